@@ -1,0 +1,28 @@
+"""A runtime that hosts GPU work in isolated processes and keeps it answering when a GPU context dies.
+
+`start` runs a pool for as long as the application lives; `connect` joins one that runs already. Both give a `Pool`.
+Errors are in `atomr_mp.errors`. Actors are written against `atomr_mp_workers`.
+
+Imports point one way: cli -> pool -> client, lane, reply | supervisor -> transport | process -> supervision ->
+protocol -> errors. What runs inside a device's process is another package, `atomr_mp_workers`; this one knows it by
+name only.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atomr_mp.pool import Pool, connect, start
+    from atomr_mp.reply import Reply
+
+__all__ = ["Pool", "Reply", "connect", "start"]
+
+
+def __getattr__(name: str) -> Any:
+    # The workers and the supervisor import parts of this package and must not pay for the client's.
+    import importlib
+
+    if name in __all__:
+        return getattr(importlib.import_module("atomr_mp.reply" if name == "Reply" else "atomr_mp.pool"), name)
+    raise AttributeError(f"module 'atomr_mp' has no attribute {name!r}")

@@ -1,0 +1,295 @@
+"""A client of a pool: its session with the supervisor, and its lanes to the workers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self
+
+from atomr_mp import errors
+from atomr_mp.lane import BlockingLane, Lane, LoopLane
+from atomr_mp.protocol import session, values
+from atomr_mp.protocol.codec import VERSION
+from atomr_mp.reply import Reply
+from atomr_mp.transport import data as transport
+from atomr_mp.transport.session import SessionConnection
+
+HELLO_TIMEOUT_S: Final = 30.0
+"""How long a supervisor may take to answer a hello: its own start is in it."""
+
+MAX_LANE: Final = 255
+
+
+class Client:
+    """One session with a pool. Thread-safe; not to be used in a forked child.
+
+    Args:
+        connection: A connection to the supervisor; owned from here on.
+        name: What this client is called in logs and `status`.
+
+    Raises:
+        PoolLost: The supervisor went away.
+        ProtocolError: It speaks another version.
+        NotAuthorized: It refuses this process.
+    """
+
+    def __init__(self, connection: SessionConnection, name: str | None = None) -> None:
+        self._connection = connection
+        try:
+            welcome = greet(connection, name or default_name(), observer=False)
+        except BaseException:
+            connection.close()
+            raise
+        self.pool: Final = welcome.pool
+        self.epoch: Final = welcome.epoch
+        self.supervisor_pid: Final = welcome.supervisor_pid
+        self.login: Final = transport.Login(welcome.session, welcome.secret, welcome.window)
+        self.zmq_context: Final[transport.Context] = transport.Context()
+        self.session_descriptor: Final = connection.fileno()
+        self.devices = list(welcome.devices)
+        """The devices as last heard of."""
+        self.methods: dict[str, session.MethodInfo] = {}
+        """The pool's requests by "Actor.method"."""
+        self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
+        """Called with every lifecycle event, on whichever thread reads it; must be short."""
+        self.lost: errors.PoolLost | None = None
+        self._learn(welcome.actors)
+        self._session_lock = threading.RLock()
+        self._changed = threading.Condition(self._session_lock)
+        self._ids = itertools.count(1)
+        self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
+        self._closed = False
+        self._forked = False
+        self._blocking = BlockingLane(self, 0, self.devices)
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLane] = weakref.WeakKeyDictionary()
+        for device in self.devices:
+            self._blocking.post(session.DeviceChanged(device))
+        _guard_forks(self)
+
+    def next_id(self) -> int:
+        """Return a request id, unique in this session."""
+        return next(self._ids)
+
+    def submit(self, method: str, arguments: object, *, device: int | None, deadline_s: float) -> Reply:
+        """Send a request; see `pool.Pool` for what the arguments mean.
+
+        Raises:
+            InvalidRequest: The arguments cannot be sent.
+            Overloaded: The window is full.
+            DeviceUnavailable: The device takes no work.
+            PoolLost: There is no pool any more, or this client was closed.
+        """
+        if self._forked:
+            raise errors.PoolLost("this process was forked from the client's; connect again in the child")
+        lane = self._lane()
+        self.read_session()
+        encoded = values.encode(arguments)
+        return lane.submit(device, method, encoded, time.monotonic_ns() + int(deadline_s * 1e9))
+
+    def read_session(self) -> None:
+        """Take in what the supervisor has said, without waiting."""
+        with self._session_lock:
+            if self.lost is not None:
+                return
+            try:
+                for message in self._connection.receive_waiting():
+                    self._hear(message)
+            except (errors.PoolLost, errors.ProtocolError) as error:
+                self._lose(errors.PoolLost(error.message))
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Take in lifecycle events until `condition()` holds; False if it does not within `timeout_s`.
+
+        Raises:
+            PoolLost: The supervisor went away.
+        """
+        import select
+
+        until = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self.session_descriptor, select.POLLIN)
+        while True:
+            self.read_session()
+            if condition():
+                return True
+            if self.lost is not None:
+                raise errors.PoolLost(self.lost.message)
+            left_s = until - time.monotonic()
+            if left_s <= 0:
+                return False
+            # Another thread may read the event; so look again now and then, at the latest after 50 ms.
+            poll.poll(min(left_s, 0.05) * 1000)
+
+    def close(self) -> None:
+        """End the session; unanswered requests end with `PoolLost`. May be called twice."""
+        with self._session_lock:
+            if self._closed or self._forked:
+                return
+            self._closed = True
+            self._lose(errors.PoolLost("this client was closed"))
+            lanes = list(self._loops.values())
+        self._blocking.close()
+        for lane in lanes:
+            lane.close()
+        self._connection.close()
+        self.zmq_context.destroy(linger=0)
+
+    def _lane(self) -> Lane:
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - exported; the public one raises, 10 times slower
+        if loop is None:
+            return self._blocking
+        lane = self._loops.get(loop)
+        if lane is None:
+            with self._session_lock:
+                for old in [lane for lane in self._loops.values() if lane.is_closed]:
+                    old.close()
+                lane = self._loops[loop] = LoopLane(self, next(self._lane_numbers), self.devices, loop)
+                for device in self.devices:
+                    lane.post(session.DeviceChanged(device))
+        return lane
+
+    def _hear(self, message: session.FromSupervisor) -> None:
+        match message:
+            case session.DeviceChanged(device, actors):
+                self.devices[device.index] = device
+                if actors is not None:
+                    self._learn(actors)
+            case session.IncarnationEnded():
+                pass
+            case session.Goodbye(error):
+                self._lose(errors.PoolLost(f"the supervisor ended this session: {error.message}"))
+                return
+            case _:
+                return
+        for lane in (self._blocking, *self._loops.values()):
+            lane.post(message)
+        for listener in self.listeners:
+            listener(message)
+
+    def _learn(self, actors: list[session.ActorInfo]) -> None:
+        self.methods = {f"{actor.name}.{method.name}": method for actor in actors for method in actor.methods}
+
+    def _lose(self, lost: errors.PoolLost) -> None:
+        if self.lost is None:
+            self.lost = lost
+            for lane in (self._blocking, *self._loops.values()):
+                lane.post(lost)
+
+    def forget_in_child(self) -> None:
+        """Let go, in a forked child: one that kept the session's descriptor would keep the session alive."""
+        if not self._closed:
+            self._forked = True
+            os.close(self.session_descriptor)
+
+
+def greet(connection: SessionConnection, name: str, *, observer: bool) -> session.Welcome:
+    """Say hello and return the answer.
+
+    Args:
+        connection: Just connected.
+        name: What this client is called.
+        observer: Whether the session is for questions and orders only, never for calls.
+    """
+    connection.send(session.Hello(VERSION, name[:200], observer))
+    try:
+        answer = connection.receive(HELLO_TIMEOUT_S)
+    except TimeoutError as error:
+        raise errors.PoolLost(f"the supervisor did not answer within {HELLO_TIMEOUT_S:g} s") from error
+    match answer:
+        case session.Welcome():
+            session.check_version(answer.version)
+            return answer
+        case session.Goodbye(refused):
+            raise refused.error()
+        case _:
+            raise errors.ProtocolError(f"the supervisor answered the hello with {type(answer).__name__}")
+
+
+class Observer:
+    """A session for questions and orders: status, restart, stop. Use it with `with`.
+
+    Args:
+        path: The supervisor's socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._connection = SessionConnection.connect(path)
+        self._ids = itertools.count(1)
+        try:
+            self.welcome: Final = greet(self._connection, default_name(), observer=True)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._connection.close()
+
+    def status(self, timeout_s: float = 10.0) -> session.Status:
+        """Return a snapshot of the pool."""
+        answer = self._ask(session.StatusRequest(next(self._ids)), timeout_s)
+        assert isinstance(answer, session.Status)
+        return answer
+
+    def restart(self, device: int, timeout_s: float = 10.0) -> None:
+        """Have a device's worker replaced; returns once the order is taken.
+
+        Raises:
+            InvalidRequest: There is no such device.
+        """
+        self._order(session.RestartRequest(next(self._ids), device), timeout_s)
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Have the pool stopped; returns once the order is taken."""
+        self._order(session.StopRequest(next(self._ids)), timeout_s)
+
+    def next_event(self, timeout_s: float | None) -> session.FromSupervisor:
+        """Return the next lifecycle event.
+
+        Raises:
+            PoolLost: The supervisor is gone.
+            TimeoutError: There was none in time.
+        """
+        return self._connection.receive(timeout_s)
+
+    def _order(self, request: session.RestartRequest | session.StopRequest, timeout_s: float) -> None:
+        answer = self._ask(request, timeout_s)
+        if isinstance(answer, session.Answer) and answer.error is not None:
+            raise answer.error.error()
+
+    def _ask(
+        self, request: session.StatusRequest | session.RestartRequest | session.StopRequest, timeout_s: float
+    ) -> session.Answer | session.Status:
+        self._connection.send(request)
+        until = time.monotonic() + timeout_s
+        while True:
+            message = self._connection.receive(max(0.001, until - time.monotonic()))
+            if isinstance(message, session.Answer | session.Status) and message.id == request.id:
+                return message
+            if isinstance(message, session.Goodbye):
+                raise message.error.error()
+
+
+def default_name() -> str:
+    """Return what a client is called if nobody says otherwise: its program and pid."""
+    return f"{Path(sys.argv[0] or 'python').name}[{os.getpid()}]"
+
+
+def _guard_forks(client: Client) -> None:
+    ref = weakref.ref(client)
+
+    def in_child() -> None:
+        alive = ref()
+        if alive is not None:
+            alive.forget_in_child()
+
+    os.register_at_fork(after_in_child=in_child)

@@ -1,0 +1,180 @@
+"""What a user can set, and how it becomes a supervisor's plan.
+
+A `Config` comes from keyword arguments, from a TOML file and from the command line's flags; it is validated as a
+whole. `plan` decides what it leaves open: which backend, how many devices, where.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.hardware import nvidia_hardware
+from atomr_mp.process.rundir import default_run_dir
+from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.session import Window
+from atomr_mp.supervision.intensity import Intensity
+from atomr_mp.supervisor.plan import DevicePlan, Plan
+
+Backend = Literal["auto", "cuda", "host"]
+
+MAX_DEVICES: Final = 64
+
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a pool."""
+
+    pool: str = "default"
+    """Name of the pool; decides the default run directory."""
+    run_dir: str | None = None
+    """Directory for sockets and logs, private to the user; None for the default."""
+    backend: Backend = "auto"
+    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all."""
+    gpus: str = "all"
+    """"all", a number of devices ("2"), or GPU indices ("0,2"); on the host backend a number of processes."""
+    actors: list[str] = []
+    """Actors as "package.module:Class" or "file.py:Class", optionally with "NAME=" in front."""
+    window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
+    """Requests that one client connection may have unanswered per device."""
+    window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 2**20
+    """Their arguments' bytes."""
+    max_restarts: int = 3
+    """Unplanned ends within `within_s` after which a device is started again; one more stops it."""
+    within_s: float = 60.0
+    backoff_initial_s: float = 0.5
+    """Delay of the second restart in a row; the first comes at once."""
+    backoff_factor: float = 2.0
+    backoff_max_s: float = 30.0
+    start_timeout_s: _Positive = 300.0
+    """How long a worker may take until its actors are set up."""
+    drain_timeout_s: _Positive = 30.0
+    """How long a worker may take to finish what it holds when it is to be replaced or stopped."""
+    log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
+    """Size at which a worker's log is rotated."""
+    core_dumps: bool = False
+    """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
+    cgroups: bool = False
+    """Put each worker into a cgroup of its own where the supervisor may make one."""
+
+    @classmethod
+    def load(cls, file: Path | None = None, **settings: Any) -> Config:
+        """Return the settings of a TOML file, overridden by those given by keyword (None means not given).
+
+        Raises:
+            ConfigurationError: The file cannot be read, or a setting is unknown or out of range.
+        """
+        values: dict[str, Any] = {}
+        if file is not None:
+            try:
+                values = tomllib.loads(file.read_text(encoding="utf-8"))
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                raise errors.ConfigurationError(f"the configuration {file} cannot be read: {error}") from error
+            # Relative paths in a file are relative to the file.
+            if isinstance(values.get("actors"), list):
+                values["actors"] = [_anchored(str(actor), file.parent) for actor in values["actors"]]
+        values |= {name: value for name, value in settings.items() if value is not None}
+        try:
+            return msgspec.convert(values, cls)
+        except msgspec.ValidationError as error:
+            raise errors.ConfigurationError(f"{file or 'the settings'}: {error}") from error
+
+    @property
+    def run_path(self) -> Path:
+        """The run directory."""
+        return Path(self.run_dir).absolute() if self.run_dir else default_run_dir(self.pool)
+
+    def plan(self) -> Plan:
+        """Decide what is left open.
+
+        Raises:
+            ConfigurationError: What is asked for does not exist here; the message says what was found.
+        """
+        backend = self._backend()
+        return Plan(
+            pool=self.pool,
+            run_dir=str(self.run_path),
+            backend=backend,
+            devices=_host_devices(self.gpus),
+            actors=actor_specs(self.actors),
+            window=Window(self.window_requests, self.window_bytes),
+            intensity=Intensity(
+                self.max_restarts,
+                self.within_s,
+                self.backoff_initial_s,
+                self.backoff_factor,
+                self.backoff_max_s,
+            ),
+            start_timeout_s=self.start_timeout_s,
+            drain_timeout_s=self.drain_timeout_s,
+            log_max_bytes=self.log_max_bytes,
+            core_dumps=self.core_dumps,
+            cgroups=self.cgroups,
+        )
+
+    def _backend(self) -> str:
+        if self.backend == "host":
+            return "host"
+        found = nvidia_hardware()
+        if self.backend == "auto" and not found:
+            return "host"
+        if not found:
+            raise errors.ConfigurationError("the cuda backend was asked for, but this machine has no NVIDIA hardware")
+        raise errors.ConfigurationError(
+            f"NVIDIA hardware was found ({found}), but this version has no cuda backend; "
+            "run on the CPU with `--backend host`"
+        )
+
+
+def actor_specs(actors: list[str]) -> list[ActorSpec]:
+    """Return actors as workers are told them: named, files with absolute paths.
+
+    Raises:
+        ConfigurationError: Not of the form "[NAME=]module:Class" or "[NAME=]file.py:Class", or a name comes twice.
+    """
+    specs: dict[str, ActorSpec] = {}
+    for actor in actors:
+        named, _, target = actor.rpartition("=")
+        location, colon, cls = target.rpartition(":")
+        if not (colon and location and cls.isidentifier()):
+            raise errors.ConfigurationError(
+                f"{actor!r} does not name an actor; write package.module:Class or path/to/file.py:Class"
+            )
+        name = named or cls
+        if not name.isidentifier():
+            raise errors.ConfigurationError(f"{name!r} is no name for an actor; use letters, digits and _")
+        if name in specs:
+            raise errors.ConfigurationError(f"two actors are called {name!r}; name one of them: OTHER={target}")
+        if location.endswith(".py"):
+            path = Path(location).absolute()
+            if not path.is_file():
+                raise errors.ConfigurationError(f"the actor's file {path} does not exist")
+            target = f"{path}:{cls}"
+        specs[name] = ActorSpec(name, target)
+    return list(specs.values())
+
+
+def _host_devices(gpus: str) -> list[DevicePlan]:
+    if gpus == "all":
+        count = max(2, len(os.sched_getaffinity(0)) // 2)
+    elif gpus.isdecimal() and 1 <= int(gpus) <= MAX_DEVICES:
+        count = int(gpus)
+    else:
+        raise errors.ConfigurationError(
+            f"--gpus {gpus}: the host backend takes a number of devices from 1 to {MAX_DEVICES}, or all"
+        )
+    return [DevicePlan(index, f"host:{index}", {}) for index in range(count)]
+
+
+def _anchored(actor: str, directory: Path) -> str:
+    name, equals, target = actor.rpartition("=")
+    location, colon, cls = target.rpartition(":")
+    if location.endswith(".py"):
+        target = f"{directory / location}{colon}{cls}"
+    return f"{name}{equals}{target}"

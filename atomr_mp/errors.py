@@ -1,0 +1,444 @@
+"""Every error of the runtime, in one tree.
+
+Pure; imported by both sides. An error crosses processes as its `code` and its fields, never as text to be searched,
+and is the same class again on the other side. Each class says when it is raised, what still holds then, and what to
+do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+__all__ = [
+    "ActorFailed",
+    "ActorLoadFailed",
+    "AtomrError",
+    "Cancelled",
+    "ConfigurationError",
+    "ContextPoisoned",
+    "DeadlineExceeded",
+    "DeviceUnavailable",
+    "InvalidRequest",
+    "LibraryError",
+    "NotAuthorized",
+    "OutOfMemory",
+    "Overloaded",
+    "PoolBusy",
+    "PoolLost",
+    "PoolMismatch",
+    "PoolUnreachable",
+    "ProtocolError",
+    "RemoteError",
+    "RequestError",
+    "SetupFailed",
+    "StaleGeneration",
+    "Unrecoverable",
+    "Unsupported",
+    "WorkerLost",
+    "from_wire",
+    "to_wire",
+]
+
+
+@dataclass(eq=False)
+class AtomrError(Exception):
+    """Base class of every error of this package.
+
+    Args:
+        message: What happened and what to do, in one or two sentences, for a person.
+    """
+
+    code: ClassVar[str] = "error"
+    ends_worker: ClassVar[bool] = False
+    """The worker in which it was raised cannot go on: it answers, tells the supervisor, and leaves."""
+    message: str
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (from_wire, to_wire(self))
+
+
+# --- errors of a request -------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class RequestError(AtomrError):
+    """Base class of what a request can end with instead of a result.
+
+    Args:
+        maybe_executed: False only if it is certain that no part of the request ran.
+    """
+
+    code: ClassVar[str] = "request_error"
+    maybe_executed: bool = False
+
+
+@dataclass(eq=False)
+class InvalidRequest(RequestError):
+    """The request itself is wrong: unknown actor or method, argument of a wrong type, shape or size.
+
+    Holds: nothing ran; the worker and all other requests are unharmed.
+    Do: correct the call; the message names the argument.
+    """
+
+    code: ClassVar[str] = "invalid_request"
+
+
+@dataclass(eq=False)
+class Unsupported(RequestError):
+    """The request is well-formed, but this backend, library version or device cannot do it.
+
+    Holds: nothing ran.
+    Do: use what the message names as the nearest thing that works.
+    """
+
+    code: ClassVar[str] = "unsupported"
+
+
+@dataclass(eq=False)
+class ActorFailed(RequestError):
+    """A method of a user's actor raised an exception.
+
+    Holds: the worker, the actor's state as the exception left it, and all other requests.
+    Do: read `traceback_text`; it is the actor's own.
+
+    Args:
+        exception: Qualified name of the exception's class.
+        traceback_text: The traceback inside the worker.
+    """
+
+    code: ClassVar[str] = "actor_failed"
+    maybe_executed: bool = True
+    exception: str = ""
+    traceback_text: str = ""
+
+
+@dataclass(eq=False)
+class WorkerLost(RequestError):
+    """The worker process ended while the request was on it.
+
+    Holds: other devices, other clients' requests on them, and this device after its restart.
+    Do: send the request again if it may run twice, or if `maybe_executed` is False.
+
+    Args:
+        device: Index of the device in the pool.
+        generation: The incarnation that ended.
+        cause: How it ended, in words ("killed by SIGKILL").
+    """
+
+    code: ClassVar[str] = "worker_lost"
+    maybe_executed: bool = True
+    device: int = -1
+    generation: int = 0
+    cause: str = ""
+
+
+@dataclass(eq=False)
+class ContextPoisoned(RequestError):
+    """The device's context met a sticky fault; only a new process cures it, and one is being started.
+
+    Holds: other devices; nothing that was on this context. Results sent before the fault stand.
+    Do: send the request again if it may run twice; handles of this generation are stale.
+
+    Args:
+        device: Index of the device in the pool.
+        generation: The incarnation that was poisoned.
+        status: The driver's status code (CUDA numbering), 0 if not from a driver.
+    """
+
+    code: ClassVar[str] = "context_poisoned"
+    ends_worker: ClassVar[bool] = True
+    maybe_executed: bool = True
+    device: int = -1
+    generation: int = 0
+    status: int = 0
+
+
+@dataclass(eq=False)
+class OutOfMemory(RequestError):
+    """An allocation failed, after caches were freed and tried again. Not a poison.
+
+    Holds: the worker, all buffers, all other requests.
+    Do: free buffers or send less at a time.
+    """
+
+    code: ClassVar[str] = "out_of_memory"
+    maybe_executed: bool = True
+    requested_bytes: int = 0
+
+
+@dataclass(eq=False)
+class LibraryError(RequestError):
+    """A library call failed with a status that is neither poison nor lack of memory.
+
+    Holds: the worker and all other requests.
+    Do: read the library's documentation of `name`.
+
+    Args:
+        library: Library tag ("cublas", "scipy", ...).
+        status: The library's status code.
+        name: The library's name of that status.
+    """
+
+    code: ClassVar[str] = "library_error"
+    maybe_executed: bool = True
+    library: str = ""
+    status: int = 0
+    name: str = ""
+
+
+@dataclass(eq=False)
+class DeviceUnavailable(RequestError):
+    """The device takes no work: its circuit is open after too many restarts, it is stopped, or it does not exist.
+
+    Holds: other devices.
+    Do: read the reason; `atomr-mp restart DEVICE` closes the circuit again.
+
+    Args:
+        device: Index of the device in the pool.
+    """
+
+    code: ClassVar[str] = "device_unavailable"
+    device: int = -1
+
+
+@dataclass(eq=False)
+class Overloaded(RequestError):
+    """The window of unanswered requests to this device is full; raised at once, in the caller.
+
+    Holds: everything that was sent before.
+    Do: wait for some results first, or call fewer at a time.
+
+    Args:
+        device: Index of the device in the pool.
+        window: Requests that may be unanswered at a time.
+    """
+
+    code: ClassVar[str] = "overloaded"
+    device: int = -1
+    window: int = 0
+
+
+@dataclass(eq=False)
+class DeadlineExceeded(RequestError):
+    """The request's deadline passed before its answer came.
+
+    Holds: the worker; with `maybe_executed` False the request was dropped before it ran.
+    Do: allow more time (`deadline_s`), or look at what the device is busy with (`atomr-mp status`).
+    """
+
+    code: ClassVar[str] = "deadline_exceeded"
+
+
+@dataclass(eq=False)
+class Cancelled(RequestError):
+    """The caller cancelled the request; it was dropped before it ran, unless `maybe_executed`.
+
+    Holds: everything else.
+    Do: nothing.
+    """
+
+    code: ClassVar[str] = "cancelled"
+
+
+@dataclass(eq=False)
+class StaleGeneration(RequestError):
+    """The request or handle belongs to an incarnation of the device that has ended.
+
+    Holds: nothing ran.
+    Do: make the handle again on the current incarnation.
+
+    Args:
+        device: Index of the device in the pool.
+        generation: The incarnation the request names.
+        current: The incarnation that refused it.
+    """
+
+    code: ClassVar[str] = "stale_generation"
+    device: int = -1
+    generation: int = 0
+    current: int = 0
+
+
+@dataclass(eq=False)
+class RemoteError(RequestError):
+    """The peer sent an error whose code this version does not know.
+
+    Holds: unknown; treat the request as possibly executed.
+    Do: use the same version on both sides.
+
+    Args:
+        remote_code: The unknown code.
+    """
+
+    code: ClassVar[str] = "remote_error"
+    maybe_executed: bool = True
+    remote_code: str = ""
+
+
+# --- errors of a pool or a worker ----------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class PoolLost(RequestError):
+    """The pool's supervisor is gone or ended this session; its workers ended with it.
+
+    Holds: nothing of this pool; results received before stand.
+    Do: start or connect again.
+    """
+
+    code: ClassVar[str] = "pool_lost"
+    maybe_executed: bool = True
+
+
+@dataclass(eq=False)
+class PoolUnreachable(AtomrError):
+    """No pool answers at the run directory.
+
+    Holds: nothing was started or changed.
+    Do: start one (`atomr-mp start`), or name its run directory.
+    """
+
+    code: ClassVar[str] = "pool_unreachable"
+
+
+@dataclass(eq=False)
+class PoolBusy(AtomrError):
+    """A living supervisor already holds the run directory.
+
+    Holds: that pool is untouched.
+    Do: connect to it, stop it, or choose another run directory.
+
+    Args:
+        supervisor_pid: Pid of the supervisor that holds it, 0 if unknown.
+    """
+
+    code: ClassVar[str] = "pool_busy"
+    supervisor_pid: int = 0
+
+
+@dataclass(eq=False)
+class PoolMismatch(RequestError):
+    """A message or handle of another pool, or of an earlier life of this one.
+
+    Holds: nothing ran.
+    Do: drop the handle; make a new one on this pool.
+    """
+
+    code: ClassVar[str] = "pool_mismatch"
+
+
+@dataclass(eq=False)
+class NotAuthorized(AtomrError):
+    """The peer is not a process of this user in this pid namespace, or did not show the session's secret.
+
+    Holds: nothing was done for the peer.
+    Do: connect as the user who started the pool.
+    """
+
+    code: ClassVar[str] = "not_authorized"
+
+
+@dataclass(eq=False)
+class ProtocolError(AtomrError):
+    """Bytes that are no message of this protocol version, or a message that is out of turn or out of bounds.
+
+    Holds: the receiver is unharmed; the offending message was dropped.
+    Do: correct the sender; `docs/protocol.md` describes the wire.
+    """
+
+    code: ClassVar[str] = "protocol_error"
+
+
+@dataclass(eq=False)
+class ConfigurationError(AtomrError):
+    """A setting, path or environment with which nothing can be started.
+
+    Holds: nothing was started.
+    Do: what the message says.
+    """
+
+    code: ClassVar[str] = "configuration_error"
+
+
+@dataclass(eq=False)
+class ActorLoadFailed(AtomrError):
+    """An actor's class could not be imported, or its class is not a valid actor. A restart would not help.
+
+    Holds: nothing ran; the device stays stopped.
+    Do: correct the actor, then `atomr-mp restart DEVICE`.
+    """
+
+    code: ClassVar[str] = "actor_load_failed"
+
+
+@dataclass(eq=False)
+class SetupFailed(AtomrError):
+    """An actor's `setup` raised, or the worker did not become ready in time.
+
+    Holds: the device is tried again, within its restart intensity.
+    Do: read the worker's log (`atomr-mp logs DEVICE`).
+
+    Args:
+        traceback_text: The traceback inside the worker, if there is one.
+    """
+
+    code: ClassVar[str] = "setup_failed"
+    traceback_text: str = ""
+
+
+@dataclass(eq=False)
+class Unrecoverable(RequestError):
+    """A state from which neither a retry nor a restart leads back.
+
+    Holds: other devices.
+    Do: stop the pool and report what the message says.
+    """
+
+    code: ClassVar[str] = "unrecoverable"
+    ends_worker: ClassVar[bool] = True
+    maybe_executed: bool = True
+
+
+# --- the wire form -------------------------------------------------------------------------------------------------
+
+
+def to_wire(error: AtomrError) -> tuple[str, str, dict[str, Any]]:
+    """Return (code, message, fields) of an error."""
+    fields = {f.name: getattr(error, f.name) for f in dataclasses.fields(error) if f.name != "message"}
+    return error.code, error.message, fields
+
+
+def from_wire(code: str, message: str, fields: dict[str, Any]) -> AtomrError:
+    """Rebuild an error from its wire form; fields that this version does not know, or of a wrong type, are left out.
+
+    An unknown code gives `RemoteError`, so a newer peer never breaks an older one.
+    """
+    cls = _BY_CODE.get(code)
+    if cls is None:
+        return RemoteError(message, maybe_executed=bool(fields.get("maybe_executed", True)), remote_code=code)
+    known = {
+        f.name: fields[f.name]
+        for f in dataclasses.fields(cls)
+        if f.name in fields and type(fields[f.name]) is _FACT_TYPES[str(f.type)]
+    }
+    known.pop("message", None)
+    return cls(message, **known)
+
+
+def _tree(cls: type[AtomrError]) -> dict[str, type[AtomrError]]:
+    found = {cls.code: cls}
+    for sub in cls.__subclasses__():
+        found |= _tree(sub)
+    return found
+
+
+_FACT_TYPES: Final[dict[str, type]] = {"str": str, "int": int, "bool": bool, "float": float}
+_BY_CODE: Final = _tree(AtomrError)

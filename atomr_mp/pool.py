@@ -1,0 +1,295 @@
+"""What an application holds: a pool, its devices, their actors."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from atomr_mp import errors
+from atomr_mp.client import Client, Observer
+from atomr_mp.config import Backend, Config
+from atomr_mp.launch import launch
+from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, default_run_dir
+from atomr_mp.protocol.session import DeviceInfo, DeviceState, Status
+from atomr_mp.reply import Reply
+from atomr_mp.transport.session import SessionConnection
+
+DEFAULT_DEADLINE_S: Final = 60.0
+"""Deadline of requests for which neither the caller nor the actor's author has said anything."""
+
+START_MARGIN_S: Final = 30.0
+"""On top of the workers' own start timeout: the supervisor's start, and a wait for survivors of a former one."""
+
+
+def start(
+    *,
+    actors: Iterable[str] = (),
+    gpus: str | int = "all",
+    backend: Backend = "auto",
+    pool: str | None = None,
+    run_dir: str | Path | None = None,
+    config: str | Path | None = None,
+    **settings: Any,
+) -> Pool:
+    """Start a pool for as long as this application lives, and wait until all its devices are ready.
+
+    The supervisor is a process of its own. When this process ends, however it ends, so does the pool.
+
+    Args:
+        actors: What the devices run: "package.module:Class" or "path/to/file.py:Class", or "NAME=" and one of these.
+        gpus: "all", a number of devices, or GPU indices as "0,2".
+        backend: "cuda", "host", or "auto": host if the machine has no NVIDIA hardware.
+        pool: Name of the pool; by default one of its own, so that an application can have several.
+        run_dir: Directory for sockets and logs; by default one named after the pool.
+        config: TOML file with settings; what is given here comes before it.
+        **settings: Any other field of `config.Config`.
+
+    Raises:
+        ConfigurationError: What is asked for cannot be started here.
+        ActorLoadFailed: An actor cannot be imported.
+        SetupFailed: An actor's `setup` fails, also after the restarts that are allowed.
+        PoolBusy: The run directory is in use.
+    """
+    settings = {
+        "gpus": str(gpus),
+        "backend": backend,
+        "actors": list(actors) or None,
+        "pool": pool or (None if config else _own_name()),
+        "run_dir": str(run_dir) if run_dir is not None else None,
+        **settings,
+    }
+    plan = Config.load(Path(config) if config is not None else None, **settings).plan()
+    process, connection = launch(plan, bound=True)
+    started = None
+    try:
+        started = Pool(Client(connection), plan.run_path, process)
+        started.wait_ready(plan.start_timeout_s + START_MARGIN_S)
+    except BaseException:
+        if started is not None:
+            started.close()
+        else:
+            connection.close()
+            process.wait()
+        raise
+    return started
+
+
+def connect(pool: str = "default", *, run_dir: str | Path | None = None, name: str | None = None) -> Pool:
+    """Join a pool that runs already, on its own or as another application's.
+
+    Args:
+        pool: Name of the pool.
+        run_dir: Its run directory, if it is not the default for its name.
+        name: What this client is called in logs and `status`.
+
+    Raises:
+        PoolUnreachable: No pool runs there.
+        NotAuthorized: It belongs to another user.
+    """
+    directory = RunDirectory.open(Path(run_dir) if run_dir is not None else default_run_dir(pool))
+    return Pool(Client(SessionConnection.connect(directory.session_socket), name), directory.path, None)
+
+
+class Pool:
+    """A running pool of devices. Thread-safe; use it with `with`, or `close` it.
+
+    Calls work alike in threads and in event loops: each returns a `Reply` at once.
+
+    Args:
+        client: The session.
+        run_dir: The pool's run directory.
+        process: The supervisor, if this application started it.
+    """
+
+    def __init__(self, client: Client, run_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
+        self._client = client
+        self._process = process
+        self.run_dir: Final = run_dir
+        self._session_socket: Final = run_dir / SESSION_SOCKET
+        self.name: Final = client.pool
+        self.supervisor_pid: Final = client.supervisor_pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _type: type[BaseException] | None,
+        _error: BaseException | None,
+        _traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{device.index}: {device.state.value}" for device in self.devices)
+        return f"<Pool {self.name} at {self.run_dir}: {states}>"
+
+    @property
+    def devices(self) -> list[DeviceInfo]:
+        """The devices as last heard of."""
+        self._client.read_session()
+        return list(self._client.devices)
+
+    @property
+    def methods(self) -> list[str]:
+        """The requests that can be made, as "Actor.method"."""
+        return sorted(self._client.methods)
+
+    def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        device: int | None = None,
+        deadline_s: float | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> Reply:
+        """Make a request.
+
+        Never blocks. While the device comes back after a loss, the request waits for it in this process.
+
+        Args:
+            method: "Actor.method".
+            *args: Its arguments: None, bool, int, float, str, bytes, lists, maps with string keys, NumPy arrays.
+                Arrays must not be written before the reply is there.
+            device: Index of the device; None for the one with the fewest unanswered requests of this client.
+            deadline_s: When the request ends with `DeadlineExceeded`; None for the method's own default, or
+                `DEFAULT_DEADLINE_S`.
+            kwargs: Arguments by name.
+
+        Raises:
+            InvalidRequest: No such method or device, or an argument that cannot be sent.
+            Overloaded: Too many unanswered requests to this device.
+            DeviceUnavailable: The device takes no work.
+            PoolLost: There is no pool any more.
+        """
+        client = self._client
+        info = client.methods.get(method)
+        if info is None:
+            known = ", ".join(self.methods) or "none"
+            raise errors.InvalidRequest(f"there is no request {method!r}; this pool's requests are: {known}")
+        if device is not None and not 0 <= device < len(client.devices):
+            raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(client.devices)}")
+        if deadline_s is None:
+            deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
+        arguments: object = args
+        if kwargs:
+            if len(args) > len(info.parameters):
+                raise errors.InvalidRequest(f"{method} takes {len(info.parameters)} arguments, got {len(args)}")
+            by_position = dict(zip(info.parameters, args, strict=False))
+            twice = by_position.keys() & kwargs.keys()
+            if twice:
+                raise errors.InvalidRequest(f"{method} got {', '.join(sorted(twice))} twice")
+            arguments = by_position | kwargs
+        return client.submit(method, arguments, device=device, deadline_s=deadline_s)
+
+    def has(self, method: str) -> bool:
+        """Whether there is a request of this name."""
+        return method in self._client.methods
+
+    def actor(self, name: str, *, device: int | None = None, deadline_s: float | None = None) -> ActorRef:
+        """Return a reference through which an actor's methods are called like methods.
+
+        Args:
+            name: The actor's name.
+            device: On which device; None for the one with the fewest unanswered requests, call by call.
+            deadline_s: Deadline of the calls, see `call`.
+
+        Raises:
+            InvalidRequest: There is no such actor.
+        """
+        if not any(method.startswith(f"{name}.") for method in self._client.methods):
+            known = ", ".join(sorted({method.partition(".")[0] for method in self._client.methods})) or "none"
+            raise errors.InvalidRequest(f"there is no actor {name!r}; this pool's actors are: {known}")
+        return ActorRef(self, name, device, deadline_s)
+
+    def wait_ready(self, timeout_s: float = 300.0) -> None:
+        """Wait until every device is ready to be called by this client.
+
+        Raises:
+            ActorLoadFailed: A device is stopped because an actor cannot be imported.
+            SetupFailed: A device is stopped because it does not start.
+            TimeoutError: Some device was not ready in time.
+        """
+        client = self._client
+
+        def settled() -> bool:
+            return all(device.admitted or device.state is DeviceState.STOPPED for device in client.devices)
+
+        if not client.wait_until(settled, timeout_s):
+            late = [f"{device.index} is {device.state.value}" for device in client.devices if not device.admitted]
+            raise TimeoutError(f"not all devices were ready within {timeout_s:g} s: device {', '.join(late)}")
+        for device in client.devices:
+            if device.state is DeviceState.STOPPED:
+                error = device.error.error() if device.error else errors.SetupFailed(device.reason)
+                log = self.run_dir / f"device-{device.index}.log"
+                error.message = f"device {device.index} did not start: {device.reason} (its log: {log})"
+                raise error
+
+    def status(self) -> Status:
+        """Return a snapshot of the pool: states, queues, processes."""
+        with Observer(self._session_socket) as observer:
+            return observer.status()
+
+    def restart(self, device: int) -> None:
+        """Have a device's worker replaced after it has finished what it holds; returns at once."""
+        with Observer(self._session_socket) as observer:
+            observer.restart(device)
+
+    def on_event(self, listener: Callable[[Any], object]) -> None:
+        """Have `listener` called with every lifecycle event, on whichever thread reads it; it must be short.
+
+        Events are read while something is called or waited for.
+        """
+        self._client.listeners.append(listener)
+
+    def close(self) -> None:
+        """End the session. May be called twice.
+
+        If this application started the pool, stop it in good order and wait for its end.
+        """
+        process, self._process = self._process, None
+        if process is not None and self._client.lost is None:
+            # Our own session stays open until then: its end would be taken for this application's death.
+            with contextlib.suppress(errors.AtomrError, TimeoutError), Observer(self._session_socket) as observer:
+                observer.stop()
+                process.wait()
+        self._client.close()
+        if process is not None:
+            process.wait()
+
+
+class ActorRef:
+    """An actor of a pool; its methods are the actor's requests and return a `Reply`. Made by `Pool.actor`."""
+
+    def __init__(self, pool: Pool, name: str, device: int | None, deadline_s: float | None) -> None:
+        self._pool = pool
+        self._name = name
+        self._device = device
+        self._deadline_s = deadline_s
+
+    def __repr__(self) -> str:
+        return f"<actor {self._name} of {self._pool!r}>"
+
+    def __getattr__(self, name: str) -> Callable[..., Reply]:
+        method = f"{self._name}.{name}"
+        if name.startswith("__") or not self._pool.has(method):
+            raise AttributeError(f"actor {self._name!r} has no request {name!r}")
+
+        def call(*args: Any, **kwargs: Any) -> Reply:
+            return self._pool.call(method, *args, device=self._device, deadline_s=self._deadline_s, kwargs=kwargs)
+
+        # Found here from now on, without this function.
+        self.__dict__[name] = call
+        return call
+
+
+def _own_name() -> str:
+    import os
+    import secrets
+
+    return f"app-{os.getpid()}-{secrets.token_hex(3)}"

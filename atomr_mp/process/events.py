@@ -1,0 +1,204 @@
+"""The supervisor's event log: one msgpack map per event, bounded on disk. An edge over files.
+
+The supervisor writes, everybody may read at any time, also after it died. A full disk costs events, which are
+counted, and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.process.logs import shift
+
+Scalar = str | int | float | bool | None
+
+MAX_EVENT_BYTES: Final = 2**18
+"""Longest event: a traceback fits."""
+
+LOST: Final = "lost_events"
+"""Key that an event carries if events before it could not be written: their number."""
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class EventLog:
+    """The writing side; one process at a time, which holds the run directory.
+
+    Args:
+        path: The file, continued if it exists; older parts are PATH.1 (the newest) and so on.
+        max_bytes: Size at which a new file is begun.
+        keep: Number of older parts.
+
+    Raises:
+        ConfigurationError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = 4 * 2**20, keep: int = 2) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._lost = 0
+        self._size = 0
+        self._fd = -1
+        try:
+            if not _ends_whole(path):
+                self._rotate()  # what comes after half an event could not be read
+            self._open()
+        except OSError as error:
+            self.close()
+            raise errors.ConfigurationError(f"the event log {path} cannot be opened: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def append(self, event: Mapping[str, Scalar]) -> None:
+        """Write an event whole or not at all; the next one counts those that were lost (`LOST`)."""
+        data = _encode({**event, LOST: self._lost} if self._lost else event)
+        if len(data) > MAX_EVENT_BYTES:
+            _LOG.warning("an event of %d bytes is too long for the event log", len(data))
+            self._lost += 1
+            return
+        try:
+            if self._size and self._size + len(data) > self._max_bytes:
+                self._rotate()
+            if self._fd < 0:
+                self._open()
+            self._write(data)
+        except OSError as error:
+            if not self._lost:
+                _LOG.warning("the event log %s cannot be written: %s", self._path, error)
+            self._lost += 1
+        else:
+            self._lost = 0
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(self._path, flags, 0o600)
+        self._size = os.fstat(self._fd).st_size
+
+    def _rotate(self) -> None:
+        self.close()
+        self._size = 0
+        if self._keep:
+            shift(self._path, self._keep)
+            self._path.rename(f"{self._path}.1")
+        else:
+            self._path.unlink()
+
+    def _write(self, data: bytes) -> None:
+        written = os.write(self._fd, data)
+        if written < len(data):  # a disk that is nearly full takes a part
+            os.ftruncate(self._fd, self._size)
+            raise OSError(f"only {written} of {len(data)} bytes fitted")
+        self._size += written
+
+
+def read_events(path: Path, *, on_skipped: Callable[[Path, int], None] | None = None) -> Iterator[dict[str, Scalar]]:
+    """Yield the events of a log, oldest first, those of its older parts too.
+
+    A part is read up to the first byte that is not of an event, as after a crash of the machine; the next
+    part goes on. Memory stays bounded whatever the files hold. Rotation meanwhile neither repeats nor leaves
+    out a part.
+
+    Args:
+        path: The log's newest part; it need not exist.
+        on_skipped: Is told the file and number of its bytes that could not be read.
+
+    Raises:
+        OSError: A file exists but cannot be opened.
+    """
+    with contextlib.ExitStack() as stack:
+        # Newest first: what a rotation moves on meanwhile is met again, and known by its inode.
+        parts: dict[int, tuple[Path, BinaryIO]] = {}
+        number = missing = 0
+        while missing < 2:  # a rotation leaves a gap for a moment
+            part = Path(f"{path}.{number}") if number else path
+            number += 1
+            try:
+                file: BinaryIO = stack.enter_context(part.open("rb"))
+            except FileNotFoundError:
+                missing += 1
+            else:
+                parts.setdefault(os.fstat(file.fileno()).st_ino, (part, file))
+        for part, file in reversed(parts.values()):
+            size = os.fstat(file.fileno()).st_size
+            end = yield from _read_part(file)
+            if end < size and on_skipped is not None:
+                on_skipped(part, size - end)
+
+
+def _read_part(file: BinaryIO) -> Generator[dict[str, Scalar], None, int]:
+    """Yield the events of an open file; return the offset behind the last."""
+    import msgpack  # the supervisor writes without it
+
+    # No bytes, lists or extensions, and no count is believed that the buffer could not hold.
+    unpacker = msgpack.Unpacker(
+        file,
+        max_buffer_size=2 * MAX_EVENT_BYTES,
+        max_map_len=1024,
+        max_array_len=0,
+        max_bin_len=0,
+        max_ext_len=0,
+    )
+    end = 0
+    try:
+        for event in unpacker:
+            if not _is_event(event):
+                break
+            end = unpacker.tell()
+            yield event
+    except (ValueError, msgpack.UnpackException):
+        pass
+    return end
+
+
+def _is_event(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and isinstance(item, Scalar) for key, item in value.items()
+    )
+
+
+def _ends_whole(path: Path) -> bool:
+    """Return whether a file has nothing behind its last event; a missing one has not."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return True
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        if not size:
+            return True
+        reading = _read_part(file)
+        while True:
+            try:
+                next(reading)
+            except StopIteration as stop:
+                return bool(stop.value == size)
+
+
+def _encode(event: Mapping[str, Scalar]) -> bytes:
+    try:
+        return msgspec.msgpack.encode(event)
+    except UnicodeEncodeError:  # a file name that is not UTF-8, read with surrogates
+        return msgspec.msgpack.encode({_utf8(key): _utf8(item) for key, item in event.items()})
+
+
+def _utf8(value: Scalar) -> Scalar:
+    return value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value

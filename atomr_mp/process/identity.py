@@ -1,0 +1,129 @@
+"""Which process a pid means: the one that was meant, or a later one that got its number. An edge.
+
+A pid alone is not enough for what is read from a file of an earlier life. The kernel's start time (in clock
+ticks since boot) and the boot's id, together with the pid, never repeat.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Identity:
+    """One process, for ever; `str` and `parse` are its form on disk."""
+
+    pid: int
+    start_ticks: int
+    """Field 22 of /proc/PID/stat, see proc_pid_stat(5)."""
+    boot_id: str
+
+    @classmethod
+    def of(cls, pid: int) -> Identity:
+        """Return the identity of a running process, or of a zombie.
+
+        Raises:
+            ProcessLookupError: There is no such process.
+        """
+        return cls(pid, start_ticks(pid), boot_id())
+
+    @classmethod
+    def parse(cls, text: str) -> Identity | None:
+        """Return what `str` made, None if `text` is something else, or half of it."""
+        words = text.split()
+        if len(words) != 3 or not all(word.isascii() and word.isdigit() for word in words[:2]):
+            return None
+        pid, ticks, boot = words
+        if len(boot) != _BOOT_ID_CHARS or not 0 < int(pid) < _PID_LIMIT:
+            return None
+        return cls(int(pid), int(ticks), boot)
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.start_ticks} {self.boot_id}"
+
+    def open_pidfd(self) -> int | None:
+        """Return a pidfd of this process, which the caller closes, or None if it has ended (a zombie has)."""
+        try:
+            pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        except OSError:
+            if Path(f"/proc/{self.pid}").exists():
+                raise
+            return None
+        # The descriptor came first: whatever the pid means now, it means for as long as the descriptor is
+        # open.
+        try:
+            same = Identity.of(self.pid) == self
+        except ProcessLookupError:
+            same = False
+        if same and not wait_ended([pidfd], 0):
+            return pidfd
+        os.close(pidfd)
+        return None
+
+    def alive(self) -> bool:
+        """Return whether this process runs."""
+        pidfd = self.open_pidfd()
+        if pidfd is None:
+            return False
+        os.close(pidfd)
+        return True
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot.
+
+    Raises:
+        ProcessLookupError: There is no such process.
+    """
+    return int(stat_fields(pid)[_START_TIME])
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on, as text: the second, a name, may hold anything.
+
+    Raises:
+        ProcessLookupError: There is no such process.
+    """
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError as error:
+        raise ProcessLookupError(f"there is no process {pid}") from error
+    return text.rpartition(")")[2].split()
+
+
+def boot_id() -> str:
+    """Return the id that this boot of the machine drew."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+
+
+def wait_ended(pidfds: Iterable[int], timeout_s: float) -> set[int]:
+    """Wait until all these processes have ended, or `timeout_s` is over; return the pidfds that tell so."""
+    poll = select.poll()
+    waiting = set(pidfds)
+    for pidfd in waiting:
+        poll.register(pidfd, select.POLLIN)
+    ended: set[int] = set()
+    deadline = time.monotonic() + timeout_s
+    while waiting:
+        left_s = max(0.0, deadline - time.monotonic())
+        ready = {pidfd for pidfd, _ in poll.poll(left_s * 1000)}
+        if not ready and time.monotonic() >= deadline:
+            break
+        for pidfd in ready:
+            poll.unregister(pidfd)
+        waiting -= ready
+        ended |= ready
+    return ended
+
+
+_START_TIME = 22 - 3
+_BOOT_ID_CHARS = 36
+_PID_LIMIT = 2**22
+"""PID_MAX_LIMIT of 64-bit kernels."""

@@ -1,0 +1,127 @@
+"""Files that take a child's output and stay bounded while it writes. An edge.
+
+A pipe could fill and stop the child, so it writes to the file itself. Its descriptor cannot be exchanged from
+outside; the file is therefore copied away and cut back to nothing (the descriptor appends, so the child goes
+on at the start). What the child writes between the last copy and the cut, some microseconds, is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import Final, Self
+
+from atomr_mp import errors
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+class RotatedOutput:
+    """The log of one device's workers, in turn: PATH, and older parts in PATH.1 (the newest) and so on.
+
+    Args:
+        path: The file; made with mode 0600, continued if it exists.
+        max_bytes: Size from which `check` rotates. Of a file that has grown to more than twice as much since
+            the last check, the beginning is left out.
+        keep: Number of older parts.
+
+    Raises:
+        ConfigurationError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int = 16 * 2**20, keep: int = 3) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._keep = keep
+        self._failed = False
+        try:
+            self._fd = _open_for_append(path)
+        except OSError as error:
+            raise errors.ConfigurationError(f"the log {path} cannot be opened: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor for the child's standard output and error; not inheritable as it is."""
+        return self._fd
+
+    def new_incarnation(self, header: str) -> None:
+        """Write one line that tells a new worker's output from its predecessor's; call it before `spawn`."""
+        try:
+            if os.fstat(self._fd).st_nlink == 0:  # somebody removed the file
+                os.close(self._fd)
+                self._fd = -1
+                self._fd = _open_for_append(self.path)
+            os.write(self._fd, (" ".join(header.split()) + "\n").encode("utf-8", "backslashreplace"))
+        except OSError as error:
+            self._warn(error)
+
+    def check(self) -> None:
+        """Rotate if the file has grown too large. Costs a few ms for 16 MiB; never raises OSError."""
+        try:
+            size = os.fstat(self._fd).st_size
+            if size <= self._max_bytes:
+                return
+            if self._keep:
+                new = Path(f"{self.path}.new")
+                _copy_end(self._fd, new, 2 * self._max_bytes)
+                shift(self.path, self._keep)
+                new.rename(f"{self.path}.1")
+            os.ftruncate(self._fd, 0)
+        except OSError as error:
+            self._warn(error)
+        else:
+            self._failed = False
+
+    def close(self) -> None:
+        """Close the file; a child that has it goes on writing. May be called twice."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _warn(self, error: OSError) -> None:
+        if not self._failed:  # once, not with every check for as long as the disk is full
+            _LOG.warning("the log %s cannot be written or rotated: %s", self.path, error)
+        self._failed = True
+
+
+def shift(path: Path, keep: int) -> None:
+    """Rename PATH.1 to PATH.2 and so on; the last of `keep` is replaced."""
+    for number in range(keep - 1, 0, -1):
+        older = Path(f"{path}.{number}")
+        if older.exists():
+            older.rename(f"{path}.{number + 1}")
+
+
+def _open_for_append(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
+def _copy_end(fd: int, target: Path, max_bytes: int) -> None:
+    """Copy the last `max_bytes` of a file that is open for writing, and what comes meanwhile, to `target`."""
+    # By its descriptor: the same file, even if it was removed.
+    source = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        out = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            start = max(0, os.fstat(source).st_size - max_bytes)
+            if start:
+                os.write(out, b"[%d bytes left out]\n" % start)
+            end = start + 2 * max_bytes  # a child that writes as fast as we copy must not hold us
+            while start < end and (count := os.sendfile(out, source, start, min(_CHUNK_BYTES, end - start))):
+                start += count
+        except OSError:
+            target.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(out)
+    finally:
+        os.close(source)
+
+
+_CHUNK_BYTES: Final = 2**20

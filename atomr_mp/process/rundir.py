@@ -1,0 +1,302 @@
+"""The run directory: where a pool's supervisor, workers and clients find each other. An edge over files.
+
+It belongs to one user (mode 0700) and to one living supervisor at a time, which holds a lock on it
+(`RunDirectory.create`). Clients only look (`RunDirectory.open`). In it:
+
+    lock            flock of the supervisor; its identity, empty after an orderly end
+    session.sock    where clients connect
+    d0-g1.sock      data socket of device 0's worker, generation 1
+    workers/PID     identity of a worker, so that the next supervisor finds those of a killed one
+    NAME.log        output of workers
+    events.msgpack  the supervisor's event log
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import signal
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from atomr_mp import errors
+from atomr_mp.process import safedir
+from atomr_mp.process.identity import Identity, boot_id, wait_ended
+
+SESSION_SOCKET: Final = "session.sock"
+
+_LOG: Final = logging.getLogger(__name__)
+
+
+def default_run_dir(pool: str) -> Path:
+    """Return where a pool of this name runs unless its user says otherwise; makes nothing.
+
+    That is `$XDG_RUNTIME_DIR/atomr-mp/POOL`, or `/tmp/atomr-mp-UID/POOL` (`$TMPDIR` instead of /tmp if set)
+    where there is no such directory of ours, as in containers.
+
+    Raises:
+        ConfigurationError: `pool` is not 1 to 64 of A-Z a-z 0-9 . _ - without a dot in front.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", pool):
+        raise errors.ConfigurationError(
+            f"{pool!r} is no name for a pool; use 1 to 64 of A-Z a-z 0-9 . _ - and no dot in front"
+        )
+    return _default_base() / pool
+
+
+class PoolState(StrEnum):
+    """What `list_pools` tells of a run directory."""
+
+    RUNNING = "running"
+    STALE = "stale"
+    """Its supervisor was killed; the next start cleans up."""
+
+
+class PoolEntry(NamedTuple):
+    """A pool under the default directory."""
+
+    name: str
+    path: Path
+    state: PoolState
+    supervisor_pid: int
+
+
+class RunDirectory:
+    """A run directory as anybody sees it: its paths, and which supervisor holds it.
+
+    Attributes:
+        path: The directory, absolute.
+        supervisor: The process that holds it.
+    """
+
+    def __init__(self, path: Path, supervisor: Identity) -> None:
+        self.path = path
+        self.supervisor = supervisor
+
+    @staticmethod
+    def create(path: Path) -> HeldRunDirectory:
+        """Make the directory if it is missing, check it, and take it for this process.
+
+        Raises:
+            ConfigurationError: The directory is not safe, not ours, cannot be made, or its name is too long.
+            PoolBusy: Another supervisor holds it.
+        """
+        return HeldRunDirectory(path)
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        """Return the run directory of a running pool; changes nothing.
+
+        Raises:
+            ConfigurationError: The directory is not safe or not ours.
+            PoolUnreachable: No supervisor holds it.
+        """
+        path = path.absolute()
+        if not path.exists():
+            raise errors.PoolUnreachable(
+                f"there is no pool at {path}; start one with `atomr-mp start`, or name its run directory"
+            )
+        safedir.check(path)
+        supervisor = _read_identity(path / "lock")
+        if supervisor is None:
+            raise errors.PoolUnreachable(f"no pool runs at {path}; start one with `atomr-mp start`")
+        if not supervisor.alive():
+            raise errors.PoolUnreachable(
+                f"no pool runs at {path}: its supervisor (pid {supervisor.pid}) was killed and left the "
+                "directory behind, or runs in another container; `atomr-mp start` will clean up"
+            )
+        return cls(path, supervisor)
+
+    @staticmethod
+    def list_pools() -> list[PoolEntry]:
+        """Return this user's pools under the default directory, but for those that ended in order."""
+        found = []
+        base = _default_base()
+        for path in sorted(base.iterdir()) if base.is_dir() else ():
+            try:
+                safedir.check(path)
+                supervisor = _read_identity(path / "lock")
+            except errors.ConfigurationError as error:
+                _LOG.debug("not a pool: %s", error)
+                continue
+            if supervisor is not None:
+                state = PoolState.RUNNING if supervisor.alive() else PoolState.STALE
+                found.append(PoolEntry(path.name, path, state, supervisor.pid))
+        return found
+
+    @property
+    def session_socket(self) -> Path:
+        """Where clients connect to the supervisor."""
+        return self.path / SESSION_SOCKET
+
+    def worker_socket(self, device: int, generation: int) -> Path:
+        """Return the data socket of one incarnation of a device."""
+        return self.path / f"d{device}-g{generation}.sock"
+
+    def log(self, name: str) -> Path:
+        """Return the file for the output of `name`, a plain word."""
+        return self.path / f"{name}.log"
+
+    @property
+    def events(self) -> Path:
+        """The supervisor's event log."""
+        return self.path / "events.msgpack"
+
+
+class HeldRunDirectory(RunDirectory):
+    """A run directory that this process holds as its supervisor; made by `RunDirectory.create`.
+
+    A start goes: `create`, `end_survivors`, `clean`, then the sockets.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path = path.absolute()
+        safedir.check_socket_paths(path, ("d999-g999999.sock", "session.sock"))
+        safedir.make(path)
+        safedir.check(path)
+        super().__init__(path, Identity.of(os.getpid()))
+        self._workers = path / "workers"
+        with contextlib.ExitStack() as undo:
+            try:
+                self._lock_fd = _lock(path)
+                undo.callback(os.close, self._lock_fd)
+                self._directory_fd = _protect_from_cleaners(path)
+                undo.callback(os.close, self._directory_fd)
+                self._workers.mkdir(mode=0o700, exist_ok=True)
+                _write(self._lock_fd, f"{self.supervisor}\n")
+            except OSError as error:
+                raise errors.ConfigurationError(f"the run directory {path} cannot be used: {error}") from error
+            undo.pop_all()
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def record_worker(self, pid: int, start_ticks: int) -> None:
+        """Note a worker that was started. A full disk loses the note, with a warning."""
+        try:
+            (self._workers / str(pid)).write_text(str(Identity(pid, start_ticks, boot_id())), encoding="ascii")
+        except OSError as error:
+            _LOG.warning("worker process %d cannot be noted for the next start: %s", pid, error)
+
+    def forget_worker(self, pid: int) -> None:
+        """Remove the note of a worker that was reaped."""
+        (self._workers / str(pid)).unlink(missing_ok=True)
+
+    def survivors(self) -> list[Identity]:
+        """Return the workers that a former supervisor noted and that still run; before the first start."""
+        noted = [_read_identity(path) for path in sorted(self._workers.iterdir())]
+        return [identity for identity in noted if identity is not None and identity.alive()]
+
+    def end_survivors(self, timeout_s: float) -> list[Identity]:
+        """Kill the survivors, if any, and wait until they have ended; return them.
+
+        The kernel sent each the same signal when its supervisor ended; here the point is the waiting, for
+        they hold their GPU until they are gone.
+
+        Raises:
+            Unrecoverable: Some did not end within `timeout_s`.
+        """
+        with contextlib.ExitStack() as stack:
+            pidfds: dict[int, Identity] = {}
+            for identity in self.survivors():
+                pidfd = identity.open_pidfd()
+                if pidfd is not None:
+                    stack.callback(os.close, pidfd)
+                    pidfds[pidfd] = identity
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            ended = wait_ended(pidfds, timeout_s)
+            left = [str(identity.pid) for pidfd, identity in pidfds.items() if pidfd not in ended]
+            if left:
+                raise errors.Unrecoverable(
+                    f"workers of the former supervisor survive SIGKILL (pid {', '.join(left)}), most likely "
+                    "stuck in the driver: their GPUs cannot be used before they end; look at `dmesg`, reset "
+                    "the GPU or reboot",
+                    maybe_executed=False,
+                )
+            return list(pidfds.values())
+
+    def clean(self) -> None:
+        """Remove the sockets and worker notes of a former life; after `end_survivors`, before any start."""
+        for path in [*self.path.glob("*.sock"), *self._workers.iterdir()]:
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Remove the sockets and give the directory back; logs stay. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for path in self.path.glob("*.sock"):
+                path.unlink(missing_ok=True)
+            os.ftruncate(self._lock_fd, 0)
+        finally:
+            os.close(self._lock_fd)
+            os.close(self._directory_fd)
+
+
+def _default_base() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime.startswith("/") and safedir.private_mode(Path(runtime)):
+        return Path(runtime, "atomr-mp")
+    temporary = os.environ.get("TMPDIR", "")
+    if not temporary.startswith("/"):
+        temporary = "/tmp"  # noqa: S108  # `safedir` is for what others could do there
+    return Path(temporary, f"atomr-mp-{os.geteuid()}")
+
+
+def _lock(path: Path) -> int:
+    """Return the descriptor that holds the lock; it must never reach another process."""
+    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = _read_identity(path / "lock")
+        os.close(fd)
+        pid = holder.pid if holder is not None and holder.alive() else 0
+        who = f"pid {pid}" if pid else "just starting"
+        raise errors.PoolBusy(
+            f"a supervisor ({who}) already holds {path}; connect to it, stop it with `atomr-mp stop`, or "
+            "choose another name",
+            supervisor_pid=pid,
+        ) from error
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _protect_from_cleaners(path: Path) -> int:
+    """Return a descriptor whose lock keeps systemd-tmpfiles from ageing what is here, see tmpfiles.d(5)."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return fd
+
+
+def _write(fd: int, text: str) -> None:
+    os.ftruncate(fd, 0)
+    data = text.encode("ascii")
+    if os.pwrite(fd, data, 0) < len(data):
+        raise OSError("no space is left for the lock's content")
+
+
+def _read_identity(path: Path) -> Identity | None:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        return Identity.parse(os.read(fd, 4096).decode("ascii", "replace"))
+    except OSError:
+        return None
+    finally:
+        os.close(fd)

@@ -1,0 +1,154 @@
+"""The board: a page of shared memory in which a worker shows what it is doing. Pure over a memoryview.
+
+The worker writes, the supervisor reads, without a lock and without asking: also when the worker hangs in C code or
+has just died. Words are aligned 64-bit integers; an entry of the ring is guarded by its sequence number (odd while it
+is being written). Layout, in words: magic, counters (`Counter`), the latest start that is no longer among the entries,
+then from word 8 `SLOTS` entries of (sequence, session number, request id, start, deadline, end), times in
+CLOCK_MONOTONIC nanoseconds, end 0 while the request runs.
+
+The ring keeps completed entries until they are overwritten, so that after a death one can tell what had been started
+from what had not.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+SLOTS: Final = 1024
+MAGIC: Final = 0x61746F6D726D7031
+
+
+class Counter(IntEnum):
+    """Counters, by their word."""
+
+    RECEIVED = 1
+    STARTED = 2
+    COMPLETED = 3
+    REFUSED = 4
+    DISCARDED = 5
+    """Dropped before they ran: cancelled, expired, or of an ended session."""
+
+
+OFF_BOARD: Final = -1
+"""Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""
+
+_FORGOTTEN: Final = 6
+"""Word of the latest start that was overwritten, or never written."""
+_FIRST_SLOT: Final = 8
+_SLOT_WORDS: Final = 6
+BOARD_BYTES: Final = 8 * (_FIRST_SLOT + _SLOT_WORDS * SLOTS)
+
+
+class Entry(NamedTuple):
+    """A request that was started."""
+
+    session: int
+    request_id: int
+    started_ns: int
+    deadline_ns: int
+    ended_ns: int
+    """0 while it runs."""
+
+
+class BoardWriter:
+    """The worker's side. One thread only.
+
+    Args:
+        memory: `BOARD_BYTES` writable bytes, zero at first.
+    """
+
+    def __init__(self, memory: memoryview) -> None:
+        self._words = memory.cast("Q")
+        self._words[0] = MAGIC
+        self._free = list(range(SLOTS - 1, -1, -1))
+        self._ended: dict[int, None] = {}
+        """Slots to use again, the earliest ended first."""
+
+    def count(self, counter: Counter, by: int = 1) -> None:
+        """Add to a counter."""
+        self._words[counter] += by
+
+    def start(self, session: int, request_id: int, now_ns: int, deadline_ns: int) -> int:
+        """Note that a request starts; return its slot, for `end`."""
+        slot = self._take_slot()
+        words = self._words
+        words[Counter.STARTED] += 1
+        if slot == OFF_BOARD:
+            words[_FORGOTTEN] = max(words[_FORGOTTEN], now_ns)
+            return slot
+        at = _FIRST_SLOT + slot * _SLOT_WORDS
+        words[at] += 1
+        words[at + 1] = session
+        words[at + 2] = request_id
+        words[at + 3] = now_ns
+        words[at + 4] = deadline_ns
+        words[at + 5] = 0
+        words[at] += 1
+        return slot
+
+    def end(self, slot: int, now_ns: int) -> None:
+        """Note that the request in `slot` has ended; its entry stays readable until the slot is needed again."""
+        self._words[Counter.COMPLETED] += 1
+        if slot == OFF_BOARD:
+            return
+        self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 5] = now_ns
+        self._ended[slot] = None
+
+    def _take_slot(self) -> int:
+        if self._free:
+            return self._free.pop()
+        slot = next(iter(self._ended), OFF_BOARD)
+        if slot != OFF_BOARD:
+            del self._ended[slot]
+            # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
+            started_ns = self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 3]
+            self._words[_FORGOTTEN] = max(self._words[_FORGOTTEN], started_ns)
+        return slot
+
+
+class BoardReader:
+    """Anybody else's side."""
+
+    def __init__(self, memory: memoryview) -> None:
+        self._words = memory.cast("Q")
+
+    def release(self) -> None:
+        """Let go of the memory; nothing can be read after it."""
+        self._words.release()
+
+    def read(self, counter: Counter) -> int:
+        """Return a counter."""
+        return self._words[counter]
+
+    @property
+    def queue_depth(self) -> int:
+        """Requests that the worker has received and neither ended nor discarded."""
+        words = self._words
+        done = words[Counter.COMPLETED] + words[Counter.DISCARDED]
+        return max(0, words[Counter.RECEIVED] - done)
+
+    def entries(self) -> list[Entry]:
+        """Return all readable entries, oldest start first; one that is being written just now is left out."""
+        found = []
+        words = self._words
+        for at in range(_FIRST_SLOT, _FIRST_SLOT + _SLOT_WORDS * SLOTS, _SLOT_WORDS):
+            sequence = words[at]
+            if sequence == 0 or sequence & 1:
+                continue
+            entry = Entry(*words[at + 1 : at + _SLOT_WORDS])
+            if words[at] == sequence:
+                found.append(entry)
+        found.sort(key=lambda entry: entry.started_ns)
+        return found
+
+    def running(self) -> list[Entry]:
+        """Return the requests that were started and have not ended, oldest first."""
+        return [entry for entry in self.entries() if entry.ended_ns == 0]
+
+    def known_since_ns(self) -> int:
+        """Return a time such that all requests started later are among `entries`, 0 if all that were ever started.
+
+        While the worker runs, read the entries first: what is overwritten meanwhile only makes this time later.
+        """
+        return self._words[_FORGOTTEN]

@@ -1,0 +1,99 @@
+"""Bytes to messages and back, bounded. Pure.
+
+Every channel has one closed, tagged union of structs; whatever is not a member of it is a `ProtocolError`. Decoding
+costs at most a small multiple of the input's size, because nothing is decoded untyped here (bodies of calls stay
+bytes until their own decoder takes them, see `values`).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Generic, TypeVar
+
+import msgspec
+
+from atomr_mp import errors
+
+VERSION: Final = 1
+"""Version of everything in this package. Peers of another version are refused in the hello."""
+
+MAX_FRAME_BYTES: Final = 16 * 2**20
+"""Largest ZeroMQ frame; the sockets enforce it (ZMQ_MAXMSGSIZE). Larger payloads belong in shared memory."""
+
+MAX_SESSION_MESSAGE_BYTES: Final = 2**20
+"""Largest message on a session or control channel."""
+
+U16 = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
+U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+U64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""Counters, ids and nanoseconds: 63 bits, so that every language's signed 64-bit integer holds them."""
+Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+Text = Annotated[str, msgspec.Meta(max_length=65536)]
+
+Fact = str | int | float | bool
+
+
+class Message(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """Base of every struct on a wire: a msgpack array; new fields come last, with a default."""
+
+
+class ErrorInfo(Message, frozen=True):
+    """An error's wire form, see `errors.to_wire`."""
+
+    code: Name
+    message: Text
+    fields: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], Fact], msgspec.Meta(max_length=32)]
+
+    @classmethod
+    def of(cls, error: errors.AtomrError) -> ErrorInfo:
+        """Return the wire form of an error; overlong texts lose their beginning."""
+        code, message, fields = errors.to_wire(error)
+        return cls(code, _clip(message), {name: _sendable(fact) for name, fact in fields.items()})
+
+    def error(self) -> errors.AtomrError:
+        """Return a new error of the same class and with the same facts."""
+        return errors.from_wire(self.code, self.message, self.fields)
+
+
+T = TypeVar("T")
+
+
+class Codec(Generic[T]):
+    """Encoder and decoder of one union of messages."""
+
+    def __init__(self, union: Any, *, channel: str) -> None:
+        self._decoder = msgspec.msgpack.Decoder(union)
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._channel = channel
+
+    def encode(self, message: T) -> bytes:
+        """Return the bytes of a message."""
+        return self._encode(message)
+
+    def decode(self, data: bytes | memoryview) -> T:
+        """Return the message in `data`.
+
+        Raises:
+            ProtocolError: The bytes are no message of this channel.
+        """
+        try:
+            return self._decoder.decode(data)  # type: ignore[no-any-return]  # the union is given as a value
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            raise errors.ProtocolError(f"not a message of the {self._channel} channel: {error}") from error
+
+
+def _sendable(fact: Fact) -> Fact:
+    if isinstance(fact, str):
+        return _clip(fact)
+    if isinstance(fact, int):
+        return min(max(fact, -(2**63)), 2**63 - 1)  # of a bool, this is the bool
+    return fact
+
+
+def _clip(text: str, limit: int = 60000) -> str:
+    """Shorten `text` to what `Text` admits, keeping its end: the end of a traceback is what one needs.
+
+    Lone surrogates, as in the names of files that are not UTF-8, become question marks: an error is always sendable.
+    """
+    text = text if len(text) <= limit else "[...] " + text[-limit:]
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,97 @@
+"""Messages between a client and a worker, over ZeroMQ. Pure.
+
+A message is a header frame and the payload frames of its calls, in order. Calls that wait anyway travel together;
+each has its own body, deadline and answer, and is decoded on its own, so a bad one harms none.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from atomr_mp.protocol.codec import U64, Codec, ErrorInfo, Message, Name
+from atomr_mp.protocol.token import TOKEN_BYTES
+
+MAX_BODY_BYTES: Final = 4 * 2**20
+"""Largest body of a call or reply (its arguments or result without payload frames). Untyped decoding can take some
+75 times the input's size, so this bounds what one message can allocate."""
+
+MAX_CALLS: Final = 1024
+"""Most calls in one message."""
+
+MAX_FRAMES: Final = 255
+"""Most payload frames of one call."""
+
+MAX_LANES: Final = 16
+"""Most data connections of one session to one worker: one for blocking threads, one for each asyncio loop."""
+
+SESSION_BYTES: Final = 16
+
+Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES)]
+Body = Annotated[bytes, msgspec.Meta(max_length=MAX_BODY_BYTES)]
+FrameCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)]
+
+
+class Call(Message, frozen=True):
+    """One request."""
+
+    id: U64
+    """Unique in the session, growing."""
+    method: Name
+    """"Actor.method"."""
+    deadline_ns: U64
+    """CLOCK_MONOTONIC; a call that has not started by then is dropped and answered `DeadlineExceeded`."""
+    frames: FrameCount
+    """How many of the message's payload frames are this call's."""
+    body: Body
+    """Arguments, see `values`: an array by position, or a map by name."""
+
+
+class Calls(Message, frozen=True, tag=1):
+    """Client to worker: do these."""
+
+    token: Token
+    calls: Annotated[list[Call], msgspec.Meta(min_length=1, max_length=MAX_CALLS)]
+
+
+class Cancel(Message, frozen=True, tag=2):
+    """Client to worker: forget these, if they have not started."""
+
+    token: Token
+    ids: Annotated[list[U64], msgspec.Meta(max_length=MAX_CALLS)]
+
+
+class Reply(Message, frozen=True):
+    """One answer: a result in `body` and frames, or an error."""
+
+    id: U64
+    frames: FrameCount
+    body: Body
+    error: ErrorInfo | None = None
+
+
+class Replies(Message, frozen=True, tag=1):
+    """Worker to client: these are done."""
+
+    token: Token
+    replies: Annotated[list[Reply], msgspec.Meta(max_length=MAX_CALLS)]
+
+
+FromClient = Calls | Cancel
+
+FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="data")
+FROM_WORKER: Final[Codec[Replies]] = Codec(Replies, channel="data")
+
+
+def routing_id(session: bytes, lane: int) -> bytes:
+    """Return the ZeroMQ routing id of a session's data connection number `lane`.
+
+    The letter in front is there because ids that begin with a zero byte are ZeroMQ's own.
+    """
+    return b"s%b%c" % (session, lane)
+
+
+def session_of(routing_id: bytes) -> bytes:
+    """Return the session's name in a routing id; of any other bytes, something that names no session."""
+    return routing_id[1 : 1 + SESSION_BYTES]

@@ -1,0 +1,267 @@
+"""Messages between a client and the supervisor, over a unix stream socket. Pure.
+
+A frame is a 4-byte big-endian length and one msgpack message (`Framing`). The client speaks first (`Hello`) and is
+answered `Welcome` or `Goodbye`; then requests may come at any time and are answered by id, and lifecycle events are
+pushed. File descriptors travel beside the bytes (SCM_RIGHTS).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol.codec import (
+    MAX_SESSION_MESSAGE_BYTES,
+    U16,
+    U32,
+    U64,
+    VERSION,
+    Bytes16,
+    Codec,
+    ErrorInfo,
+    Message,
+    Name,
+    Text,
+)
+
+
+class DeviceState(StrEnum):
+    """What a client may know of a device's life; the supervisor's table has the same states."""
+
+    STARTING = "starting"
+    READY = "ready"
+    POISONED = "poisoned"
+    LOST = "lost"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    REBUILDING = "rebuilding"
+    STOPPED = "stopped"
+
+
+class Window(Message, frozen=True):
+    """How much may be unanswered per worker and connection; the client keeps to it, the worker checks."""
+
+    requests: Annotated[int, msgspec.Meta(ge=1, le=65536)]
+    payload_bytes: U64
+
+
+class MethodInfo(Message, frozen=True):
+    """A request that an actor answers."""
+
+    name: Name
+    parameters: list[Name]
+    idempotent: bool
+    deadline_s: float | None
+    doc: Text
+
+
+class ActorInfo(Message, frozen=True):
+    """An actor that every device of the pool runs."""
+
+    name: Name
+    methods: list[MethodInfo]
+
+
+class DeviceInfo(Message, frozen=True):
+    """A device as the supervisor sees it; sent whole whenever anything in it changes."""
+
+    index: U16
+    name: Name
+    state: DeviceState
+    generation: U32
+    """The current incarnation, 0 before the first."""
+    endpoint: str
+    """ZeroMQ address of the current incarnation, empty unless `admitted`."""
+    admitted: bool
+    """The worker has acknowledged this session: calls may be sent."""
+    pid: U32
+    restarts: U32
+    """Unplanned ends so far."""
+    reason: Text
+    """Why the device is in this state, for a person; empty when ready."""
+    error: ErrorInfo | None = None
+    """How its last incarnation ended, if the device is stopped because of it."""
+
+
+# --- client to supervisor ------------------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True, tag="hello"):
+    """Open a session."""
+
+    version: U32
+    client: Name
+    """What the client calls itself, for logs and `status`."""
+    observer: bool = False
+    """The session is for questions and orders only: the workers never hear of it, and it may not call."""
+
+
+class StatusRequest(Message, frozen=True, tag="status"):
+    """Ask for a snapshot of the pool; answered by `Status`."""
+
+    id: U32
+
+
+class RestartRequest(Message, frozen=True, tag="restart"):
+    """Replace a device's worker after it has finished what it holds; also closes an open circuit."""
+
+    id: U32
+    device: U16
+
+
+class StopRequest(Message, frozen=True, tag="stop"):
+    """Stop the pool, after the workers have finished what they hold."""
+
+    id: U32
+
+
+FromClient = Hello | StatusRequest | RestartRequest | StopRequest
+
+
+# --- supervisor to client ------------------------------------------------------------------------------------------
+
+
+class Welcome(Message, frozen=True, tag="welcome"):
+    """The session is open."""
+
+    version: U32
+    pool: Name
+    epoch: Bytes16
+    supervisor_pid: U32
+    session: Bytes16
+    """Name of the session; see `data.routing_id`."""
+    secret: Bytes16
+    """The session's data connections show it by ZeroMQ PLAIN: user name `session`, password `secret`, both in hex."""
+    window: Window
+    devices: list[DeviceInfo]
+    actors: list[ActorInfo]
+
+
+class DeviceChanged(Message, frozen=True, tag="device"):
+    """A device's new state."""
+
+    device: DeviceInfo
+    actors: list[ActorInfo] | None = None
+    """What the workers offer, when it has changed."""
+
+
+class IncarnationEnded(Message, frozen=True, tag="ended"):
+    """An incarnation has ended, and nothing of it will answer any more.
+
+    A request that was sent to it and not answered was never started if it is not in `started` and was sent after
+    `known_since_ns`.
+    """
+
+    device: U16
+    generation: U32
+    planned: bool
+    """The worker left by itself after it had finished what it held."""
+    error: ErrorInfo
+    """What the requests that were on it fail with."""
+    started: list[U64]
+    """This session's requests that the worker had started, as far back as `known_since_ns`."""
+    known_since_ns: U64
+    """CLOCK_MONOTONIC; requests sent earlier may have been started without being listed."""
+
+
+class Answer(Message, frozen=True, tag="answer"):
+    """Answer to a request by id: done, or refused with an error."""
+
+    id: U32
+    error: ErrorInfo | None = None
+
+
+class WorkerStatus(Message, frozen=True):
+    """A device in a status snapshot."""
+
+    device: DeviceInfo
+    queue_depth: U64
+    started: U64
+    completed: U64
+    refused: U64
+    """Messages refused: unknown peers, undecodable bytes, exceeded windows."""
+    running: U32
+    """Requests that run now."""
+    running_for_s: float
+    """Age of the oldest of them."""
+    started_at: float
+    """Start of the process, seconds since the epoch."""
+    memory_bytes: U64
+    """Resident memory of the process."""
+
+
+class Status(Message, frozen=True, tag="status"):
+    """Answer to `StatusRequest`."""
+
+    id: U32
+    pool: Name
+    backend: Name
+    version: Name
+    supervisor_pid: U32
+    supervisor_started_at: float
+    supervisor_memory_bytes: U64
+    stopping: bool
+    sessions: U32
+    refused: U64
+    """Sessions refused since the start: another user, another version, bytes that were no message."""
+    workers: list[WorkerStatus]
+
+
+class Goodbye(Message, frozen=True, tag="goodbye"):
+    """The supervisor ends this session; its end of file follows."""
+
+    error: ErrorInfo
+
+
+FromSupervisor = Welcome | DeviceChanged | IncarnationEnded | Answer | Status | Goodbye
+
+FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="session")
+FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="session")
+
+
+def check_version(version: int) -> None:
+    """Raise `ProtocolError` unless the peer speaks our version."""
+    if version != VERSION:
+        raise errors.ProtocolError(
+            f"the peer speaks protocol version {version}, this is version {VERSION}; install the same release on "
+            "both sides"
+        )
+
+
+class Framing:
+    """Cuts a byte stream into messages; holds at most one incomplete message."""
+
+    def __init__(self, limit_bytes: int = MAX_SESSION_MESSAGE_BYTES) -> None:
+        self._limit_bytes = limit_bytes
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the messages that `data` completes.
+
+        Raises:
+            ProtocolError: A frame announces more than the limit; the stream cannot be used any further.
+        """
+        self._buffer += data
+        while len(self._buffer) >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(self._buffer)
+            if length > self._limit_bytes:
+                raise errors.ProtocolError(f"a frame of {length} bytes; the limit is {self._limit_bytes}")
+            end = _LENGTH.size + length
+            if len(self._buffer) < end:
+                return
+            message = bytes(self._buffer[_LENGTH.size : end])
+            del self._buffer[:end]
+            yield message
+
+
+def frame(message: bytes) -> bytes:
+    """Return `message` with its length in front."""
+    return _LENGTH.pack(len(message)) + message
+
+
+_LENGTH: Final = struct.Struct(">I")

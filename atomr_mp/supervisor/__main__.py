@@ -1,0 +1,57 @@
+"""The supervisor's process: started by `atomr_mp.launch`, never by hand."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import logging.handlers
+import socket
+import sys
+from pathlib import Path
+
+from atomr_mp import errors
+from atomr_mp.process.rundir import HeldRunDirectory, RunDirectory
+from atomr_mp.protocol import session
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.supervisor import Supervisor
+from atomr_mp.transport.session import SessionPeer
+
+
+def main() -> int:
+    """Run a pool; return the exit status: 0 stopped in order, 1 it could not run."""
+    parser = argparse.ArgumentParser(prog="atomr_mp.supervisor", description="internal: use `atomr-mp start`")
+    parser.add_argument("--plan-fd", type=int, required=True)
+    parser.add_argument("--starter-fd", type=int, help="session of whoever started this process")
+    parser.add_argument("--bound", action="store_true", help="end when that session ends")
+    parser.add_argument("--log-to-file", action="store_true")
+    options = parser.parse_args()
+    plan = Plan.from_descriptor(options.plan_fd)
+    starter = None
+    if options.starter_fd is not None:
+        starter = SessionPeer(socket.socket(fileno=options.starter_fd))
+    try:
+        with RunDirectory.create(plan.run_path) as run_dir:
+            _log_to(run_dir if options.log_to_file else None)
+            supervisor = Supervisor(plan, run_dir, starter, bound=options.bound)
+            supervisor.run()
+    except errors.AtomrError as error:
+        if starter is not None:
+            starter.send(session.Goodbye(ErrorInfo.of(error)))
+        sys.stderr.write(f"atomr-mp: {error}\n")
+        return 1
+    return 0
+
+
+def _log_to(run_dir: HeldRunDirectory | None) -> None:
+    handler: logging.Handler = logging.StreamHandler(sys.stderr)
+    if run_dir is not None:
+        path: Path = run_dir.log("supervisor")
+        handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 * 2**20, backupCount=2)
+    logging.basicConfig(
+        handlers=[handler], level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

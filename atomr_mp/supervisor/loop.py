@@ -1,0 +1,107 @@
+"""The supervisor's event loop: descriptors, timers and signals, all on the main thread."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Final
+
+
+class Timer:
+    """A pending call; made by `Loop.call_later`."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call: Callable[[], None] | None = call
+        """None once it was made or cancelled."""
+
+    def cancel(self) -> None:
+        """Forget the call; may be called twice, and after it was made."""
+        self.call = None
+
+
+class Loop:
+    """Waits for descriptors, timers and signals, and calls whoever asked."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._calls: dict[int, Callable[[int], None]] = {}
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._signals: dict[int, Callable[[], None]] = {}
+        self._signal_pipe: Final = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stopped = False
+        self.watch(self._signal_pipe[0], select.EPOLLIN, self._on_signal)
+
+    def watch(self, descriptor: int, events: int, call: Callable[[int], None]) -> None:
+        """Call `call(events)` whenever a descriptor has one of `events`, errors and hang-ups always included."""
+        self._epoll.register(descriptor, events)
+        self._calls[descriptor] = call
+
+    def rewatch(self, descriptor: int, events: int) -> None:
+        """Change what a descriptor is watched for."""
+        self._epoll.modify(descriptor, events)
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching a descriptor, before it is closed."""
+        if self._calls.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+
+    def call_later(self, delay_s: float, call: Callable[[], None]) -> Timer:
+        """Call `call()` once `delay_s` has passed."""
+        timer = Timer(call)
+        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), timer))
+        return timer
+
+    def on_signal(self, number: int, call: Callable[[], None]) -> None:
+        """Call `call()` on the loop after a signal has arrived."""
+        signal.set_wakeup_fd(self._signal_pipe[1], warn_on_full_buffer=False)
+        self._signals[number] = call
+        signal.signal(number, lambda *_: None)
+
+    def run(self) -> None:
+        """Run until `stop`."""
+        while not self._stopped:
+            for descriptor, events in self._epoll.poll(self._until_next_timer()):
+                call = self._calls.get(descriptor)  # an earlier call of this round may have forgotten it
+                if call is not None:
+                    call(events)
+            self._run_timers()
+
+    def stop(self) -> None:
+        """Have `run` return after this round."""
+        self._stopped = True
+
+    def close(self) -> None:
+        """Give descriptors and signals back."""
+        signal.set_wakeup_fd(-1)
+        for number in self._signals:
+            signal.signal(number, signal.SIG_DFL)
+        self._epoll.close()
+        for descriptor in self._signal_pipe:
+            os.close(descriptor)
+
+    def _until_next_timer(self) -> float:
+        while self._timers and self._timers[0][2].call is None:
+            heapq.heappop(self._timers)
+        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else -1
+
+    def _run_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            timer = heapq.heappop(self._timers)[2]
+            if timer.call is not None:
+                call, timer.call = timer.call, None
+                call()
+
+    def _on_signal(self, _events: int) -> None:
+        for number in os.read(self._signal_pipe[0], 4096):
+            call = self._signals.get(number)
+            if call is not None:
+                call()

@@ -1,0 +1,214 @@
+"""A pool's supervisor: devices and sessions on one loop, from the first start to the last end."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import signal
+import time
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.process.adopt import kill_adopted
+from atomr_mp.process.events import EventLog
+from atomr_mp.process.prctl import set_child_subreaper
+from atomr_mp.process.rundir import HeldRunDirectory
+from atomr_mp.protocol import session
+from atomr_mp.protocol.board import Counter
+from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervisor.device import Device
+from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.sessions import Sessions
+from atomr_mp.transport.session import SessionListener, SessionPeer
+
+_LOG: Final = logging.getLogger("atomr_mp.supervisor")
+
+SURVIVORS_S: Final = 10.0
+"""How long workers of a killed supervisor may take to die before this one gives up."""
+
+HOUSEKEEPING_S: Final = 5.0
+"""How often log files are looked at: their size is no event."""
+
+
+class Supervisor:
+    """A pool's supervisor.
+
+    Args:
+        plan: What to run.
+        run_dir: The run directory, held by this process.
+        starter: The session of whoever started this process, if there is one.
+        bound: The pool ends with that session.
+    """
+
+    def __init__(self, plan: Plan, run_dir: HeldRunDirectory, starter: SessionPeer | None, *, bound: bool) -> None:
+        self._plan = plan
+        self._run_dir = run_dir
+        self._starter = starter
+        self._bound = bound
+        self._loop = Loop()
+        self._stopping = False
+        self._started_at = time.time()
+        epoch = os.urandom(16)
+        self._events = EventLog(run_dir.events)
+        self._sessions = Sessions(plan, epoch, self._loop, self)
+        self.devices: Final = [
+            Device(
+                plan,
+                device,
+                loop=self._loop,
+                run_dir=run_dir,
+                log=self._events,
+                epoch=epoch,
+                sessions=self._sessions,
+                ended=self._worker_ended,
+            )
+            for device in plan.devices
+        ]
+
+    def run(self) -> None:
+        """Run until the pool has stopped.
+
+        Raises:
+            Unrecoverable: Workers of a former supervisor do not die.
+        """
+        for identity in self._run_dir.end_survivors(SURVIVORS_S):
+            _LOG.warning("a worker of a killed supervisor was left: pid %d; it has ended now", identity.pid)
+        self._run_dir.clean()
+        set_child_subreaper()
+        self._loop.on_signal(signal.SIGTERM, lambda: self._on_stop_signal("SIGTERM"))
+        self._loop.on_signal(signal.SIGINT, lambda: self._on_stop_signal("SIGINT"))
+        self._loop.on_signal(signal.SIGCHLD, self._end_orphans)
+        listener = SessionListener(self._run_dir.session_socket)
+        self._sessions.listen(listener)
+        self._note(
+            "pool_start",
+            f"pool {self._plan.pool} starts with {len(self.devices)} {self._plan.backend} devices",
+        )
+        if self._starter is not None:
+            self._sessions.add(self._starter, owner=self._bound)
+        for device in self.devices:
+            device.start()
+        self._housekeep()
+        self._loop.run()
+        self._note("pool_end", "the pool has ended")
+        self._sessions.close(errors.PoolLost("the pool was stopped"))
+        self._loop.forget(listener.fileno())
+        listener.close()
+        self._loop.close()
+        self._events.close()
+
+    # --- orders ----------------------------------------------------------------------------------------------------
+
+    def restart(self, device: int) -> None:
+        """Have a device's worker replaced."""
+        if device >= len(self.devices):
+            raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(self.devices)}")
+        if self._stopping:
+            raise errors.InvalidRequest("the pool stops")
+        self.devices[device].restart()
+
+    def stop(self, why: str) -> None:
+        """Let the workers finish what they hold, then end."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self._note("pool_stop", f"the pool stops: {why}")
+        for device in self.devices:
+            device.stop()
+        self._stop_if_done()
+
+    def owner_gone(self) -> None:
+        """End now: the application whose pool this is has died, or has been told that it stops."""
+        if not self._stopping:
+            self.stop("its application has ended")
+            for device in self.devices:
+                device.kill()
+
+    def status(self, request_id: int) -> session.Status:
+        """Return a snapshot."""
+        return session.Status(
+            id=request_id,
+            pool=self._plan.pool,
+            backend=self._plan.backend,
+            version=importlib.metadata.version("atomr-mp"),
+            supervisor_pid=os.getpid(),
+            supervisor_started_at=self._started_at,
+            supervisor_memory_bytes=_memory_bytes(os.getpid()),
+            stopping=self._stopping,
+            sessions=len(self._sessions),
+            refused=self._sessions.refused,
+            workers=[_worker_status(device) for device in self.devices],
+        )
+
+    # --- what happens ----------------------------------------------------------------------------------------------
+
+    def _on_stop_signal(self, name: str) -> None:
+        if self._stopping:
+            _LOG.warning("%s again: the workers are killed", name)
+            for device in self.devices:
+                device.kill()
+        else:
+            self.stop(name)
+
+    def _worker_ended(self) -> None:
+        self._end_orphans()
+        self._stop_if_done()
+
+    def _end_orphans(self) -> None:
+        """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
+        kill_adopted({device.process.pid for device in self.devices if device.process is not None}, timeout_s=0)
+
+    def _stop_if_done(self) -> None:
+        if self._stopping and all(device.state is State.STOPPED for device in self.devices):
+            self._loop.stop()
+
+    def _housekeep(self) -> None:
+        for device in self.devices:
+            device.output.check()
+        self._loop.call_later(HOUSEKEEPING_S, self._housekeep)
+
+    def _note(self, event: str, text: str) -> None:
+        _LOG.info("%s", text)
+        self._events.append({"time": time.time(), "event": event, "text": text, "pid": os.getpid()})
+
+
+def _worker_status(device: Device) -> session.WorkerStatus:
+    board = device.board
+    pid = device.process.pid if device.process else 0
+    try:
+        running = board.running() if board else []
+        now_ns = time.monotonic_ns()
+        return session.WorkerStatus(
+            device=device.info(0),
+            queue_depth=board.queue_depth if board else 0,
+            started=board.read(Counter.STARTED) if board else 0,
+            completed=board.read(Counter.COMPLETED) if board else 0,
+            refused=board.read(Counter.REFUSED) if board else 0,
+            running=len(running),
+            running_for_s=(now_ns - running[0].started_ns) / 1e9 if running else 0.0,
+            started_at=_started_at(pid),
+            memory_bytes=_memory_bytes(pid),
+        )
+    finally:
+        if board is not None:
+            board.release()
+
+
+def _memory_bytes(pid: int) -> int:
+    import psutil  # late: a supervisor that nobody asks does not need it
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss) if pid else 0
+    except psutil.Error:
+        return 0
+
+
+def _started_at(pid: int) -> float:
+    import psutil
+
+    try:
+        return float(psutil.Process(pid).create_time()) if pid else 0.0
+    except psutil.Error:
+        return 0.0

@@ -1,0 +1,97 @@
+"""The data channel's end in a client: one ZeroMQ DEALER for each (connection, incarnation). Only translates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import zmq
+
+from atomr_mp.protocol import data
+from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.values import Buffer
+
+Context = zmq.Context[zmq.Socket[bytes]]
+
+COPY_BELOW_BYTES: Final = 65536
+"""Frames below this are copied when sent: that is faster than keeping track of them (ZeroMQ's own threshold)."""
+
+NEVER_MS: Final = 2**31 - 1
+"""Reconnect interval. -1 would say "never" too, but makes libzmq drop answers that it has received and nobody has
+read yet when the worker's end closes."""
+
+
+class Login(NamedTuple):
+    """What admits a client's connections to a worker."""
+
+    session: bytes
+    secret: bytes
+    window: Window
+
+
+class DataConnection:
+    """Sends calls and receives replies; never blocks. Not for several threads at a time, but for `fileno`.
+
+    Args:
+        context: ZeroMQ context of the client.
+        endpoint: Address of one incarnation's data socket.
+        login: The session's proof.
+        lane: Number of this connection in the session.
+    """
+
+    def __init__(self, context: Context, endpoint: str, login: Login, lane: int) -> None:
+        dealer = context.socket(zmq.DEALER)
+        dealer.setsockopt(zmq.LINGER, 0)
+        dealer.setsockopt(zmq.ROUTING_ID, data.routing_id(login.session, lane))
+        dealer.setsockopt(zmq.SNDHWM, 2 * login.window.requests)
+        dealer.setsockopt(zmq.RCVHWM, 2 * login.window.requests)
+        dealer.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_FRAME_BYTES)
+        dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
+        dealer.setsockopt_string(zmq.PLAIN_USERNAME, login.session.hex())
+        dealer.setsockopt_string(zmq.PLAIN_PASSWORD, login.secret.hex())
+        self._monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor.setsockopt(zmq.LINGER, 0)
+        dealer.connect(endpoint)
+        self._dealer = dealer
+        self._descriptor: int = dealer.getsockopt(zmq.FD)  # type: ignore[assignment]
+        self._recv = dealer.recv
+        self._events: Callable[[int], int] = dealer.getsockopt  # type: ignore[assignment]
+        self._send = dealer.send
+
+    def fileno(self) -> int:
+        """Return the descriptor that says when to look again. Edge-triggered: first receive until nothing is left."""
+        return self._descriptor
+
+    def send(self, header: bytes, frames: list[Buffer]) -> bool:
+        """Send a message; return whether replies have arrived meanwhile (the descriptor may not tell any more)."""
+        if not frames:
+            self._send(header, zmq.NOBLOCK)
+        else:
+            self._send(header, zmq.NOBLOCK | zmq.SNDMORE)
+            last = len(frames) - 1
+            for index, frame in enumerate(frames):
+                flags = zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE
+                self._send(frame, flags, copy=len(frame) < COPY_BELOW_BYTES)
+        return bool(self._events(zmq.EVENTS) & zmq.POLLIN)
+
+    def receive(self) -> tuple[bytes, list[memoryview]] | None:
+        """Return (header, payload frames) of the next message, or None if there is none."""
+        try:
+            header = self._recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        frames: list[memoryview] = []
+        while self._dealer.getsockopt(zmq.RCVMORE):
+            frames.append(self._recv(copy=False).buffer)
+        return header, frames
+
+    def wait_disconnected(self, timeout_ms: int) -> None:
+        """Wait until libzmq has received everything that the ended worker had sent, at most `timeout_ms`."""
+        self._monitor.poll(timeout_ms)
+
+    def close(self) -> None:
+        """Close; may be called twice."""
+        self._dealer.disable_monitor()
+        self._monitor.close()
+        self._dealer.close()

@@ -1,0 +1,55 @@
+"""A user's actor: it reads handwritten digits with a small network, in a worker process of its own.
+
+Start it by path: `examples/digits.py:Digits`. The weights lie beside this file; see `train_digits.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray  # at run time too: the runtime checks arguments by their annotations
+
+import digits_model
+from atomr_mp_workers import Actor, Context, method
+
+WEIGHTS: Final = Path(__file__).with_name("digits_weights.npz")
+
+
+class Digits(Actor):
+    """Reads 8 by 8 images of handwritten digits.
+
+    An image is 64 values from 0 (blank) to 16 (ink), row after row, of any integer or floating dtype.
+    """
+
+    _weights: digits_model.Weights
+
+    def setup(self, context: Context) -> None:  # noqa: ARG002 - the runtime's signature; no device is needed
+        """Load the weights; the worker is ready only once this returns."""
+        self._weights = digits_model.load(WEIGHTS)
+
+    @method(idempotent=True)
+    def predict(self, image: NDArray[np.generic]) -> int:
+        """Read one image of 64 values.
+
+        Raises:
+            ValueError: It is not 64 numbers from 0 to 16.
+        """
+        image = np.asarray(image)
+        if image.shape != (digits_model.PIXELS,):
+            raise ValueError(f"an image must have the shape ({digits_model.PIXELS},); got {image.shape}")
+        return int(self.predict_many(image[np.newaxis])[0])
+
+    @method(idempotent=True)
+    def predict_many(self, images: NDArray[np.generic]) -> NDArray[np.int64]:
+        """Read n images, n by 64 values: n digits.
+
+        Raises:
+            ValueError: They are not n by 64 numbers from 0 to 16.
+        """
+        return digits_model.predict(self._weights, digits_model.as_images(images))
+
+    def teardown(self) -> None:
+        """Let the weights go."""
+        del self._weights

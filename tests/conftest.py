@@ -1,0 +1,31 @@
+"""What holds for every test: those marked `gpu` are skipped, and counted, where there is no NVIDIA GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+# The driver's own device file. Asking it this way loads no CUDA library into the process that runs the tests.
+GPU_DRIVER: Final = Path("/dev/nvidiactl")
+SKIPPED: Final = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m, whose tests left out are not to be counted
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests that need a GPU as skipped if there is none."""
+    if GPU_DRIVER.exists():
+        return
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    for item in needing:
+        item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: there is no {GPU_DRIVER}"))
+    config.stash[SKIPPED] = len(needing)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say at the end how many tests were left out for want of a GPU."""
+    skipped = config.stash.get(SKIPPED, 0)
+    if skipped:
+        tests = "test that needs" if skipped == 1 else "tests that need"
+        terminalreporter.write_line(f"No NVIDIA GPU here: skipped {skipped} {tests} one.", yellow=True)

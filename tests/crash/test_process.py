@@ -1,0 +1,409 @@
+"""Real processes: how they start, how their end is seen, and that nothing of them stays."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.process import adopt, prctl
+from atomr_mp.process.cgroup import CgroupParent
+from atomr_mp.process.identity import Identity, boot_id, start_ticks, wait_ended
+from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
+from atomr_mp.protocol.board import BOARD_BYTES
+from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
+
+DEADLINE_S = 20.0
+PYTHON = (sys.executable, "-I", "-S", "-c")
+PREAMBLE = """
+import mmap, os, signal, socket, sys
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+control = socket.socket(fileno=int(options["--control-fd"]))
+def say(text): control.send(str(text).encode())
+def wait(): return control.recv(2**21)
+"""
+WAIT_TO_BE_LET_GO = "say('here'); wait()"
+
+
+@pytest.fixture(autouse=True)
+def _nothing_leaks() -> Iterator[None]:
+    """Whatever a test does, no descriptor and no child of it is left."""
+    this = psutil.Process()
+    fds, children = this.num_fds(), adopt.adopted_children(set())
+    yield
+    assert adopt.adopted_children(set(children)) == []
+    assert this.num_fds() == fds
+
+
+@pytest.fixture
+def subreaper() -> Iterator[set[int]]:
+    """Make this process a subreaper; give the pids of the children it already has."""
+    prctl.set_child_subreaper()
+    yield set(adopt.adopted_children(set()))
+    prctl.set_child_subreaper(enabled=False)
+
+
+def start(code: str, *, argv: Sequence[str] = PYTHON, core_dumps: bool = False) -> WorkerProcess:
+    """Spawn a stand-in for a worker that runs `code`."""
+    return spawn(
+        pool="test",
+        device=3,
+        generation=7,
+        env=dict(os.environ),
+        output_fd=sys.__stderr__.fileno() if sys.__stderr__ else 2,
+        argv=[*argv, PREAMBLE + code],
+        core_dumps=core_dumps,
+    )
+
+
+def hear(worker: WorkerProcess) -> str:
+    """Return what the child says next on its control channel."""
+    poll = select.poll()
+    poll.register(worker.control, select.POLLIN)
+    assert poll.poll(DEADLINE_S * 1000), "the child did not speak"
+    return worker.control.recv(2**21).decode()
+
+
+def ended(pidfd: int) -> bool:
+    """Wait for the end of a process; return whether it came."""
+    return wait_ended([pidfd], DEADLINE_S) == {pidfd}
+
+
+def end(worker: WorkerProcess) -> ExitCause:
+    """Wait for a worker's end and reap it."""
+    assert ended(worker.pidfd), "the child did not end"
+    return worker.reap()
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "words"),
+    [
+        ("os._exit(0)", ExitCause(status=0), "exited with status 0"),
+        ("os._exit(3)", ExitCause(status=3), "exited with status 3"),
+        ("os.kill(os.getpid(), 9)", ExitCause(signal=9), "killed by SIGKILL"),
+        ("os.kill(os.getpid(), 11)", ExitCause(signal=11), "killed by SIGSEGV"),
+        ("os.kill(os.getpid(), 40)", ExitCause(signal=40), "killed by signal 40"),
+    ],
+)
+def test_the_pidfd_tells_of_the_end_and_reap_of_its_cause(code: str, cause: ExitCause, words: str) -> None:
+    """An exit and a signal are told apart, and said in words."""
+    with start(code) as worker:
+        assert end(worker) == cause
+        assert worker.reap().describe() == words
+        assert worker.pidfd == -1
+
+
+def test_a_cause_that_another_wait_took_is_not_invented() -> None:
+    """A status that is gone is called unknown."""
+    with start("os._exit(3)") as worker:
+        assert ended(worker.pidfd)
+        os.waitpid(worker.pid, 0)
+        assert worker.reap().describe() == "ended, how is not known"
+
+
+def test_a_running_worker_is_not_reaped_and_a_reaped_one_not_killed() -> None:
+    """Reap refuses before the end, and after it kill leaves the pid alone."""
+    with start(WAIT_TO_BE_LET_GO) as worker:
+        hear(worker)
+        with pytest.raises(RuntimeError, match="still runs"):
+            worker.reap()
+        assert "running" in repr(worker)
+        worker.kill()
+        assert end(worker).describe() == "killed by SIGKILL"
+        worker.kill()
+        assert "killed by SIGKILL" in repr(worker)
+
+
+def test_reap_kills_what_remains_of_the_process_group(subreaper: set[int]) -> None:
+    """A child that outlives its worker in the same group is killed before the worker is reaped."""
+    code = "pid = os.fork()\nif pid == 0:\n  while True: signal.pause()\nsay(pid); wait(); os._exit(0)"
+    with start(code) as worker:
+        child = os.pidfd_open(int(hear(worker)))
+        try:
+            worker.control.send(b"go")
+            assert end(worker) == ExitCause(status=0)
+            assert ended(child)
+        finally:
+            os.close(child)
+    assert adopt.kill_adopted(subreaper, DEADLINE_S) == []
+
+
+def test_grandchildren_that_left_the_group_are_adopted_and_killed(subreaper: set[int]) -> None:
+    """A chain of processes, each in its own session, ends with the worker; known children are not touched."""
+    code = """
+say_pid = os.getpid()
+for depth in range(3):
+    if os.fork():
+        break
+    os.setsid()
+else:
+    say('chain')
+if os.getpid() == say_pid: wait(); os._exit(0)
+while True: signal.pause()
+"""
+    with start(WAIT_TO_BE_LET_GO) as bystander, start(code) as worker:
+        assert hear(bystander) == "here"
+        assert hear(worker) == "chain"
+        worker.control.send(b"go")
+        end(worker)
+        known = subreaper | {bystander.pid}
+        orphans = adopt.adopted_children(known)
+        assert orphans
+        assert orphans == [pid for pid in adopt._children_by_scan() if pid not in known]
+        assert adopt.kill_adopted(known, DEADLINE_S) == []
+        assert adopt.adopted_children(known) == []
+        bystander.control.send(b"go")
+        assert end(bystander) == ExitCause(status=0)
+
+
+def test_without_time_adopted_processes_are_killed_and_named(subreaper: set[int]) -> None:
+    """A supervisor that must not wait may come back later."""
+    code = "pid = os.fork()\nif pid == 0:\n  os.setsid(); say(os.getpid())\n  while True: signal.pause()\nwait()"
+    with start(code) as worker:
+        orphan = int(hear(worker))
+        orphan_fd = os.pidfd_open(orphan)
+        try:
+            worker.control.send(b"go")
+            end(worker)
+            assert set(adopt.kill_adopted(subreaper, 0)) <= {orphan}
+            assert ended(orphan_fd)
+        finally:
+            os.close(orphan_fd)
+        assert adopt.kill_adopted(subreaper, 0) == []
+
+
+def test_a_worker_dies_with_its_killed_supervisor() -> None:
+    """SIGKILL of the supervisor leaves no worker, though nothing had time to clean up."""
+    worker_code = (
+        "from atomr_mp.process.prctl import die_with_parent\n"
+        "die_with_parent(int(options['--parent'])); print(os.getpid(), flush=True); wait()"
+    )
+    supervisor_code = (
+        "import os, sys\nfrom atomr_mp.process.spawn import spawn\n"
+        "worker = spawn(pool='p', device=0, generation=1, env=os.environ, output_fd=1, argv=sys.argv[1:])\n"
+        "sys.stdin.read()"
+    )
+    supervisor = subprocess.Popen(
+        [sys.executable, "-c", supervisor_code, sys.executable, "-c", PREAMBLE + worker_code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    with supervisor:
+        assert supervisor.stdout is not None
+        worker = os.pidfd_open(int(supervisor.stdout.readline()))
+        try:
+            assert wait_ended([worker], 0) == set()
+            supervisor.kill()
+            assert ended(worker)
+        finally:
+            os.close(worker)
+
+
+def test_a_worker_whose_parent_is_already_gone_exits_at_once() -> None:
+    """The gap between the start and the kernel's setting is closed by comparing the parent."""
+    code = f"""
+sys.path[:0] = {sys.path!r}
+from atomr_mp.process.prctl import die_with_parent
+die_with_parent(int(options["--parent"]))
+say("still here")
+die_with_parent(1)
+"""
+    with start(code) as worker:
+        assert hear(worker) == "still here"
+        assert end(worker) == ExitCause(status=1)
+
+
+def test_a_refused_prctl_is_an_os_error() -> None:
+    """The kernel's refusal comes as errno, like every call of the os module."""
+    with pytest.raises(OSError, match=r"prctl\(-1, 0\)") as caught:
+        prctl._prctl(-1, 0)
+    assert caught.value.errno == errno.EINVAL
+
+
+def test_a_worker_is_told_what_it_is_and_gets_nothing_else() -> None:
+    """Its own group, its title for `ps`, no descriptor but the standard ones and its two, no core dumps."""
+    code = "say(' '.join(os.listdir('/proc/self/fd'))); wait()"
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    leak = os.open("/dev/null", os.O_RDONLY)
+    os.set_inheritable(leak, True)  # noqa: FBT003  # positional only
+    try:
+        with start(code) as worker:
+            fds = {int(fd) for fd in hear(worker).split()}
+            command = Path(f"/proc/{worker.pid}/cmdline").read_text(encoding="utf-8").split("\0")
+            options = dict(zip(command[-9:-1:2], command[-8:-1:2], strict=True))
+            assert options["--title"] == "atomr-mp test device 3 generation 7"
+            assert options["--parent"] == str(os.getpid())
+            listing = 1  # the descriptor by which the directory was read
+            assert len(fds - {0, 1, 2, int(options["--control-fd"]), int(options["--board-fd"])}) == listing
+            assert (os.getpgid(worker.pid), worker.generation) == (worker.pid, 7)
+            assert resource.prlimit(worker.pid, resource.RLIMIT_CORE) == (
+                min(1, hard) if hard >= 0 else 1,
+                hard,
+            )
+            assert not worker.control.get_inheritable()
+            assert not worker.control.getblocking()
+    finally:
+        os.close(leak)
+
+
+def test_core_dumps_are_left_alone_when_wanted() -> None:
+    """The limit is then the supervisor's own."""
+    with start(WAIT_TO_BE_LET_GO, core_dumps=True) as worker:
+        assert resource.prlimit(worker.pid, resource.RLIMIT_CORE) == resource.getrlimit(resource.RLIMIT_CORE)
+
+
+def test_packets_pass_whole_up_to_the_announced_size() -> None:
+    """Both directions take `max_packet_bytes`, and refuse more; the kernel's default allows over 400 KiB."""
+    code = "data = wait(); control.send(data); data = wait(); say(len(data))"
+    with start(code) as worker:
+        size = worker.max_packet_bytes
+        assert 400 * 1024 < size <= MAX_SESSION_MESSAGE_BYTES
+        worker.control.send(b"x" * size)
+        assert len(hear(worker)) == size
+        with pytest.raises(OSError, match=os.strerror(errno.EMSGSIZE)):
+            worker.control.send(b"x" * (3 * MAX_SESSION_MESSAGE_BYTES))
+        worker.control.send(b"bye")
+        assert hear(worker) == "3"
+        end(worker)
+        assert worker.control.recv(16) == b""
+
+
+def test_the_board_is_shared_and_cannot_be_resized_and_outlives_the_worker() -> None:
+    """What a worker wrote is read after its death, and neither side can make the other's access fault."""
+    code = f"""
+fd = int(options["--board-fd"])
+board = mmap.mmap(fd, {BOARD_BYTES})
+board[:5] = b"alive"
+for size in (0, 2 * {BOARD_BYTES}):
+    try: os.ftruncate(fd, size)
+    except PermissionError: continue
+    os._exit(1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    worker = start(code)
+    view = worker.board.cast("Q")
+    assert end(worker).describe() == "killed by SIGKILL"
+    worker.close()
+    worker.close()
+    assert (view.nbytes, view.tobytes()[:5]) == (BOARD_BYTES, b"alive")
+    view.release()
+
+
+def test_closing_ends_a_worker_that_still_runs() -> None:
+    """Leaving the `with` block kills and reaps."""
+    with start(WAIT_TO_BE_LET_GO) as worker:
+        hear(worker)
+        pidfd = os.pidfd_open(worker.pid)
+    try:
+        assert wait_ended([pidfd], 0) == {pidfd}
+    finally:
+        os.close(pidfd)
+    assert not worker.identity.alive()
+
+
+def test_a_failed_start_leaves_nothing() -> None:
+    """A program that is not there is a typed error; the fixture looks for what could be left."""
+    with pytest.raises(errors.SetupFailed, match="device 3"):
+        start("", argv=["/nonexistent/python"])
+
+
+def test_a_start_that_fails_half_way_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that cannot be watched is not left running."""
+
+    def refuse(pid: int) -> int:
+        raise OSError(errno.EMFILE, f"no pidfd of {pid}")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(errors.SetupFailed, match="no pidfd"):
+        start(WAIT_TO_BE_LET_GO)
+
+
+def test_workers_are_not_started_from_other_threads() -> None:
+    """They would end with the thread."""
+    caught: list[BaseException] = []
+
+    def try_it() -> None:
+        try:
+            start("")
+        except RuntimeError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=try_it)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert "main thread" in str(caught[0])
+
+
+def test_a_launcher_that_ignored_sigchld_does_not_cost_the_exit_status() -> None:
+    """An ignored SIGCHLD is inherited over exec, and would make the kernel reap by itself."""
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with start("os._exit(3)") as worker:
+            assert end(worker) == ExitCause(status=3)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def test_an_identity_is_of_one_process_only() -> None:
+    """Another start time or boot is another process; a zombie has ended; half a text is nothing."""
+    with start(WAIT_TO_BE_LET_GO) as worker:
+        hear(worker)
+        identity = worker.identity
+        assert identity == Identity(worker.pid, start_ticks(worker.pid), boot_id())
+        assert Identity.parse(f"{identity}\n") == identity
+        assert identity.alive()
+        assert not Identity(worker.pid, identity.start_ticks + 1, identity.boot_id).alive()
+        assert not Identity(worker.pid, identity.start_ticks, "0" * 36).alive()
+        worker.kill()
+        assert ended(worker.pidfd)
+        assert not identity.alive()
+        worker.reap()
+        with pytest.raises(ProcessLookupError):
+            Identity.of(worker.pid)
+        assert not identity.alive()
+    text = str(identity)
+    assert all(Identity.parse(text[:n]) is None for n in range(len(text)))
+
+
+def test_a_cgroup_kills_what_hides_from_group_and_session(subreaper: set[int]) -> None:
+    """All that a worker started ends at once, and the cgroup can be removed."""
+    parent = CgroupParent.find()
+    if parent is None:
+        pytest.skip("no writable version 2 cgroup here")
+    code = "wait()\nif os.fork() == 0:\n  os.setsid(); say(os.getpid())\n  while True: signal.pause()\nwait()"
+    with start(code) as worker:
+        cgroup = parent.add(f"atomr-mp-test-{os.getpid()}", worker.pid)
+        if cgroup is None:
+            pytest.skip("no cgroup can be made here")
+        try:
+            worker.control.send(b"fork")
+            hidden = os.pidfd_open(int(hear(worker)))
+            assert not cgroup.remove()
+            assert cgroup.kill()
+            assert ended(hidden)
+            os.close(hidden)
+            assert end(worker).describe() == "killed by SIGKILL"
+        finally:
+            assert cgroup.remove(DEADLINE_S)
+        assert cgroup.remove()
+        assert not cgroup.kill()
+    assert adopt.kill_adopted(subreaper, DEADLINE_S) == []
+
+
+def test_without_cgroups_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What cannot be done is None, not an exception."""
+    assert CgroupParent(tmp_path).add("worker", os.getpid()) is None
+    monkeypatch.setattr(Path, "read_text", lambda *_args, **_named: "1:cpu:/\n")
+    assert CgroupParent.find() is None

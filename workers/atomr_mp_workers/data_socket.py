@@ -1,0 +1,129 @@
+"""The data channel's end in the worker: a ZeroMQ ROUTER to which only admitted sessions can connect.
+
+A peer must show a session's secret (ZMQ PLAIN, answered by the ZAP handler here) before it can send a single frame,
+so whatever an unknown peer does, libzmq holds at most its handshake.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+import zmq
+
+from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.values import Buffer
+
+FLUSH_MS: Final = 1000
+"""How long the last answers may take to reach the kernel when the socket is closed in good order."""
+
+
+class PeerNotReadingError(Exception):
+    """The peer's queue is full, because it does not read its answers."""
+
+
+class DataSocket:
+    """Receives calls and sends replies; never blocks. One thread only.
+
+    Args:
+        endpoint: Address to bind.
+        window: Requests that one connection may have unanswered.
+        secret: Returns the secret of a session's public name, None if there is no such session.
+    """
+
+    def __init__(self, endpoint: str, window: int, secret: Callable[[bytes], bytes | None]) -> None:
+        self._secret = secret
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        # The handler must be bound before the first handshake.
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.setsockopt(zmq.LINGER, 0)
+        self._zap.bind("inproc://zeromq.zap.01")
+        router = self._context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.SNDHWM, 2 * window)
+        router.setsockopt(zmq.RCVHWM, 2 * window)
+        router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        router.setsockopt(zmq.PLAIN_SERVER, 1)
+        router.setsockopt_string(zmq.ZAP_DOMAIN, "atomr-mp")
+        router.bind(endpoint)
+        self._router = router
+        self._recv = router.recv
+        self._send = router.send
+
+    def descriptors(self) -> tuple[int, int]:
+        """Return the descriptors to poll: calls, handshakes. Both are edge-triggered: read until nothing is left."""
+        return self._router.getsockopt(zmq.FD), self._zap.getsockopt(zmq.FD)  # type: ignore[return-value]
+
+    def receive(self) -> tuple[bytes, bytes, list[memoryview]] | None:
+        """Return (routing id, header, payload frames) of the next message, or None if there is none."""
+        try:
+            peer = self._recv(zmq.NOBLOCK)
+        except zmq.Again:
+            return None
+        header = self._recv()
+        frames: list[memoryview] = []
+        while self._router.getsockopt(zmq.RCVMORE):
+            frames.append(self._recv(copy=False).buffer)
+        return peer, header, frames
+
+    def send(self, peer: bytes, header: bytes, frames: list[Buffer]) -> None:
+        """Send a message; one to a peer that has disconnected is dropped.
+
+        Raises:
+            PeerNotReadingError: The peer's queue is full.
+        """
+        send = self._send
+        try:
+            send(peer, zmq.SNDMORE | zmq.NOBLOCK)
+            if not frames:
+                send(header, zmq.NOBLOCK)
+                return
+            send(header, zmq.SNDMORE | zmq.NOBLOCK)
+            last = len(frames) - 1
+            for index, frame in enumerate(frames):
+                send(
+                    frame,
+                    zmq.NOBLOCK if index == last else zmq.SNDMORE | zmq.NOBLOCK,
+                    copy=len(frame) < 65536,
+                )
+        except zmq.Again as error:
+            raise PeerNotReadingError from error
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+
+    def shake_hands(self) -> int:
+        """Answer all waiting handshakes; return how many were refused."""
+        refused = 0
+        while True:
+            try:
+                request = self._zap.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return refused
+            ok = self._is_authentic(request)
+            refused += not ok
+            status = (b"200", b"OK") if ok else (b"400", b"no such session, or a wrong secret")
+            version, request_id = request[:2]
+            self._zap.send_multipart([version, request_id, *status, b"", b""])
+
+    def close(self, *, flush: bool) -> None:
+        """Close; with `flush`, wait until the replies that were sent have left, at most `FLUSH_MS`."""
+        self._router.close(linger=FLUSH_MS if flush else 0)
+        self._zap.close()
+        self._context.term()
+
+    def _is_authentic(self, request: list[bytes]) -> bool:
+        """Return whether a ZAP request (ZeroMQ RFC 27) shows a session's secret by PLAIN."""
+        if len(request) != _ZAP_PLAIN_FRAMES:
+            return False
+        *_, mechanism, user, password = request
+        try:
+            secret = self._secret(bytes.fromhex(user.decode("ascii")))
+        except ValueError:
+            return False
+        return mechanism == b"PLAIN" and secret is not None and hmac.compare_digest(password, secret.hex().encode())
+
+
+_ZAP_PLAIN_FRAMES: Final = 8

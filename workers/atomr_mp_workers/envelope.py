@@ -1,0 +1,215 @@
+"""The one way of a request through a worker: decode and check, start, run, encode, reply.
+
+What an actor's method does lies between `begin` and `complete`; everything else about a request is here and written
+once. Runs on the loop's thread, but for `call`, which an actor's thread may run.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import data, token, values
+from atomr_mp.protocol.board import BoardWriter, Counter
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp_workers.loading import LoadedMethod
+from atomr_mp_workers.peers import Peer
+
+
+class FatalError(Exception):
+    """The context is gone: the caller has been answered, and this process must leave.
+
+    Args:
+        error: What to tell the supervisor.
+    """
+
+    def __init__(self, error: errors.AtomrError) -> None:
+        super().__init__(str(error))
+        self.error: Final = error
+
+
+class Request:
+    """A call that has been received and not answered."""
+
+    __slots__ = (
+        "arguments",
+        "body",
+        "deadline_ns",
+        "dropped",
+        "error",
+        "frames",
+        "id",
+        "method",
+        "payload_bytes",
+        "peer",
+        "result",
+        "slot",
+    )
+
+    def __init__(self, peer: Peer, call: data.Call, method: LoadedMethod, frames: list[memoryview]) -> None:
+        self.peer: Final = peer
+        self.id: Final = call.id
+        self.method: Final = method
+        self.deadline_ns: Final = call.deadline_ns
+        self.body = call.body
+        self.frames = frames
+        self.payload_bytes = payload_bytes(call, frames)
+        self.arguments: tuple[Any, ...] = ()
+        self.slot = -1
+        self.dropped = False
+        """Answered before it started (cancelled); the queue that holds it passes it over."""
+        self.result: Any = None
+        self.error: errors.AtomrError | None = None
+
+    def call(self) -> None:
+        """Run the method, on the thread it belongs to; never raises."""
+        try:
+            self.result = self.method.function(*self.arguments)
+        except errors.AtomrError as error:
+            self.error = error
+        except MemoryError as error:
+            self.error = errors.OutOfMemory(f"{self.method.name} ran out of host memory: {error}")
+        except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
+            self.error = errors.ActorFailed(
+                f"{self.method.name} raised {type(error).__name__}: {error}",
+                exception=f"{type(error).__module__}.{type(error).__qualname__}",
+                traceback_text=traceback.format_exc(),
+            )
+        self.arguments = ()
+
+
+class Envelope:
+    """Takes requests in and gives answers out; counts both on the board.
+
+    Args:
+        methods: What can be called, by "Actor.method".
+        board: The worker's board.
+        current: This incarnation's token.
+    """
+
+    def __init__(self, methods: Mapping[str, LoadedMethod], board: BoardWriter, current: bytes) -> None:
+        self._methods = methods
+        self._board = board
+        self._token = current
+
+    def open(self, peer: Peer, message: data.Calls, frames: list[memoryview]) -> list[Request]:
+        """Return the requests in a message; those that cannot be run are answered.
+
+        Raises:
+            ProtocolError: The calls and the payload frames do not add up; nothing was taken.
+        """
+        calls = message.calls
+        if len(frames) != sum(call.frames for call in calls):
+            raise errors.ProtocolError(
+                f"a message of {len(calls)} calls with {len(frames)} payload frames, too many or few"
+            )
+        requests: list[Request] = []
+        refusal = None if message.token == self._token else token.refusal(message.token, self._token)
+        at = 0
+        for call in calls:
+            peer.unanswered += 1
+            own = frames[at : at + call.frames]
+            at += call.frames
+            method = self._methods.get(call.method)
+            if refusal is None and method is not None and call.id not in peer.queued:
+                request = Request(peer, call, method, own)
+                peer.payload_bytes += request.payload_bytes
+                peer.queued[call.id] = request
+                requests.append(request)
+            else:
+                self._reply(peer, call.id, None, refusal or self._unknown(call))
+        self._board.count(Counter.RECEIVED, len(requests))
+        return requests
+
+    def cancel(self, peer: Peer, ids: list[int]) -> None:
+        """Answer those of the requests that have not started with `Cancelled`."""
+        for request_id in ids:
+            request = peer.queued.get(request_id)
+            if request is not None:
+                self._drop(request, errors.Cancelled("cancelled before it started"))
+
+    def begin(self, request: Request) -> bool:
+        """Note the request's start and decode its arguments; False if it must not run (it has been answered).
+
+        On True the caller runs `request.call()` and then `complete`.
+        """
+        if request.dropped:
+            return False
+        peer = request.peer
+        session = peer.session
+        if session.ended:
+            request.dropped = True
+            self._board.count(Counter.DISCARDED)
+            return False
+        now_ns = time.monotonic_ns()
+        if now_ns > request.deadline_ns:
+            self._drop(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
+            return False
+        try:
+            request.arguments = request.method.arguments(request.body, request.frames)
+        except errors.InvalidRequest as error:
+            error.message = f"{request.method.name}: {error.message}"
+            self._drop(request, error)
+            return False
+        del peer.queued[request.id]
+        request.body = b""
+        request.frames = []
+        session.running += 1
+        request.slot = self._board.start(session.number, request.id, now_ns, request.deadline_ns)
+        return True
+
+    def complete(self, request: Request) -> None:
+        """Note the request's end and put its answer into the peer's outbox.
+
+        Raises:
+            FatalError: The error ends this worker.
+        """
+        self._board.end(request.slot, time.monotonic_ns())
+        peer = request.peer
+        peer.session.running -= 1
+        peer.payload_bytes -= request.payload_bytes
+        error = request.error
+        if error is not None and isinstance(error, errors.RequestError):
+            error.maybe_executed = True
+        self._reply(peer, request.id, request.result, error)
+        if error is not None and error.ends_worker:
+            raise FatalError(error)
+
+    def _drop(self, request: Request, error: errors.RequestError) -> None:
+        request.dropped = True
+        request.frames = []
+        peer = request.peer
+        del peer.queued[request.id]
+        peer.payload_bytes -= request.payload_bytes
+        self._board.count(Counter.DISCARDED)
+        self._reply(peer, request.id, None, error)
+
+    def _reply(self, peer: Peer, request_id: int, result: object, error: errors.AtomrError | None) -> None:
+        peer.unanswered -= 1
+        if peer.session.ended:
+            return
+        body = b""
+        frames: list[values.Buffer] = []
+        if error is None:
+            try:
+                body, frames = values.encode(result)
+            except errors.InvalidRequest as refused:
+                error = errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
+        info = None if error is None else ErrorInfo.of(error)
+        peer.replies.append(data.Reply(request_id, len(frames), body, info))
+        peer.frames += frames
+        peer.reply_bytes += len(body)
+
+    def _unknown(self, call: data.Call) -> errors.RequestError:
+        if call.method in self._methods:
+            return errors.InvalidRequest(f"request id {call.id} is in use already")
+        known = ", ".join(sorted(self._methods)) or "none"
+        return errors.InvalidRequest(f"there is no request {call.method!r}; this pool's requests are: {known}")
+
+
+def payload_bytes(call: data.Call, frames: list[memoryview]) -> int:
+    """Return what a call counts for in its window's bytes."""
+    return len(call.body) + sum(len(frame) for frame in frames)

@@ -1,0 +1,112 @@
+"""Who may call: the sessions that the supervisor has admitted, and their connections with what they have under way.
+
+Only bookkeeping; no socket. A session that has ended is forgotten, so whatever still arrives from it is of an unknown
+peer and refused.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp.protocol import data
+from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.values import Buffer
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.envelope import Request
+
+
+class Session:
+    """An admitted client."""
+
+    __slots__ = ("ended", "number", "peers", "running", "secret", "session")
+
+    def __init__(self, number: int, session: bytes, secret: bytes) -> None:
+        self.number: Final = number
+        self.session: Final = session
+        self.secret: Final = secret
+        self.peers: list[Peer] = []
+        self.running = 0
+        """Requests that have started and not ended."""
+        self.ended = False
+
+
+class Peer:
+    """One connection of a session."""
+
+    __slots__ = (
+        "frames",
+        "payload_bytes",
+        "queued",
+        "replies",
+        "reply_bytes",
+        "routing_id",
+        "session",
+        "unanswered",
+    )
+
+    def __init__(self, routing_id: bytes, session: Session) -> None:
+        self.routing_id: Final = routing_id
+        self.session: Final = session
+        self.unanswered = 0
+        self.payload_bytes = 0
+        """Payload of the unanswered requests."""
+        self.queued: dict[int, Request] = {}
+        """Requests that have not started, by id."""
+        self.replies: list[data.Reply] = []
+        """Answers that wait to be sent together."""
+        self.reply_bytes = 0
+        self.frames: list[Buffer] = []
+
+
+class Peers:
+    """All sessions and connections.
+
+    Args:
+        window: What one connection may have unanswered.
+    """
+
+    def __init__(self, window: Window) -> None:
+        self._window = window
+        self._by_number: dict[int, Session] = {}
+        self._by_name: dict[bytes, Session] = {}
+        self._by_routing_id: dict[bytes, Peer] = {}
+
+    def admit(self, number: int, session: bytes, secret: bytes) -> None:
+        """Let a session's connections in."""
+        self._by_number[number] = self._by_name[session] = Session(number, session, secret)
+
+    def end(self, number: int) -> Session | None:
+        """Forget a session; its requests that have not started must not start any more."""
+        session = self._by_number.pop(number, None)
+        if session is None:
+            return None
+        session.ended = True
+        del self._by_name[session.session]
+        for peer in session.peers:
+            del self._by_routing_id[peer.routing_id]
+        return session
+
+    def secret(self, session: bytes) -> bytes | None:
+        """Return a session's secret, None if it is unknown."""
+        found = self._by_name.get(session)
+        return None if found is None else found.secret
+
+    def find(self, routing_id: bytes) -> Peer | None:
+        """Return the connection with this routing id, None if it belongs to no admitted session."""
+        peer = self._by_routing_id.get(routing_id)
+        if peer is None:
+            session = self._by_name.get(data.session_of(routing_id))
+            if session is None or len(session.peers) >= data.MAX_LANES:
+                return None
+            peer = self._by_routing_id[routing_id] = Peer(routing_id, session)
+            session.peers.append(peer)
+        return peer
+
+    def exceeds_window(self, peer: Peer) -> bool:
+        """Return whether the connection has more unanswered than it was granted.
+
+        A single request may be larger than the window in bytes, see `flight.Flight`.
+        """
+        window = self._window
+        return peer.unanswered > window.requests or (peer.payload_bytes > window.payload_bytes and peer.unanswered > 1)
