@@ -26,6 +26,9 @@ HELLO_TIMEOUT_S: Final = 30.0
 
 MAX_LANE: Final = 255
 
+READ_EVERY_NS: Final = 1_000_000
+"""Calls look at the session first, so that they do not go to a worker that is known to be dead; not more often."""
+
 
 class Client:
     """One session with a pool. Thread-safe; not to be used in a forked child.
@@ -61,6 +64,8 @@ class Client:
         """Called with every lifecycle event, on whichever thread reads it; must be short."""
         self.lost: errors.PoolLost | None = None
         self._learn(welcome.actors)
+        self._read_ns = 0
+        """When the session was last read, CLOCK_MONOTONIC."""
         self._session_lock = threading.RLock()
         self._changed = threading.Condition(self._session_lock)
         self._ids = itertools.count(1)
@@ -70,7 +75,7 @@ class Client:
         self._blocking = BlockingLane(self, 0, self.devices)
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLane] = weakref.WeakKeyDictionary()
         for device in self.devices:
-            self._blocking.post(session.DeviceChanged(device))
+            self._blocking.take(session.DeviceChanged(device))
         _guard_forks(self)
 
     def next_id(self) -> int:
@@ -88,21 +93,28 @@ class Client:
         """
         if self._forked:
             raise errors.PoolLost("this process was forked from the client's; connect again in the child")
-        lane = self._lane()
-        self.read_session()
-        encoded = values.encode(arguments)
-        return lane.submit(device, method, encoded, time.monotonic_ns() + int(deadline_s * 1e9))
+        loop = asyncio._get_running_loop()  # noqa: SLF001 - exported; the public one raises, 10 times slower
+        lane = self._blocking if loop is None else self._loop_lane(loop)
+        now_ns = time.monotonic_ns()
+        if now_ns - self._read_ns > READ_EVERY_NS:
+            self.read_session()
+        return lane.submit(device, method, values.encode(arguments), now_ns + int(deadline_s * 1e9))
 
     def read_session(self) -> None:
         """Take in what the supervisor has said, without waiting."""
         with self._session_lock:
             if self.lost is not None:
                 return
+            self._read_ns = time.monotonic_ns()
             try:
                 for message in self._connection.receive_waiting():
                     self._hear(message)
             except (errors.PoolLost, errors.ProtocolError) as error:
                 self._lose(errors.PoolLost(error.message))
+
+    def note_session_polled(self) -> None:
+        """Note that the session's descriptor was polled just now; what it had to say has been or will be read."""
+        self._read_ns = time.monotonic_ns()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Take in lifecycle events until `condition()` holds; False if it does not within `timeout_s`.
@@ -141,10 +153,7 @@ class Client:
         self._connection.close()
         self.zmq_context.destroy(linger=0)
 
-    def _lane(self) -> Lane:
-        loop = asyncio._get_running_loop()  # noqa: SLF001 - exported; the public one raises, 10 times slower
-        if loop is None:
-            return self._blocking
+    def _loop_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
         lane = self._loops.get(loop)
         if lane is None:
             with self._session_lock:
@@ -152,7 +161,7 @@ class Client:
                     old.close()
                 lane = self._loops[loop] = LoopLane(self, next(self._lane_numbers), self.devices, loop)
                 for device in self.devices:
-                    lane.post(session.DeviceChanged(device))
+                    lane.take(session.DeviceChanged(device))
         return lane
 
     def _hear(self, message: session.FromSupervisor) -> None:
@@ -169,7 +178,7 @@ class Client:
             case _:
                 return
         for lane in (self._blocking, *self._loops.values()):
-            lane.post(message)
+            lane.take(message)
         for listener in self.listeners:
             listener(message)
 
@@ -180,7 +189,7 @@ class Client:
         if self.lost is None:
             self.lost = lost
             for lane in (self._blocking, *self._loops.values()):
-                lane.post(lost)
+                lane.take(lost)
 
     def forget_in_child(self) -> None:
         """Let go, in a forked child: one that kept the session's descriptor would keep the session alive."""

@@ -8,6 +8,7 @@ the first thread that waits receives for all.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import threading
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 DRAIN_MS: Final = 5
 """How long answers of an ended incarnation may take to come out of libzmq."""
 
-MESSAGE_CALLS: Final = 64
-"""Most calls put into one message."""
+MESSAGE_CALLS: Final = 16
+"""Most calls put into one message; more would make the worker wait for the first."""
 
 Callback = Callable[[Reply], object]
 
@@ -46,6 +47,8 @@ class Link:
         """Requests without an answer, sent or held."""
         self.held: deque[Reply] = deque()
         """Requests that wait for an incarnation, in order."""
+        self.outbox: list[Reply] = []
+        """Requests that wait to be sent together."""
         self.connection: DataConnection | None = None
         self.generation = 0
         """The incarnation of `connection`."""
@@ -105,7 +108,7 @@ class Lane(ABC):
             link.flight.add(reply.id, reply, nbytes)
             reply._link = link
             if link.sending:
-                self._send(link, reply)
+                self._post(link, reply)
             else:
                 link.held.append(reply)
         return reply
@@ -116,8 +119,9 @@ class Lane(ABC):
             link = reply._link
             if reply.done or link is None:
                 return
-            if reply in link.held:
-                link.held.remove(reply)
+            unsent = link.held if reply in link.held else link.outbox if reply in link.outbox else None
+            if unsent is not None:
+                unsent.remove(reply)
                 link.flight.take(reply.id)
                 self._end(reply, errors.Cancelled("cancelled before it was sent"))
             elif link.connection is not None:
@@ -151,7 +155,7 @@ class Lane(ABC):
     # --- what the supervisor says ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def post(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
         """Take a lifecycle event, from whichever thread has received it."""
 
     def _apply(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
@@ -175,17 +179,19 @@ class Lane(ABC):
             self._connected(link, link.connection)
         link.sending = info.admitted and info.state is DeviceState.READY
         if link.sending:
-            while link.held:
-                count = min(len(link.held), MESSAGE_CALLS)
-                self._send(link, *[link.held.popleft() for _ in range(count)])
-        elif info.state in _CLOSED:
+            link.outbox.extend(link.held)
+            link.held.clear()
+            self._flush(link)
+            return
+        self._hold(link)
+        if info.state in _CLOSED:
             while link.held:
                 reply = link.held.popleft()
                 link.flight.take(reply.id)
                 self._end(reply, _unavailable(info))
 
     def _incarnation_ended(self, link: Link, ended: IncarnationEnded) -> None:
-        link.sending = False
+        self._hold(link)
         if link.generation == ended.generation and link.connection is not None:
             link.connection.wait_disconnected(DRAIN_MS)
             self._receive(link)
@@ -211,7 +217,7 @@ class Lane(ABC):
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         self._lost = lost
         for link in self._links:
-            link.sending = False
+            self._hold(link)
             if link.connection is not None:
                 link.connection.wait_disconnected(DRAIN_MS)
                 self._receive(link)
@@ -242,30 +248,52 @@ class Lane(ABC):
         """See that a reply with a callback is received though nobody waits for it. Without the lock."""
 
     @abstractmethod
-    def _arrived(self, _link: Link) -> None:
+    def _post(self, link: Link, reply: Reply) -> None:
+        """Send a request, now or soon."""
+
+    @abstractmethod
+    def _arrived(self, link: Link) -> None:
         """Replies have arrived while something was sent."""
 
     def _place(self) -> Link:
-        sending = [link for link in self._links if link.sending]
-        if sending:
-            return min(sending, key=lambda link: len(link.flight))
+        best, least = None, 0
+        for link in self._links:
+            if link.sending and (best is None or len(link.flight) < least):
+                best, least = link, len(link.flight)
+        if best is not None:
+            return best
         waiting = [link for link in self._links if link.info.state not in _CLOSED]
         if not waiting:
             raise _unavailable(self._links[0].info)
         return min(waiting, key=lambda link: len(link.flight))
 
-    def _send(self, link: Link, *replies: Reply) -> None:
+    def _hold(self, link: Link) -> None:
+        """Send nothing more on a link for now; what waits to be sent is held."""
+        link.sending = False
+        link.held.extend(link.outbox)
+        link.outbox.clear()
+
+    def _flush(self, link: Link) -> None:
+        """Send a link's outbox."""
+        replies = link.outbox
+        link.outbox = []
+        for at in range(0, len(replies), MESSAGE_CALLS):
+            self._send(link, replies[at : at + MESSAGE_CALLS])
+
+    def _send(self, link: Link, replies: list[Reply]) -> None:
         connection = link.connection
         assert connection is not None
         calls: list[data.Call] = []
         frames: list[values.Buffer] = []
         now_ns = time.monotonic_ns()
+        generation = link.generation
         for reply in replies:
             payload = reply._payload
+            if payload:
+                frames += payload
             calls.append(data.Call(reply.id, reply.method, reply.deadline_ns, len(payload), reply._body))
-            frames += payload
             reply._sent_ns = now_ns
-            reply._sent_generation = link.generation
+            reply._sent_generation = generation
         link.unread = connection.send(data.FROM_CLIENT.encode(data.Calls(link.token, calls)), frames)
         if link.unread:
             self._arrived(link)
@@ -350,6 +378,10 @@ class BlockingLane(Lane):
         """Replies with callbacks, for the background thread."""
         self._watch_more = threading.Condition()
         self._watcher: threading.Thread | None = None
+        self._flush_wanted = threading.Lock()
+        """Held while no outbox waits for the flusher."""
+        self._flush_wanted.acquire()
+        self._flusher: threading.Thread | None = None
         self._by_descriptor: dict[int, Link] = {}
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
@@ -376,7 +408,7 @@ class BlockingLane(Lane):
             else:
                 self._follow(reply, left_s)
 
-    def post(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
         """Take a lifecycle event, at once."""
         self._apply(message)
 
@@ -386,6 +418,11 @@ class BlockingLane(Lane):
             watcher, self._watcher = self._watcher, None
             self._watched.clear()
             self._watch_more.notify()
+        with self._lock:
+            flusher, self._flusher = self._flusher, None
+            self._want_flush()
+        if flusher is not None:
+            flusher.join()
         if watcher is not None and watcher is not threading.current_thread():
             os.eventfd_write(self._wake, 1)
             watcher.join()
@@ -396,8 +433,10 @@ class BlockingLane(Lane):
     def _receive_for(self, reply: Reply, timeout_s: float) -> None:
         """Receive, as the leader, until something has happened; return then."""
         for link in self._links:
-            if link.unread:
+            if link.outbox or link.unread:
                 with self._lock:
+                    if link.outbox:
+                        self._flush(link)
                     self._receive(link, reply)
         self._call_back()
         if reply.done:
@@ -405,6 +444,7 @@ class BlockingLane(Lane):
         self._leading = reply
         ready = self._epoll.poll(timeout_s)
         self._leading = None
+        self._client.note_session_polled()
         for descriptor, _ in ready:
             link_ = self._by_descriptor.get(descriptor)
             if link_ is not None:
@@ -418,6 +458,10 @@ class BlockingLane(Lane):
 
     def _follow(self, reply: Reply, timeout_s: float) -> None:
         """Wait until the leader has received the reply, or has left the lead to us."""
+        if reply._sent_generation == 0:
+            with self._lock:
+                for link in self._links:
+                    self._flush(link)
         done = threading.Lock()
         done.acquire()
         self._waiters[reply] = done
@@ -442,6 +486,39 @@ class BlockingLane(Lane):
             done.release()
         elif self._leading is reply:
             os.eventfd_write(self._wake, 1)
+
+    def _post(self, link: Link, reply: Reply) -> None:
+        """Send at once if the worker has nothing of ours; else let what is called meanwhile travel together.
+
+        The outbox is sent when it is full, when a thread waits for any reply, and at the latest by the flusher, which
+        runs as soon as the calling thread lets go of the interpreter (within its switch interval, 5 ms).
+        """
+        if len(link.flight) == 1:
+            self._send(link, [reply])
+            return
+        link.outbox.append(reply)
+        if len(link.outbox) >= MESSAGE_CALLS:
+            self._flush(link)
+        elif len(link.outbox) == 1:
+            if self._flusher is None:
+                self._flusher = threading.Thread(target=self._flush_all, name="atomr-mp flusher", daemon=True)
+                self._flusher.start()
+            self._want_flush()
+
+    def _want_flush(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is wanted already
+            self._flush_wanted.release()
+
+    def _flush_all(self) -> None:
+        """Send outboxes for which nobody waits; the flusher's thread."""
+        while True:
+            self._flush_wanted.acquire()
+            with self._lock:
+                if self._flusher is not threading.current_thread():
+                    return
+                for link in self._links:
+                    if link.outbox:
+                        self._flush(link)
 
     def _arrived(self, _link: Link) -> None:
         if self._leading is not None:
@@ -478,15 +555,15 @@ class BlockingLane(Lane):
 
 
 class LoopLane(Lane):
-    """The lane of one asyncio event loop; all of it but `post` and `wait` runs in that loop."""
+    """The lane of one asyncio event loop; all of it but `take` and `wait` runs in that loop."""
 
     def __init__(
         self, client: Client, number: int, devices: Iterable[DeviceInfo], loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(client, number, devices)
         self._loop = loop
-        self._outbox: dict[Link, list[Reply]] = {}
-        """Requests made in this turn of the loop, which travel together."""
+        self._flushing = False
+        """The outboxes will be sent at the end of this turn of the loop."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         self._watched: set[Reply] = set()
@@ -510,12 +587,11 @@ class LoopLane(Lane):
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start; from any thread."""
         if asyncio._get_running_loop() is self._loop:
-            self._flush()
             super().cancel(reply)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.cancel, reply)
 
-    def post(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
         """Take a lifecycle event, in the loop."""
         if asyncio._get_running_loop() is self._loop:
             self._apply(message)
@@ -536,33 +612,27 @@ class LoopLane(Lane):
         for link in self._links:
             self._disconnect(link)
 
-    def _send(self, link: Link, *replies: Reply) -> None:
-        waiting = self._outbox.get(link)
-        if waiting is not None:
-            waiting.extend(replies)
-            return
-        if not self._outbox:
-            self._loop.call_soon(self._flush)
-        self._outbox[link] = list(replies)
+    def _post(self, link: Link, reply: Reply) -> None:
+        """Let all that is called in this turn of the loop travel together."""
+        link.outbox.append(reply)
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_all)
 
-    def _flush(self) -> None:
-        outbox, self._outbox = self._outbox, {}
+    def _flush_all(self) -> None:
+        self._flushing = False
         with self._lock:
-            for link, replies in outbox.items():
-                if not link.sending:
-                    link.held.extend(replies)
-                    continue
-                for at in range(0, len(replies), MESSAGE_CALLS):
-                    super()._send(link, *replies[at : at + MESSAGE_CALLS])
-        self._call_back()
+            for link in self._links:
+                if link.outbox:
+                    self._flush(link)
 
     def _on_readable(self, link: Link) -> None:
         with self._lock:
             self._receive(link)
         self._call_back()
 
-    def _arrived(self, _link: Link) -> None:
-        self._loop.call_soon(self._on_readable, _link)
+    def _arrived(self, link: Link) -> None:
+        self._loop.call_soon(self._on_readable, link)
 
     def _connected(self, link: Link, connection: DataConnection) -> None:
         self._loop.add_reader(connection.fileno(), self._on_readable, link)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from atomr_mp import errors
 from atomr_mp.client import Client, Observer
 from atomr_mp.config import Backend, Config
 from atomr_mp.launch import launch
+from atomr_mp.map import Mapper, Progress
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, default_run_dir
 from atomr_mp.protocol.session import DeviceInfo, DeviceState, Status
 from atomr_mp.reply import Reply
@@ -107,6 +108,7 @@ class Pool:
 
     def __init__(self, client: Client, run_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
         self._client = client
+        self._mapper = Mapper(client)
         self._process = process
         self.run_dir: Final = run_dir
         self._session_socket: Final = run_dir / SESSION_SOCKET
@@ -168,10 +170,7 @@ class Pool:
             PoolLost: There is no pool any more.
         """
         client = self._client
-        info = client.methods.get(method)
-        if info is None:
-            known = ", ".join(self.methods) or "none"
-            raise errors.InvalidRequest(f"there is no request {method!r}; this pool's requests are: {known}")
+        info = client.methods.get(method) or self._unknown(method)
         if device is not None and not 0 <= device < len(client.devices):
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(client.devices)}")
         if deadline_s is None:
@@ -186,6 +185,54 @@ class Pool:
                 raise errors.InvalidRequest(f"{method} got {', '.join(sorted(twice))} twice")
             arguments = by_position | kwargs
         return client.submit(method, arguments, device=device, deadline_s=deadline_s)
+
+    def map(
+        self,
+        method: str,
+        items: Iterable[Any],
+        *,
+        in_flight: int | None = None,
+        attempts: int = 3,
+        deadline_s: float | None = None,
+        return_failures: bool = False,
+        on_progress: Callable[[Progress], object] | None = None,
+    ) -> Iterator[Any]:
+        """Call a method once for every item, on all devices, and yield the results in the items' order.
+
+        Works while the results are read, in the thread that reads them; items are taken as they are needed. What a
+        worker's end took along is sent again, to any device, if it certainly was not run or the method is idempotent.
+
+        Args:
+            method: "Actor.method"; it takes an item as its one argument.
+            items: What can be sent, see `call`; any iterable, also an endless one.
+            in_flight: How many items are sent and not answered at a time, in all. None to find out: up to 32 per
+                device, fewer if items are slow.
+            attempts: How often an item is run before it has failed; 2 at least to have it sent again.
+            deadline_s: Deadline of each attempt, see `call`; the time it waits behind other items counts.
+            return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its
+                error is raised there, and what is in flight is cancelled.
+            on_progress: Called with a `map.Progress` now and then, in the thread that reads; must be short.
+
+        Raises:
+            InvalidRequest: No such method.
+            ValueError: `in_flight` or `attempts` is less than 1.
+            AtomrError: While reading: what an item ended with. If the pool is lost or no device takes work any more,
+                that is what all further items end with.
+            RuntimeError: Read in a running event loop, which it would block.
+        """
+        info = self._client.methods.get(method) or self._unknown(method)
+        if attempts < 1 or (in_flight is not None and in_flight < 1):
+            raise ValueError(f"attempts and in_flight must be at least 1, got {attempts} and {in_flight}")
+        return self._mapper.map(
+            method,
+            items,
+            idempotent=info.idempotent,
+            in_flight=in_flight,
+            attempts=attempts,
+            deadline_s=deadline_s or info.deadline_s or DEFAULT_DEADLINE_S,
+            on_progress=on_progress,
+            return_failures=return_failures,
+        )
 
     def has(self, method: str) -> bool:
         """Whether there is a request of this name."""
@@ -259,8 +306,13 @@ class Pool:
                 observer.stop()
                 process.wait()
         self._client.close()
+        self._mapper.close()
         if process is not None:
             process.wait()
+
+    def _unknown(self, method: str) -> NoReturn:
+        known = ", ".join(self.methods) or "none"
+        raise errors.InvalidRequest(f"there is no request {method!r}; this pool's requests are: {known}")
 
 
 class ActorRef:
@@ -279,9 +331,10 @@ class ActorRef:
         method = f"{self._name}.{name}"
         if name.startswith("__") or not self._pool.has(method):
             raise AttributeError(f"actor {self._name!r} has no request {name!r}")
+        pool, device, deadline_s = self._pool, self._device, self._deadline_s
 
         def call(*args: Any, **kwargs: Any) -> Reply:
-            return self._pool.call(method, *args, device=self._device, deadline_s=self._deadline_s, kwargs=kwargs)
+            return pool.call(method, *args, device=device, deadline_s=deadline_s, kwargs=kwargs)
 
         # Found here from now on, without this function.
         self.__dict__[name] = call

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
+
+from tests.support import Ledger
 
 # The driver's own device file. Asking it this way loads no CUDA library into the process that runs the tests.
 GPU_DRIVER: Final = Path("/dev/nvidiactl")
@@ -29,3 +32,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if skipped:
         tests = "test that needs" if skipped == 1 else "tests that need"
         terminalreporter.write_line(f"No NVIDIA GPU here: skipped {skipped} {tests} one.", yellow=True)
+
+
+@pytest.fixture
+def ledger() -> Iterator[Ledger]:
+    """Where a test's pools are started; checks afterwards that nothing of them is left."""
+    with Ledger() as counting:
+        yield counting

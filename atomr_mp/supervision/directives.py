@@ -12,7 +12,7 @@ class Directive(StrEnum):
     """What is to be done about the worker on which an error arose."""
 
     RESUME = auto()
-    """Nothing: the request has its error, the worker goes on. Where it has ended all the same, as `RESTART`."""
+    """Nothing: the request has its error, the worker goes on. If it has ended all the same: `RESTART`."""
     RESTART = auto()
     """Start a new incarnation, within the restart intensity."""
     STOP = auto()

@@ -1,7 +1,8 @@
 """Restart intensity: how many restarts are allowed within a time, and how soon each of them comes. Pure.
 
-The rule is that of Erlang/OTP's supervisors (`intensity` and `period`), with a back-off: where `max_restarts` is
-3, three restarts within the time are allowed and the fourth is refused. Times are seconds of one monotonic clock.
+The rule is that of Erlang/OTP's supervisors (`intensity` and `period`), with a back-off: where `max_restarts`
+is 3, three restarts within the time are allowed and the fourth is refused. Times are seconds of one monotonic
+clock.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A device's life as a table: (state, event) to the next state and what is to be done. Pure.
 
-The supervisor turns what it sees into events, calls `step`, and carries the actions out in their order. What it
-keeps to, besides:
+The supervisor turns what it sees into events, calls `step`, and carries the actions out in their order.
+Besides, it keeps to this:
 
 - A worker's messages and the end of its control channel are fed before its exit, and none of them after it.
-- A timer belongs to what it waits for, and is cancelled with it: that of the start by `PUBLISH` or `END`, that of
-  the drain by `END`, that of the back-off by leaving `rebuilding`.
+- A timer belongs to what it waits for, and is cancelled with it: that of the start by `PUBLISH` or `END`, that
+  of the drain by `END`, that of the back-off by leaving `rebuilding`.
 - The answer to `ASK_RESTART` is the next event.
 - After `STOP` nothing starts a stopped device again.
 """
@@ -28,7 +28,7 @@ class Event(StrEnum):
     READY = auto()
     """The worker reports that its actors are set up and its data socket is bound."""
     FAULT = auto()
-    """The worker reports that it cannot go on, its context being well, and leaves; or it broke the protocol."""
+    """The worker reports that it cannot go on, though its context is well, and leaves; or it broke protocol."""
     POISONED = auto()
     """The worker reports that its context is poisoned, and leaves."""
     END_OF_FILE = auto()
@@ -135,7 +135,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.LOST, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     (State.LOST, Event.DRAIN): Step(State.DRAINING),
     (State.LOST, Event.STOP): Step(State.STOPPING),
-    # draining: told to finish, or killed; either way the next incarnation is wanted, and this end not counted.
+    # draining: told to finish, or killed; either way the next incarnation is wanted and this end not counted.
     (State.DRAINING, Event.READY): Step(State.DRAINING),  # crossed the kill of a starting one
     # A worker that reports these should leave by itself; that it does is no longer to be relied on.
     (State.DRAINING, Event.FAULT): Step(State.DRAINING, (Action.KILL,)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import zmq
 
@@ -20,6 +20,14 @@ COPY_BELOW_BYTES: Final = 65536
 NEVER_MS: Final = 2**31 - 1
 """Reconnect interval. -1 would say "never" too, but makes libzmq drop answers that it has received and nobody has
 read yet when the worker's end closes."""
+
+
+# Plain integers: the enumerations' operators cost as much as a message.
+NOBLOCK: Final = int(zmq.NOBLOCK)
+NOBLOCK_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+EVENTS: Final = int(zmq.EVENTS)
+POLLIN: Final = int(zmq.POLLIN)
+RCVMORE: Final = int(zmq.RCVMORE)
 
 
 class Login(NamedTuple):
@@ -55,9 +63,11 @@ class DataConnection:
         dealer.connect(endpoint)
         self._dealer = dealer
         self._descriptor: int = dealer.getsockopt(zmq.FD)  # type: ignore[assignment]
-        self._recv = dealer.recv
-        self._events: Callable[[int], int] = dealer.getsockopt  # type: ignore[assignment]
-        self._send = dealer.send
+        # The methods of pyzmq's core, without the layer that serves its other uses.
+        core = super(zmq.Socket, dealer)
+        self._recv: Callable[..., Any] = core.recv
+        self._send: Callable[..., Any] = core.send
+        self._get: Callable[[int], int] = core.get
 
     def fileno(self) -> int:
         """Return the descriptor that says when to look again. Edge-triggered: first receive until nothing is left."""
@@ -65,24 +75,24 @@ class DataConnection:
 
     def send(self, header: bytes, frames: list[Buffer]) -> bool:
         """Send a message; return whether replies have arrived meanwhile (the descriptor may not tell any more)."""
+        send = self._send
         if not frames:
-            self._send(header, zmq.NOBLOCK)
+            send(header, NOBLOCK)
         else:
-            self._send(header, zmq.NOBLOCK | zmq.SNDMORE)
+            send(header, NOBLOCK_MORE)
             last = len(frames) - 1
             for index, frame in enumerate(frames):
-                flags = zmq.NOBLOCK if index == last else zmq.NOBLOCK | zmq.SNDMORE
-                self._send(frame, flags, copy=len(frame) < COPY_BELOW_BYTES)
-        return bool(self._events(zmq.EVENTS) & zmq.POLLIN)
+                send(frame, NOBLOCK if index == last else NOBLOCK_MORE, copy=len(frame) < COPY_BELOW_BYTES)
+        return self._get(EVENTS) & POLLIN != 0
 
     def receive(self) -> tuple[bytes, list[memoryview]] | None:
         """Return (header, payload frames) of the next message, or None if there is none."""
         try:
-            header = self._recv(zmq.NOBLOCK)
+            header = self._recv(NOBLOCK)
         except zmq.Again:
             return None
         frames: list[memoryview] = []
-        while self._dealer.getsockopt(zmq.RCVMORE):
+        while self._get(RCVMORE):
             frames.append(self._recv(copy=False).buffer)
         return header, frames
 

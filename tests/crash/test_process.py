@@ -237,7 +237,7 @@ def test_a_worker_is_told_what_it_is_and_gets_nothing_else() -> None:
     code = "say(' '.join(os.listdir('/proc/self/fd'))); wait()"
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     leak = os.open("/dev/null", os.O_RDONLY)
-    os.set_inheritable(leak, True)  # noqa: FBT003  # positional only
+    os.set_inheritable(leak, True)
     try:
         with start(code) as worker:
             fds = {int(fd) for fd in hear(worker).split()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import zmq
 
@@ -49,8 +49,11 @@ class DataSocket:
         router.setsockopt_string(zmq.ZAP_DOMAIN, "atomr-mp")
         router.bind(endpoint)
         self._router = router
-        self._recv = router.recv
-        self._send = router.send
+        # The methods of pyzmq's core, without the layer that serves its other uses.
+        core = super(zmq.Socket, router)
+        self._recv: Callable[..., Any] = core.recv
+        self._send: Callable[..., Any] = core.send
+        self._get: Callable[[int], int] = core.get
 
     def descriptors(self) -> tuple[int, int]:
         """Return the descriptors to poll: calls, handshakes. Both are edge-triggered: read until nothing is left."""
@@ -59,12 +62,12 @@ class DataSocket:
     def receive(self) -> tuple[bytes, bytes, list[memoryview]] | None:
         """Return (routing id, header, payload frames) of the next message, or None if there is none."""
         try:
-            peer = self._recv(zmq.NOBLOCK)
+            peer = self._recv(_NOBLOCK)
         except zmq.Again:
             return None
         header = self._recv()
         frames: list[memoryview] = []
-        while self._router.getsockopt(zmq.RCVMORE):
+        while self._get(_RCVMORE):
             frames.append(self._recv(copy=False).buffer)
         return peer, header, frames
 
@@ -76,18 +79,14 @@ class DataSocket:
         """
         send = self._send
         try:
-            send(peer, zmq.SNDMORE | zmq.NOBLOCK)
+            send(peer, _NOBLOCK_MORE)
             if not frames:
-                send(header, zmq.NOBLOCK)
+                send(header, _NOBLOCK)
                 return
-            send(header, zmq.SNDMORE | zmq.NOBLOCK)
+            send(header, _NOBLOCK_MORE)
             last = len(frames) - 1
             for index, frame in enumerate(frames):
-                send(
-                    frame,
-                    zmq.NOBLOCK if index == last else zmq.SNDMORE | zmq.NOBLOCK,
-                    copy=len(frame) < 65536,
-                )
+                send(frame, _NOBLOCK if index == last else _NOBLOCK_MORE, copy=len(frame) < _COPY_BELOW_BYTES)
         except zmq.Again as error:
             raise PeerNotReadingError from error
         except zmq.ZMQError as error:
@@ -127,3 +126,11 @@ class DataSocket:
 
 
 _ZAP_PLAIN_FRAMES: Final = 8
+
+_COPY_BELOW_BYTES: Final = 65536
+"""Frames below this are copied when sent: that is faster than keeping track of them (ZeroMQ's own threshold)."""
+
+# Plain integers: the enumerations' operators cost as much as a message.
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_NOBLOCK_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
+_RCVMORE: Final = int(zmq.RCVMORE)

@@ -56,7 +56,7 @@ class Request:
         self.deadline_ns: Final = call.deadline_ns
         self.body = call.body
         self.frames = frames
-        self.payload_bytes = payload_bytes(call, frames)
+        self.payload_bytes = len(call.body) + sum(map(len, frames)) if frames else len(call.body)
         self.arguments: tuple[Any, ...] = ()
         self.slot = -1
         self.dropped = False
@@ -209,7 +209,3 @@ class Envelope:
         known = ", ".join(sorted(self._methods)) or "none"
         return errors.InvalidRequest(f"there is no request {call.method!r}; this pool's requests are: {known}")
 
-
-def payload_bytes(call: data.Call, frames: list[memoryview]) -> int:
-    """Return what a call counts for in its window's bytes."""
-    return len(call.body) + sum(len(frame) for frame in frames)

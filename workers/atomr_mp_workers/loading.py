@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from atomr_mp.errors import ActorLoadFailed
+from atomr_mp.errors import ActorLoadFailed, InvalidRequest
 from atomr_mp.protocol import values
 from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.session import ActorInfo, MethodInfo
@@ -45,7 +45,12 @@ class LoadedMethod:
         """
         is_map = bool(body) and (body[0] & 0xF0 == _FIXMAP or body[0] in _MAPS)
         decoder = self.by_name if is_map else self.by_position
-        return msgspec.structs.astuple(decoder.decode(body, frames))
+        try:
+            return msgspec.structs.astuple(decoder.decode(body, frames))
+        except InvalidRequest:
+            raise
+        except BaseException as error:  # an annotation may be a struct with code of its own
+            raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)

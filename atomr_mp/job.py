@@ -1,0 +1,190 @@
+"""A map's decisions: which item is sent next, which is sent again, what comes out. Pure; its shell is `map`."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from atomr_mp import errors
+
+T = TypeVar("T")
+
+MAX_DEPTH: Final = 32
+"""Most items in flight per device if the caller does not say: enough to hide the way there and back."""
+
+QUEUE_S: Final = 0.5
+"""How long an item should take from sending to answer, waiting behind others included, if the caller does not say how
+many are in flight. Slow items are sent few at a time, or they would spend their deadline in the queue."""
+
+WINDOW_FACTOR: Final = 4
+"""The items between the oldest that has not come out and the newest that was sent, as a multiple of those in flight."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What comes out in the place of an item that failed, if the caller asked for that."""
+
+    index: int
+    """The item's place in the input, from 0."""
+    error: errors.AtomrError
+    """Of its last attempt; `maybe_executed` if it may have run in any."""
+    attempts: int
+    """How often it was sent; 0 if it could not be sent at all."""
+
+
+class Job(Generic[T]):
+    """The state of one map. Pure: the shell tells what happened, the time too, and asks what to do.
+
+    Items are known by their index. Each that was taken comes out once, in order. Whatever has been sent is answered
+    by exactly one of `answered`, `failed`, `refused` and `unsendable`.
+
+    Args:
+        idempotent: Items may be run twice.
+        attempts: How often an item may be run. A send after which it certainly was not run does not count.
+        in_flight: How many items may be in flight in all; None to find out, up to `MAX_DEPTH` per device.
+        devices: How many devices take work; may be changed.
+    """
+
+    def __init__(self, *, idempotent: bool, attempts: int, in_flight: int | None, devices: int) -> None:
+        self.devices = devices
+        self.failures = 0
+        self.resubmitted = 0
+        self._idempotent = idempotent
+        self._attempts = attempts
+        self._in_flight = in_flight
+        self._depth = Depth()
+        self._window = WINDOW_FACTOR * (in_flight or MAX_DEPTH * max(1, devices))
+        self._flying: set[int] = set()
+        self._again: list[int] = []
+        """Heap of the items to be sent again: the oldest holds up the others."""
+        self._tries: dict[int, tuple[int, int]] = {}
+        """Of items that failed and are not settled: how often they were sent, and may have run."""
+        self._settled: dict[int, T | Failure] = {}
+        self._taken = 0
+        self._out = 0
+        self._exhausted = False
+        self._full = False
+        """A device's window is full; until something is answered."""
+
+    @property
+    def limit(self) -> int:
+        """How many items may be in flight now."""
+        return self._in_flight or self._depth.items * max(1, self.devices)
+
+    @property
+    def in_flight(self) -> int:
+        """Items that were sent and not answered."""
+        return len(self._flying)
+
+    @property
+    def done(self) -> int:
+        """Items that have an outcome."""
+        return self._out + len(self._settled)
+
+    @property
+    def ready(self) -> bool:
+        """Whether an outcome can come out."""
+        return self._out in self._settled
+
+    @property
+    def over(self) -> bool:
+        """Whether everything has come out."""
+        return self._exhausted and self._out == self._taken
+
+    def take(self) -> int | None:
+        """Return the index of the item to send now, None if none is to be sent; it counts as in flight.
+
+        An index never returned before is that of the next item of the input.
+        """
+        if self._full or len(self._flying) >= self.limit:
+            return None
+        if self._again:
+            index = heapq.heappop(self._again)
+        elif self._exhausted or self._taken >= self._out + self._window:
+            return None
+        else:
+            index = self._taken
+            self._taken += 1
+        self._flying.add(index)
+        return index
+
+    def exhausted(self) -> None:
+        """There was no item for the new index that `take` has just returned."""
+        self._exhausted = True
+        self._taken -= 1
+        self._flying.remove(self._taken)
+
+    def answered(self, index: int, outcome: T, took_s: float) -> None:
+        """An item has its result, so long after it was sent."""
+        self._land(index)
+        self._depth.answered(took_s)
+        self._tries.pop(index, None)
+        self._settled[index] = outcome
+
+    def failed(self, index: int, error: errors.AtomrError) -> bool:
+        """An item has failed; return whether it is to be sent again."""
+        self._land(index)
+        sent, ran = self._tries.get(index, (0, 0))
+        maybe_executed = getattr(error, "maybe_executed", True)
+        ran += maybe_executed
+        self._tries[index] = (sent + 1, ran)
+        # What has run may run again only if that does no harm, and not for ever: it may be what ends the workers.
+        if isinstance(error, _LOST) and (not maybe_executed or (self._idempotent and ran < self._attempts)):
+            self.resubmitted += 1
+            heapq.heappush(self._again, index)
+            return True
+        self._fail(index, error)
+        return False
+
+    def refused(self, index: int, error: errors.Overloaded) -> bool:
+        """A device's window is full; return whether the item is to be sent when something has been answered."""
+        self._flying.remove(index)
+        if not self._flying:  # nothing of ours is in the way, so nothing of ours will clear it
+            self._fail(index, error)
+            return False
+        self._full = True
+        heapq.heappush(self._again, index)
+        return True
+
+    def unsendable(self, index: int, error: errors.AtomrError) -> None:
+        """An item could not be sent, to any device."""
+        self._flying.remove(index)
+        self._fail(index, error)
+
+    def pop(self) -> tuple[int, T | Failure] | None:
+        """Return the next (index, outcome), None if it is not there yet."""
+        if self._out not in self._settled:
+            return None
+        index = self._out
+        self._out += 1
+        return index, self._settled.pop(index)
+
+    def _land(self, index: int) -> None:
+        self._flying.remove(index)
+        self._full = False
+
+    def _fail(self, index: int, error: errors.AtomrError) -> None:
+        sent, ran = self._tries.pop(index, (0, 0))
+        if ran and isinstance(error, errors.RequestError):
+            error.maybe_executed = True
+        self.failures += 1
+        self._settled[index] = Failure(index, error, sent)
+
+
+class Depth:
+    """How many items per device may be in flight, from how long they take. Pure."""
+
+    def __init__(self) -> None:
+        self.items = 1
+
+    def answered(self, took_s: float) -> None:
+        """Learn from an item that took so long from sending to answer: more of them if short, fewer if long."""
+        if took_s > QUEUE_S:
+            self.items = max(1, self.items - 1)
+        elif self.items < MAX_DEPTH:
+            self.items += 1
+
+
+_LOST: Final = (errors.WorkerLost, errors.ContextPoisoned, errors.DeviceUnavailable)
+"""What an item may be cured of by being sent again."""

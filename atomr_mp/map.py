@@ -1,0 +1,273 @@
+"""Many items through one method: spread over all devices, in order, sent again where that is allowed.
+
+The shell around `job.Job`; what `Pool.map` calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.job import Failure, Job
+from atomr_mp.protocol.session import DeviceState
+
+if TYPE_CHECKING:
+    from atomr_mp.client import Client
+    from atomr_mp.reply import Reply
+
+__all__ = ["Failure", "Mapper", "Progress"]
+
+FEED_S: Final = 0.001
+"""How long a turn takes items from the caller's iterable before what it has is sent: the iterable may be slow."""
+
+FEED_ITEMS: Final = 64
+"""The same, as a number: what travels together in one message."""
+
+
+class Progress(NamedTuple):
+    """How far a map is."""
+
+    done: int
+    """Items that have an outcome, failures included."""
+    failed: int
+    in_flight: int
+    resubmitted: int
+    """How often an item was sent again."""
+    restarts: int
+    """Unplanned ends of workers since the map began."""
+
+
+class Mapper:
+    """The maps of one client; they run in the threads of those who read their results.
+
+    Args:
+        client: Through which the items go.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._idle: list[asyncio.AbstractEventLoop] = []
+        """Event loops of ended maps: each keeps its connections for the next."""
+        self._closed = False
+
+    def map(
+        self,
+        method: str,
+        items: Iterable[Any],
+        *,
+        idempotent: bool,
+        in_flight: int | None,
+        attempts: int,
+        deadline_s: float,
+        on_progress: Callable[[Progress], object] | None,
+        return_failures: bool,
+    ) -> Iterator[Any]:
+        """Yield the result of every item, see `Pool.map`."""
+        # A private event loop: calls made in one of its turns travel together, and answers of all devices wake it.
+        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - exported; the public one raises
+            raise RuntimeError("map would block the event loop; read it in a thread, as with asyncio.to_thread")
+        loop = self._idle.pop() if self._idle else asyncio.SelectorEventLoop()
+        run = _Run(
+            self._client,
+            loop,
+            method,
+            iter(items),
+            Job(
+                idempotent=idempotent,
+                attempts=attempts,
+                in_flight=in_flight,
+                devices=_open_devices(self._client),
+            ),
+            deadline_s,
+        )
+        try:
+            yield from run.outcomes(on_progress, return_failures=return_failures)
+        finally:
+            run.abandon()
+            if self._closed:
+                loop.close()
+            else:
+                self._idle.append(loop)
+
+    def close(self) -> None:
+        """Close what is idle; a map that runs closes its own. After the client's end."""
+        self._closed = True
+        while self._idle:
+            self._idle.pop().close()
+
+
+class _Run:
+    """One map at work: a job, and the loop in which its calls are made."""
+
+    def __init__(
+        self,
+        client: Client,
+        loop: asyncio.AbstractEventLoop,
+        method: str,
+        items: Iterator[Any],
+        job: Job[Reply],
+        deadline_s: float,
+    ) -> None:
+        self._client = client
+        self._loop = loop
+        self._method = method
+        self._source = items
+        self._job = job
+        self._deadline_s = deadline_s
+        self._items: dict[int, Any] = {}
+        """What has been taken from the source and has no outcome: it may have to be sent again."""
+        self._flying: dict[Reply, tuple[int, float]] = {}
+        """Index, and when it was sent."""
+        self._landed: deque[Reply] = deque()
+        self._turning = False
+        """A turn is due in the loop."""
+        self._error: BaseException | None = None
+        """What a turn has raised: the loop would only log it."""
+        self._source_error: Exception | None = None
+        self._restarts = _restarts(client)
+        self._abandoned = False
+
+    def outcomes(self, on_progress: Callable[[Progress], object] | None, *, return_failures: bool) -> Iterator[Any]:
+        """Yield results, and raise or yield failures, in order."""
+        job = self._job
+        while True:
+            self._turn_soon()
+            self._run()
+            if on_progress is not None:
+                on_progress(self._progress())
+            while (outcome := job.pop()) is not None:
+                index, reply = outcome
+                if not isinstance(reply, Failure):
+                    yield reply.result()
+                elif return_failures:
+                    yield reply
+                else:
+                    reply.error.add_note(
+                        f"It is what item {index} of this map ended with, sent {reply.attempts} times."
+                    )
+                    raise reply.error
+            if job.over:
+                break
+        if self._source_error is not None:
+            raise self._source_error
+
+    def abandon(self) -> None:
+        """Ask that what has been sent and is not needed any more does not start."""
+        self._abandoned = True  # a turn may be due still
+        flying, self._flying = list(self._flying), {}
+        # The garbage collector may close a generator anywhere, also in somebody's event loop.
+        if not flying or self._loop.is_closed() or asyncio._get_running_loop() is not None:  # noqa: SLF001
+            return
+
+        def cancel() -> None:
+            for reply in flying:
+                reply.cancel()
+
+        self._loop.call_soon(cancel)
+        self._loop.call_soon(self._loop.stop)
+        self._loop.run_forever()
+
+    def _run(self) -> None:
+        """Run the loop until something can come out, or everything has."""
+        if self._loop.is_closed():
+            raise errors.PoolLost("this client was closed")
+        self._loop.run_forever()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def _turn_soon(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        """Take answers in, send what may be sent."""
+        self._turning = False
+        if self._abandoned:
+            return
+        try:
+            self._take_in()
+            self._feed()
+        except BaseException as error:  # noqa: BLE001 - carried to whoever runs the loop
+            self._error = error
+        if self._error is not None or self._job.ready or self._job.over:
+            # After what this turn has left to do in the loop: sending.
+            self._loop.call_soon(self._loop.stop)
+
+    def _on_reply(self, reply: Reply) -> None:
+        if reply in self._flying:
+            self._landed.append(reply)
+            self._turn_soon()
+
+    def _take_in(self) -> None:
+        job = self._job
+        now = time.monotonic()
+        while self._landed:
+            reply = self._landed.popleft()
+            index, sent = self._flying.pop(reply)
+            error = reply.exception()
+            if error is None:
+                job.answered(index, reply, now - sent)
+            elif job.failed(index, error):
+                continue
+            del self._items[index]
+
+    def _feed(self) -> None:
+        job = self._job
+        job.devices = _open_devices(self._client)
+        now = time.monotonic()
+        for _ in range(FEED_ITEMS):
+            index = job.take()
+            if index is None:
+                return
+            if index not in self._items and not self._pull(index):
+                continue
+            self._submit(index, now)
+            if time.monotonic() - now > FEED_S:
+                break
+        self._turn_soon()
+
+    def _pull(self, index: int) -> bool:
+        """Take a new item from the source; False if there is none."""
+        try:
+            self._items[index] = next(self._source)
+        except StopIteration:
+            self._job.exhausted()
+            return False
+        except Exception as error:  # noqa: BLE001 - the caller's own; it comes out behind what was taken before
+            self._source_error = error
+            self._job.exhausted()
+            return False
+        return True
+
+    def _submit(self, index: int, now: float) -> None:
+        try:
+            reply = self._client.submit(self._method, (self._items[index],), device=None, deadline_s=self._deadline_s)
+        except errors.Overloaded as error:
+            if self._job.refused(index, error):
+                return
+        except errors.AtomrError as error:
+            self._job.unsendable(index, error)
+        else:
+            self._flying[reply] = (index, now)
+            reply.add_done_callback(self._on_reply)
+            return
+        del self._items[index]
+
+    def _progress(self) -> Progress:
+        job = self._job
+        restarts = _restarts(self._client) - self._restarts
+        return Progress(job.done, job.failures, job.in_flight, job.resubmitted, restarts)
+
+
+def _open_devices(client: Client) -> int:
+    return sum(device.state is not DeviceState.STOPPED for device in client.devices)
+
+
+def _restarts(client: Client) -> int:
+    return sum(device.restarts for device in client.devices)

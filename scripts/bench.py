@@ -1,0 +1,104 @@
+"""Measures the runtime side by side with its floor, interleaved in one run; see `--help`.
+
+Every measurement is base, runtime, base, runtime, … with fresh processes each time, so that both see the same
+machine. The ratios mean more than the times. Goals are shown next to the results; none is enforced.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from benchmarks import machine, report
+from benchmarks.contestants import BASE, CONTESTANTS
+from benchmarks.rounds import Results, RoundFailedError, run_round
+from benchmarks.scenarios import SCENARIOS
+from benchmarks.sizes import Sizes
+
+ROUNDS: Final = 5
+QUICK_ROUNDS: Final = 3
+
+
+def main() -> int:
+    """Measure, and return the exit status: 0 whatever the numbers are."""
+    arguments = _arguments()
+    rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
+    sizes = Sizes.of(rounds, quick=arguments.quick)
+    facts = machine.facts()
+    print(report.facts_text(facts))
+    results: Results = {}
+    failures: list[str] = []
+    try:
+        for scenario in arguments.only:
+            _measure(scenario, arguments.against, rounds, sizes, results, failures)
+    except KeyboardInterrupt:
+        failures.append("interrupted: the table holds what was measured until then")
+    print(report.tables_text(results, arguments.against, rounds))
+    for failure in failures:
+        print(f"bench: {failure}", file=sys.stderr)
+    if arguments.json:
+        written = report.as_json(results, arguments.against, rounds, facts, failures)
+        arguments.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+def _measure(
+    scenario: str, contestants: list[str], rounds: int, sizes: Sizes, results: Results, failures: list[str]
+) -> None:
+    for number in range(1, rounds + 1):
+        for contestant in (BASE, *contestants):
+            print(f"bench: {scenario}, round {number} of {rounds}: {contestant}", file=sys.stderr)
+            try:
+                values = run_round(scenario, contestant, sizes)
+            except RoundFailedError as error:
+                failures.append(f"{scenario}, round {number}, {contestant}: {error}")
+                values = {}
+            results.setdefault((contestant, scenario), []).append(values)
+
+
+def _arguments() -> argparse.Namespace:
+    peers = [name for name in CONTESTANTS if name != BASE]
+    parser = argparse.ArgumentParser(
+        prog="scripts/bench",
+        description="Measure the runtime side by side with a bare pyzmq echo.",
+        epilog=f"Measurements: {', '.join(SCENARIOS)}. Contestants: {', '.join(peers)}.",
+    )
+    parser.add_argument("--rounds", type=_positive, metavar="N", help=f"default: {ROUNDS}, or {QUICK_ROUNDS} if quick")
+    parser.add_argument("--quick", action="store_true", help="fewer calls and rounds: about a minute")
+    parser.add_argument(
+        "--only",
+        type=_names(list(SCENARIOS)),
+        default=list(SCENARIOS),
+        metavar="NAME,…",
+        help="only these measurements",
+    )
+    parser.add_argument(
+        "--against", type=_names(peers), default=["runtime"], metavar="NAME,…", help="contestants; default: runtime"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured there")
+    return parser.parse_args()
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1")
+    return int(text)
+
+
+def _names(known: list[str]) -> Callable[[str], list[str]]:
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(known)}")
+        return names
+
+    return parse
+
+
+if __name__ == "__main__":
+    sys.exit(main())

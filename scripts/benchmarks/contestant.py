@@ -1,0 +1,98 @@
+"""What a contestant provides: the base, the runtime, and any peer to come.
+
+A contestant keeps its files in one directory, which is also how a client in another process finds it. Modules of
+contestants import late whatever costs time or memory; the clock stops for none of it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+
+
+@dataclass(frozen=True)
+class Client:
+    """A blocking client. Plain functions, so that nothing stands between the clock and the contestant."""
+
+    empty: Callable[[], object]
+    """Make an empty call and return once it is answered."""
+    submit: Callable[[bytes], Any]
+    """Send an echo and return what `take` needs."""
+    take: Callable[[Any], object]
+    """Wait for an echo's answer, in the order of sending."""
+
+
+@dataclass(frozen=True)
+class AsyncClient:
+    """A client in the running event loop."""
+
+    empty: Callable[[], Awaitable[object]]
+    echo: Callable[[bytes], Awaitable[object]]
+
+
+@dataclass(frozen=True)
+class Recovery:
+    """How a contestant loses the worker 0 and finds it again; for those that restart workers."""
+
+    pid: Callable[[], int]
+    """Return the worker's process, once it is there."""
+    empty: Callable[[], object]
+    """Make an empty call of this worker and return once it is answered."""
+    hold: Callable[[str], Callable[[], object]]
+    """Start a request that opens the fifo of this path for writing, then sleeps; return what waits for its answer."""
+    lost: type[Exception]
+    """What a caller gets whose request was on the worker."""
+
+
+class Contestant(ABC):
+    """One way to have calls answered by other processes. Use it with `with`.
+
+    Args:
+        directory: For its files; exists, is empty at `start`, and is removed by others.
+    """
+
+    statement: str
+    """What an application executes to import it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory: Final = directory
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    def prepare(self) -> None:
+        """Import what the application imports; not part of any launch."""
+        exec(self.statement, {})  # noqa: S102 - a literal of ours
+
+    @abstractmethod
+    def start(self, workers: int) -> None:
+        """Start workers, and return once each has answered a call."""
+
+    @abstractmethod
+    def connect(self) -> Client:
+        """Return a client, of the worker 0 if there are several.
+
+        Also in another process than that of `start`, on a contestant with the same directory.
+        """
+
+    def connect_async(self) -> AsyncClient | None:
+        """Return a client for the running event loop, or None if there is no such thing."""
+        return None
+
+    @abstractmethod
+    def processes(self) -> dict[str, int]:
+        """Return the pids of its "worker" 0 and, if it has one, its "supervisor"."""
+
+    def recovery(self) -> Recovery | None:
+        """Return how to lose and find a worker, or None if lost workers stay lost."""
+        return None
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Close clients, end what `start` has started, and wait for its end. May be called twice."""

@@ -1,0 +1,62 @@
+"""What comes out of the scenarios, how it is compared, and the goals. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A limit that the runtime is to keep."""
+
+    limit: float
+    ratio: bool = False
+    """Whether the limit is for the ratio to the base instead of the value itself."""
+    at_least: bool = False
+    """Whether more is better."""
+
+    def is_met(self, value: float) -> bool:
+        """Whether a value, or a ratio, keeps the limit."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+    def text(self, unit: str) -> str:
+        """Return the limit as written in a table."""
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g}{'×' if self.ratio else f' {unit}'}"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One number of a scenario's round."""
+
+    scenario: str
+    name: str
+    title: str
+    unit: str
+    goal: Goal | None = None
+    """The runtime's; other contestants have none."""
+    against: str = ""
+    """The base's metric to compare with; by default the one of the same name."""
+
+    @property
+    def base(self) -> str:
+        """Name of the base's metric to compare with."""
+        return self.against or self.name
+
+
+METRICS: Final = (
+    Metric("latency", "empty_p50", "empty call, p50", "µs", Goal(1.15, ratio=True)),
+    Metric("latency", "empty_p99", "empty call, p99", "µs", Goal(1.4, ratio=True)),
+    # The base is the blocking one for asyncio too: what matters is how far from the wire a caller is.
+    Metric("latency", "async_p50", "empty call, asyncio, p50", "µs", Goal(1.4, ratio=True), "empty_p50"),
+    Metric("latency", "async_p99", "empty call, asyncio, p99", "µs", None, "empty_p99"),
+    Metric("throughput", "flight", "64 in flight", "calls/s", Goal(1.5, ratio=True, at_least=True)),
+    Metric("throughput", "async_flight", "64 in flight, asyncio", "calls/s", None, "flight"),
+    Metric("clients", "clients", "4 clients, 64 in flight each", "calls/s", Goal(1.0, ratio=True, at_least=True)),
+    Metric("launch", "launch", "2 workers, first answer of both", "ms", Goal(6.0, ratio=True)),
+    Metric("import", "import", "import", "ms", Goal(120.0)),
+    Metric("memory", "supervisor", "memory of the supervisor", "MiB", Goal(40.0)),
+    Metric("memory", "worker", "memory of an idle worker", "MiB", Goal(70.0)),
+    Metric("recovery", "idle_kill", "idle kill → next answer", "ms", Goal(400.0)),
+    Metric("recovery", "held_kill", "kill → error of the request in flight", "ms", Goal(10.0)),
+)

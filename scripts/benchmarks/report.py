@@ -1,0 +1,138 @@
+"""From the rounds' numbers to tables and JSON: medians, ratios, goals. Pure."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any, Final
+
+from benchmarks.contestants import BASE
+from benchmarks.metrics import METRICS, Metric
+from benchmarks.rounds import Results
+
+RUNTIME: Final = "runtime"
+HEADER: Final = ("measurement", "unit", "base", "{} [min–max]", "ratio [min–max]", "goal", "")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one contestant."""
+
+    metric: Metric
+    base: list[float]
+    values: list[float]
+    ratios: list[float]
+    """One a round, to the base just before and just after."""
+    met: bool | None
+    """None where there is no goal."""
+
+
+def tables_text(results: Results, contestants: list[str], rounds: int) -> str:
+    """Return a Markdown table for each contestant."""
+    texts = []
+    for name in contestants:
+        cells = [[column.format(name) for column in HEADER], *[_cells(row) for row in rows(results, name)]]
+        texts.append(_aligned(cells))
+    note = (
+        f"Medians of {rounds} rounds; ratios are to the base just before and after each round. "
+        "The base of asyncio's rows is the blocking base."
+    )
+    return "\n\n".join(["", *texts, note])
+
+
+def facts_text(facts: dict[str, Any]) -> str:
+    """Return the machine's facts in a line or two."""
+    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+    return (
+        f"{facts['date']}: {facts['cpu']}, {facts['cores']} cores, load {facts['load']:.2f}, {facts['kernel']}, "
+        f"Python {facts['python']}\n{packages}"
+    )
+
+
+def as_json(
+    results: Results, contestants: list[str], rounds: int, facts: dict[str, Any], failures: list[str]
+) -> dict[str, Any]:
+    """Return everything, every round included."""
+    return {
+        "machine": facts,
+        "rounds": rounds,
+        "failures": failures,
+        "results": {name: [_record(row) for row in rows(results, name)] for name in contestants},
+    }
+
+
+def rows(results: Results, contestant: str) -> list[Row]:
+    """Return what was measured of a contestant, in the order of the metrics."""
+    found = []
+    for metric in METRICS:
+        base_rounds = results.get((BASE, metric.scenario), [])
+        own_rounds = results.get((contestant, metric.scenario), [])
+        values = [measured[metric.name] for measured in own_rounds if metric.name in measured]
+        if not values:
+            continue
+        base = [measured[metric.base] for measured in base_rounds if metric.base in measured]
+        ratios = []
+        for number, measured in enumerate(own_rounds):
+            around = [near[metric.base] for near in base_rounds[number : number + 2] if metric.base in near]
+            if around and metric.name in measured:
+                ratios.append(measured[metric.name] / statistics.mean(around))
+        found.append(Row(metric, base, values, ratios, _met(metric, contestant, values, ratios)))
+    return found
+
+
+def _met(metric: Metric, contestant: str, values: list[float], ratios: list[float]) -> bool | None:
+    if metric.goal is None or contestant != RUNTIME:
+        return None
+    judged = ratios if metric.goal.ratio else values
+    return metric.goal.is_met(statistics.median(judged)) if judged else None
+
+
+def _cells(row: Row) -> list[str]:
+    metric = row.metric
+    met = {None: "", True: "met", False: "not met"}[row.met]
+    goal = metric.goal.text(metric.unit) if metric.goal is not None and met else ""
+    return [
+        metric.title,
+        metric.unit,
+        _number(statistics.median(row.base)) if row.base else "–",
+        _spread(row.values),
+        _spread(row.ratios, "×") if row.ratios else "–",
+        goal,
+        met,
+    ]
+
+
+def _spread(values: list[float], sign: str = "") -> str:
+    return f"{_number(statistics.median(values))}{sign} [{_number(min(values))}–{_number(max(values))}]"
+
+
+def _number(value: float) -> str:
+    """Return three digits, or all those before the point."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _aligned(cells: list[list[str]]) -> str:
+    widths = [max(len(line[column]) for line in cells) for column in range(len(cells[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in cells
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def _record(row: Row) -> dict[str, Any]:
+    metric = row.metric
+    return {
+        "scenario": metric.scenario,
+        "metric": metric.name,
+        "title": metric.title,
+        "unit": metric.unit,
+        "median": statistics.median(row.values),
+        "rounds": row.values,
+        "base_median": statistics.median(row.base) if row.base else None,
+        "base_rounds": row.base,
+        "ratio_median": statistics.median(row.ratios) if row.ratios else None,
+        "ratio_rounds": row.ratios,
+        "goal": metric.goal.text(metric.unit) if metric.goal and row.met is not None else None,
+        "met": row.met,
+    }

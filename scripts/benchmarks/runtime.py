@@ -1,0 +1,96 @@
+"""The runtime as an application uses it, on the host backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.contestant import AsyncClient, Client, Contestant, Recovery
+
+if TYPE_CHECKING:
+    from atomr_mp import Pool
+
+ACTOR: Final = Path(__file__).with_name("echo_actor.py")
+HOLD_S: Final = 60.0
+"""How long a held request sleeps, if it is not killed."""
+
+
+class Runtime(Contestant):
+    """A pool of this process."""
+
+    # The package's names are loaded when first asked for, and every application asks for one.
+    statement = "import atomr_mp; atomr_mp.start"
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self._pool: Pool | None = None
+
+    def start(self, workers: int) -> None:
+        """Start a pool and call each device."""
+        import atomr_mp
+
+        self._pool = atomr_mp.start(
+            actors=[f"Echo={ACTOR}:Echo"],
+            gpus=workers,
+            backend="host",
+            run_dir=self._run_dir,
+            max_restarts=10_000,  # the measurement kills more often than the default allows
+        )
+        for reply in [self._pool.call("Echo.empty", device=device) for device in range(workers)]:
+            reply.result()
+
+    def connect(self) -> Client:
+        """Return a client of this process's pool, joining the pool if another process has started it."""
+        from atomr_mp import Reply
+
+        echo = self._echo()
+        call = echo.empty
+        return Client(lambda: call().result(), echo.echo, Reply.result)
+
+    def connect_async(self) -> AsyncClient:
+        """Return the same: calls find the event loop by themselves."""
+        echo = self._echo()
+        return AsyncClient(echo.empty, echo.echo)
+
+    def processes(self) -> dict[str, int]:
+        """Return the supervisor and device 0's process."""
+        pool = self._joined()
+        return {"supervisor": pool.supervisor_pid, "worker": pool.devices[0].pid}
+
+    def recovery(self) -> Recovery:
+        """Return how to lose device 0's process."""
+        from atomr_mp import errors
+
+        pool = self._joined()
+        echo = self._echo()
+
+        def pid() -> int:
+            pool.wait_ready()
+            return pool.devices[0].pid
+
+        def hold(fifo: str) -> Callable[[], object]:
+            return echo.hold(fifo, HOLD_S).result  # type: ignore[no-any-return]  # a user's method, by its name
+
+        return Recovery(pid, lambda: echo.empty().result(), hold, errors.WorkerLost)
+
+    def stop(self) -> None:
+        """Close the pool; that stops it, if it was started here."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    @property
+    def _run_dir(self) -> Path:
+        return self.directory / "run"
+
+    def _joined(self) -> Pool:
+        import atomr_mp
+
+        if self._pool is None:
+            self._pool = atomr_mp.connect(run_dir=self._run_dir)
+            self._pool.wait_ready()
+        return self._pool
+
+    def _echo(self) -> Any:
+        return self._joined().actor("Echo", device=0)

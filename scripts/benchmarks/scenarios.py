@@ -1,0 +1,31 @@
+"""What is measured: one function a scenario, from a contestant to its numbers.
+
+Each runs in a process of its own, which has imported nothing of the contestant before `prepare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from benchmarks.concurrent_clients import clients
+from benchmarks.contestant import Contestant
+from benchmarks.importing import import_time
+from benchmarks.latency import latency
+from benchmarks.launching import launch
+from benchmarks.memory import memory
+from benchmarks.recovery import recovery
+from benchmarks.sizes import Sizes
+from benchmarks.throughput import throughput
+
+Scenario = Callable[[Contestant, Sizes], dict[str, float]]
+
+SCENARIOS: Final[dict[str, Scenario]] = {
+    "latency": latency,
+    "throughput": throughput,
+    "clients": clients,
+    "launch": launch,
+    "import": import_time,
+    "memory": memory,
+    "recovery": recovery,
+}

@@ -1,0 +1,234 @@
+"""Actors that do what tests ask for: note that they ran, wait at a gate, and die in every way, everywhere."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from atomr_mp_workers import Actor, Context, method
+
+How = Literal["exception", "exit", "segv", "kill", "hang"]
+
+LEDGER: Final = Path(os.environ["ATOMR_MP_TEST"])
+SLEEPER: Final = (sys.executable, "-I", "-S", "-c", "import signal; signal.pause()")
+
+
+class OnPurposeError(Exception):
+    """Of no class that anybody expects."""
+
+
+def die(how: str) -> None:
+    """Raise, exit, or be killed."""
+    match how:
+        case "exception":
+            raise OnPurposeError("on purpose")
+        case "exit":
+            os._exit(7)
+        case "segv":
+            ctypes.string_at(0)
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "hang":
+            while True:
+                signal.pause()
+    raise ValueError(f"no way to die: {how!r}")
+
+
+def arrive(gate: str) -> None:
+    """Say that we are here, and wait to be let go."""
+    with open(f"{gate}.here", "ab", buffering=0) as here:
+        here.write(b"%d\n" % os.getpid())
+    with open(f"{gate}.go", "rb", buffering=0) as go:
+        go.read(1)
+
+
+def note(tag: str, file: str = "runs") -> None:
+    """Leave a line that outlives this process."""
+    with (LEDGER / file).open("ab", buffering=0) as runs:
+        runs.write(f"{tag}\n".encode())
+
+
+def meet_trouble(where: str) -> None:
+    """Die here, if a test wants it."""
+    path = LEDGER / f"trouble-{where}"
+    if path.exists():
+        how, when = path.read_text().split()
+        if when == "once":
+            path.unlink()
+        die(how)
+
+
+meet_trouble("import")
+
+
+class Bomb(msgspec.Struct):
+    """An argument that goes off while it is decoded."""
+
+    how: How
+    gate: str
+
+    def __post_init__(self) -> None:
+        """Go off."""
+        arrive(self.gate)
+        die(self.how)
+
+
+class Trap(np.ndarray[Any, Any]):
+    """A result that goes off while it is encoded."""
+
+    how: How
+    gate: str
+
+    @property
+    def nbytes(self) -> int:
+        """Go off."""
+        arrive(self.gate)
+        die(self.how)
+        return 0
+
+
+class Probe(Actor):
+    """Runs on the loop, but for what says that it does not."""
+
+    _context: Context
+
+    def setup(self, context: Context) -> None:
+        """Remember where this is."""
+        meet_trouble("setup")
+        self._context = context
+
+    def teardown(self) -> None:
+        """Leave a note."""
+        note(f"{self._context.device}-{self._context.generation}", "teardowns")
+
+    @method
+    def where(self) -> list[int]:
+        """Return pid, device and generation."""
+        return [os.getpid(), self._context.device, self._context.generation]
+
+    @method
+    def echo(self, value: Any) -> Any:
+        """Return the argument."""
+        return value
+
+    @method
+    def double(self, array: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Return twice the array."""
+        return np.asarray(array) * 2
+
+    @method
+    def note(self, tag: str) -> str:
+        """Note that this ran, and return what was noted."""
+        note(tag)
+        return tag
+
+    @method(thread=True)
+    def note_on_thread(self, tag: str) -> str:
+        """Do the same on the actor's thread."""
+        note(tag)
+        return tag
+
+    @method
+    def hold(self, gate: str) -> int:
+        """Wait at a gate, and return the generation."""
+        arrive(gate)
+        return self._context.generation
+
+    @method(thread=True)
+    def hold_on_thread(self, gate: str) -> int:
+        """Do the same on the actor's thread."""
+        arrive(gate)
+        return self._context.generation
+
+    @method
+    def fail(self, how: How) -> None:
+        """Die at once."""
+        die(how)
+
+    @method
+    def crash_on_loop(self, how: How, gate: str) -> None:
+        """Die while running on the loop."""
+        arrive(gate)
+        die(how)
+
+    @method(thread=True)
+    def crash_on_thread(self, how: How, gate: str) -> None:
+        """Die while running on the thread."""
+        arrive(gate)
+        die(how)
+
+    @method
+    def crash_decoding(self, bomb: Bomb) -> None:
+        """Never run."""
+
+    @method
+    def crash_replying(self, how: How, gate: str) -> NDArray[np.generic]:
+        """Die after having run."""
+        trap = np.zeros(3).view(Trap)
+        trap.how, trap.gate = how, gate
+        return trap
+
+    @method
+    def wait_in_c(self, gate: str) -> None:
+        """Never come back from C code that keeps the interpreter's lock, the GIL."""
+        with open(f"{gate}.here", "ab", buffering=0) as here:
+            here.write(b"%d\n" % os.getpid())
+        while True:
+            ctypes.PyDLL(None).pause()
+
+    @method
+    def fork_and_start(self) -> list[int]:
+        """Have a forked child with a child, one that was started, and two that left for a session of their own."""
+        forked, grandchild = _fork_twice()
+        started = subprocess.Popen(SLEEPER).pid
+        apart = subprocess.Popen(SLEEPER, start_new_session=True).pid
+        daemon = subprocess.run(
+            [
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                "import subprocess, sys\n"
+                "print(subprocess.Popen(sys.argv[1:], start_new_session=True, stdout=2).pid, flush=True)",
+                *SLEEPER,
+            ],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        return [forked, grandchild, started, apart, int(daemon.stdout)]
+
+
+class Bystander(Actor):
+    """An actor with a thread of its own, on which something may go on beside whatever happens to `Probe`."""
+
+    @method(thread=True)
+    def hold(self, gate: str) -> int:
+        """Wait at a gate, and return our pid."""
+        arrive(gate)
+        return os.getpid()
+
+
+def _fork_twice() -> tuple[int, int]:
+    """Fork a child that forks; return both pids."""
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        grandchild = os.fork()
+        if grandchild:
+            os.write(theirs, b"%d" % grandchild)
+        while True:
+            signal.pause()
+    try:
+        return child, int(os.read(ours, 100))
+    finally:
+        os.close(ours)
+        os.close(theirs)

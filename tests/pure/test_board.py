@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, cycle, repeat
+from typing import Any, Final, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from atomr_mp.protocol import board
+from atomr_mp.protocol.board import BOARD_BYTES, MAGIC, OFF_BOARD, BoardReader, BoardWriter, Counter, Entry
+
+FEW: Final = 4
+"""Slots of the boards here, so that they are soon used again."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_slots() -> Iterator[None]:
+    """Make the ring short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(board, "SLOTS", FEW)
+        yield
+
+
+class Board(RuleBasedStateMachine):
+    """A worker that starts and ends requests in any order, and a reader that looks after each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        memory = memoryview(bytearray(BOARD_BYTES))
+        self.writer = BoardWriter(memory)
+        self.reader = BoardReader(memory)
+        self.now_ns = 1
+        self.started: list[Entry] = []
+        self.running: dict[int, int] = {}
+        """Slot by place in `started`."""
+        self.discarded = 0
+
+    @rule(
+        session=st.integers(0, 2**32 - 1),
+        deadline_ns=st.integers(0, 2**63 - 1),
+        passed_ns=st.integers(0, 10**9),
+    )
+    def start(self, session: int, deadline_ns: int, passed_ns: int) -> None:
+        """Receive a request and start it; time may stand still in between."""
+        self.now_ns += passed_ns
+        request_id = len(self.started)
+        self.writer.count(Counter.RECEIVED)
+        slot = self.writer.start(session, request_id, self.now_ns, deadline_ns)
+        assert (slot == OFF_BOARD) == (sum(taken != OFF_BOARD for taken in self.running.values()) == FEW)
+        self.running[request_id] = slot
+        self.started.append(Entry(session, request_id, self.now_ns, deadline_ns, 0))
+
+    @precondition(lambda self: self.running)
+    @rule(drawn=st.data())
+    def end(self, drawn: st.DataObject) -> None:
+        """End any of them."""
+        request_id = drawn.draw(st.sampled_from(sorted(self.running)))
+        self.now_ns += 1
+        self.writer.end(self.running.pop(request_id), self.now_ns)
+        self.started[request_id] = self.started[request_id]._replace(ended_ns=self.now_ns)
+
+    @rule(by=st.integers(1, 5))
+    def discard(self, by: int) -> None:
+        """Receive some and drop them."""
+        self.writer.count(Counter.RECEIVED, by)
+        self.writer.count(Counter.DISCARDED, by)
+        self.discarded += by
+
+    @invariant()
+    def entries_are_what_was_started(self) -> None:
+        """Nothing is invented or mixed up, and what runs is there unless all slots were taken."""
+        entries = self.reader.entries()
+        assert set(entries) <= set(self.started)
+        assert [entry.started_ns for entry in entries] == sorted(entry.started_ns for entry in entries)
+        shown = {request_id for request_id, slot in self.running.items() if slot != OFF_BOARD}
+        assert {entry.request_id for entry in self.reader.running()} == shown
+
+    @invariant()
+    def all_started_since_then_are_among_the_entries(self) -> None:
+        """A request that is not listed and was sent later was certainly not started."""
+        known_since_ns = self.reader.known_since_ns()
+        entries = set(self.reader.entries())
+        assert all(entry in entries for entry in self.started if entry.started_ns > known_since_ns)
+        assert known_since_ns == 0 or len(self.started) > FEW
+
+    @invariant()
+    def counters_are_right(self) -> None:
+        """Also for what found no slot."""
+        assert self.reader.read(Counter.STARTED) == len(self.started)
+        assert self.reader.read(Counter.COMPLETED) == len(self.started) - len(self.running)
+        assert self.reader.queue_depth == len(self.running)
+
+
+TestBoard = Board.TestCase
+
+
+class Words:
+    """Stands for the shared memory of a writer whose stores are noted."""
+
+    def __init__(self) -> None:
+        self.words = [0] * (BOARD_BYTES // 8)
+        self.stores: list[tuple[int, int]] = []
+
+    def cast(self, _format: str) -> Words:
+        return self
+
+    def __getitem__(self, at: int) -> int:
+        return self.words[at]
+
+    def __setitem__(self, at: int, value: int) -> None:
+        self.words[at] = value
+        self.stores.append((at, value))
+
+
+class Racing:
+    """Stands for the same memory as a reader sees it: before each load, some more of the stores arrive."""
+
+    def __init__(self, stores: list[tuple[int, int]], arrive: Iterator[int]) -> None:
+        self.words = [0] * (BOARD_BYTES // 8)
+        self.stores = iter(stores)
+        self.arrive = arrive
+
+    def cast(self, _format: str) -> Racing:
+        return self
+
+    def __getitem__(self, at: int | slice) -> Any:
+        if isinstance(at, slice):
+            return [self[index] for index in range(*at.indices(len(self.words)))]
+        self.advance(next(self.arrive))
+        return self.words[at]
+
+    def advance(self, count: int) -> None:
+        for _, (at, value) in zip(range(count), self.stores, strict=False):
+            self.words[at] = value
+
+
+@given(
+    steps=st.lists(st.booleans(), min_size=1, max_size=40),
+    ahead=st.integers(0, 300),
+    arrive=st.lists(st.integers(0, 12), min_size=1, max_size=60),
+    drawn=st.data(),
+)
+def test_no_entry_is_torn_and_none_is_missed_however_reads_and_writes_interleave(
+    steps: list[bool], ahead: int, arrive: list[int], drawn: st.DataObject
+) -> None:
+    """A reader beside a running worker sees whole entries, and knows since when it sees all of them."""
+    memory = Words()
+    writer = BoardWriter(cast("memoryview", memory))
+    history: dict[int, tuple[Entry, int]] = {}
+    """By request id: the entry once it has ended, and how many stores it took until it was started."""
+    running: dict[int, int] = {}
+    for now_ns, starts in enumerate(steps, start=1):
+        if starts or not running:
+            request_id = 1000 + now_ns
+            running[request_id] = writer.start(7 * now_ns, request_id, now_ns, 100 * now_ns)
+            history[request_id] = (Entry(7 * now_ns, request_id, now_ns, 100 * now_ns, 0), len(memory.stores))
+        else:
+            request_id = drawn.draw(st.sampled_from(sorted(running)))
+            writer.end(running.pop(request_id), now_ns)
+            entry, stores = history[request_id]
+            history[request_id] = (entry._replace(ended_ns=now_ns), stores)
+
+    # The memory is followed for as long as the drawn numbers last, and stands still after that or goes on for ever.
+    arrivals = chain(arrive, repeat(0)) if drawn.draw(st.booleans()) else cycle(arrive)
+    racing = Racing(memory.stores, arrivals)
+    racing.advance(ahead)
+    reader = BoardReader(cast("memoryview", racing))
+    entries = reader.entries()
+    known_since_ns = reader.known_since_ns()
+
+    for entry in entries:
+        whole, _ = history[entry.request_id]
+        assert entry in {whole, whole._replace(ended_ns=0)}
+    seen = {entry.request_id for entry in entries}
+    for request_id, (entry, stores) in history.items():
+        assert request_id in seen or stores > ahead or entry.started_ns <= known_since_ns
+
+
+def test_an_entry_that_death_left_half_written_is_left_out() -> None:
+    """The others can be read; the half-written request had not been started."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer = BoardWriter(memory)
+    writer.start(1, 10, 100, 1000)
+    slot = writer.start(1, 11, 200, 1000)
+    sequence = 8 + 6 * slot
+    memory.cast("Q")[sequence] += 1
+    reader = BoardReader(memory)
+    assert [entry.request_id for entry in reader.entries()] == [10]
+
+
+def test_a_fresh_board_says_nothing_and_shows_its_mark() -> None:
+    """Zeros are an empty board."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    reader = BoardReader(memory)
+    assert reader.entries() == []
+    assert reader.known_since_ns() == 0
+    assert reader.queue_depth == 0
+    BoardWriter(memory)
+    assert memory.cast("Q")[0] == MAGIC
+    assert reader.entries() == []
+
+
+@given(st.binary(min_size=8 * (8 + 6 * FEW), max_size=8 * (8 + 6 * FEW)))
+def test_any_memory_can_be_read(content: bytes) -> None:
+    """A worker whose code writes where it should not harms itself only."""
+    memory = memoryview(bytearray(content.ljust(BOARD_BYTES, b"\0")))
+    reader = BoardReader(memory)
+    assert len(reader.entries()) <= FEW
+    assert reader.queue_depth >= 0
+    assert reader.known_since_ns() >= 0

@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atomr_mp import errors
+from atomr_mp.supervision.intensity import Granted, History, Intensity, Refused, ask, succeeded
+
+policies = st.builds(
+    Intensity,
+    max_restarts=st.integers(0, 6),
+    within_s=st.floats(0.001, 1000),
+    backoff_initial_s=st.floats(0, 10),
+    backoff_factor=st.floats(1, 1e6),
+    backoff_max_s=st.floats(10, 100),
+)
+gaps = st.lists(st.floats(0, 500), max_size=50)
+
+
+def test_three_restarts_in_a_minute_are_allowed_and_the_fourth_is_refused() -> None:
+    """The default rule, in numbers that the refusal names."""
+    policy, history = Intensity(), History.EMPTY
+    for now_s in (0.0, 20.0, 40.0):
+        history, verdict = ask(policy, history, now_s)
+        assert isinstance(verdict, Granted)
+    refused, verdict = ask(policy, history, 60.0)
+    assert verdict == Refused("4 unplanned ends within 60 s; restarts allowed in that time: 3")
+    assert refused.restarts == history.restarts, "what was refused did not happen"
+    _, verdict = ask(policy, history, 60.1)
+    assert isinstance(verdict, Granted), "the first is more than a minute ago"
+
+
+def test_a_policy_of_no_restarts_refuses_the_first() -> None:
+    """`max_restarts` may be 0."""
+    _, verdict = ask(Intensity(max_restarts=0), History.EMPTY, 0.0)
+    assert isinstance(verdict, Refused)
+
+
+def test_the_back_off_grows_from_nothing_to_its_limit_and_starts_anew_after_a_success() -> None:
+    """At once, then doubling; a success resets the delay and not the window."""
+    policy = Intensity(max_restarts=100, backoff_initial_s=0.5, backoff_factor=2.0, backoff_max_s=3.0)
+    history, delays = History.EMPTY, []
+    for now_s in range(6):
+        history, verdict = ask(policy, history, now_s)
+        assert isinstance(verdict, Granted)
+        delays.append(verdict.delay_s)
+    assert delays == [0.0, 0.5, 1.0, 2.0, 3.0, 3.0]
+    before = history.restarts
+    history, verdict = ask(policy, succeeded(history), 6.0)
+    assert verdict == Granted(0.0)
+    assert history.restarts == (*before, 6.0)
+
+
+@given(policy=policies, gaps=gaps, data=st.data())
+def test_no_window_ever_holds_more_restarts_than_allowed(
+    policy: Intensity, gaps: list[float], data: st.DataObject
+) -> None:
+    """Whatever the times, and however often an incarnation succeeds in between."""
+    history, now_s = History.EMPTY, 0.0
+    granted: list[float] = []
+    for gap_s in gaps:
+        now_s += gap_s
+        if data.draw(st.booleans()):
+            history = succeeded(history)
+        history, verdict = ask(policy, history, now_s)
+        in_window = [then for then in granted if now_s - then <= policy.within_s]
+        assert isinstance(verdict, Granted) == (len(in_window) < policy.max_restarts)
+        if isinstance(verdict, Granted):
+            granted.append(now_s)
+        assert len(history.restarts) <= policy.max_restarts, "the history stays as short as the rule"
+
+
+@given(policy=policies, count=st.integers(2, 2000))
+def test_delays_grow_and_stay_within_their_bounds(policy: Intensity, count: int) -> None:
+    """Also after more failures in a row than a float's exponent can follow."""
+    streaks = [0, 1, 2, count, count + 1]
+    delays = []
+    for streak in streaks:
+        _, verdict = ask(Intensity(1, 1.0, **_back_off(policy)), History(streak=streak), 0.0)
+        assert isinstance(verdict, Granted)
+        delays.append(verdict.delay_s)
+    assert delays[0] == 0.0
+    assert delays[1] == policy.backoff_initial_s
+    assert all(a <= b for a, b in pairwise(delays))
+    assert delays[-1] <= policy.backoff_max_s
+
+
+def _back_off(policy: Intensity) -> dict[str, Any]:
+    return {name: getattr(policy, name) for name in Intensity.__slots__ if name.startswith("backoff")}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
+@pytest.mark.parametrize("name", Intensity.__slots__)
+def test_a_policy_with_a_senseless_value_is_refused_by_name(name: str, value: float) -> None:
+    """Nothing is started with a setting that cannot work."""
+    settings: dict[str, Any] = {name: value}
+    with pytest.raises(errors.ConfigurationError, match=name):
+        Intensity(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"within_s": 0.0}, {"backoff_factor": 0.9}, {"backoff_initial_s": 2.0, "backoff_max_s": 1.0}]
+)
+def test_a_policy_whose_values_contradict_the_rule_is_refused(settings: dict[str, Any]) -> None:
+    """An empty window, a shrinking delay and a first delay above the longest have no meaning."""
+    with pytest.raises(errors.ConfigurationError):
+        Intensity(**settings)

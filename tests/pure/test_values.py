@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from atomr_mp import errors
+from atomr_mp.protocol import values
+from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES
+from atomr_mp.protocol.values import ARRAY, DTYPES, INLINE_BYTES, MAX_DEPTH, MAX_DIMENSIONS, Decoder, encode
+
+Array = npt.NDArray[Any]
+
+ANY: Final = Decoder[Any]()
+
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> Array:
+    """Draw an array of any element type and byte order: empty, of no dimension, strided, large, read-only."""
+    dtype = np.dtype(draw(st.sampled_from(sorted(DTYPES))))
+    if draw(st.booleans()):
+        dtype = dtype.newbyteorder(">")
+    shape = draw(
+        hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6)
+        | st.tuples(st.integers(INLINE_BYTES // dtype.itemsize - 1, 3 * INLINE_BYTES))
+        | st.tuples(st.integers(90, 130), st.integers(90, 130))
+    )
+    random = np.random.default_rng(draw(st.integers(0, 2**32), label="seed"))
+    bits = random.integers(0, 2 if dtype.kind == "b" else 256, math.prod(shape) * dtype.itemsize, np.uint8)
+    array: Array = bits.view(dtype).reshape(shape)
+    match draw(st.sampled_from(["as it is", "transposed", "reversed", "every other", "read-only", "broadcast"])):
+        case "transposed":
+            array = array.T
+        case "reversed":
+            array = array[..., ::-1] if array.ndim else array
+        case "every other":
+            array = array[::2] if array.ndim else array
+        case "read-only":
+            array.flags.writeable = False
+        case "broadcast":
+            array = np.broadcast_to(array, (2, *array.shape))
+    return array
+
+
+def over_the_wire(value: object) -> Any:
+    """Return what arrives of a value."""
+    body, frames = encode(value)
+    return ANY.decode(body, [bytes(payload) for payload in frames])
+
+
+def assert_same(received: Array, sent: Array) -> None:
+    """Compare bit for bit, NaNs included."""
+    native = sent.dtype.newbyteorder("=")
+    assert type(received) is np.ndarray
+    assert received.dtype == native
+    assert received.shape == sent.shape
+    assert received.tobytes() == sent.astype(native).tobytes()
+
+
+# --- round trips ---------------------------------------------------------------------------------------------
+
+
+@given(plain)
+def test_plain_values_survive_the_round_trip(value: object) -> None:
+    """Without a frame; compared by their encoding, in which a NaN is itself."""
+    body, frames = encode(value)
+    assert frames == []
+    assert encode(ANY.decode(body))[0] == body
+    assert value != value or msgspec.msgpack.encode(value) == body  # noqa: PLR0124  # a NaN
+
+
+@given(arrays())
+def test_an_array_survives_the_round_trip(array: Array) -> None:
+    """Of any type, shape and layout; large ones beside the body, small ones inside."""
+    body, frames = encode(array)
+    assert len(frames) == (array.nbytes > INLINE_BYTES)
+    assert len(body) < INLINE_BYTES + 200
+    received = ANY.decode(body, [bytes(payload) for payload in frames])
+    assert_same(received, array)
+    assert received.flags.aligned
+
+
+@given(st.lists(arrays(), max_size=4), plain)
+def test_arrays_and_plain_values_mix(drawn: list[Array], value: object) -> None:
+    """Each array comes back at its place."""
+    received = over_the_wire({"arrays": drawn, "value": value, "deep": [[{"again": drawn}]]})
+    for again in (received["arrays"], received["deep"][0][0]["again"]):
+        assert len(again) == len(drawn)
+        for one, other in zip(again, drawn, strict=True):
+            assert_same(one, other)
+    assert encode(received["value"]) == encode(value)
+
+
+@given(arrays())
+def test_numpy_scalars_travel_as_plain_numbers(array: Array) -> None:
+    """As the Python number of the same value."""
+    assume(array.size and array.dtype.kind != "c")
+    scalar = array.flat[0]
+    received = over_the_wire([scalar])[0]
+    assert type(received) is type(scalar.item())
+    assert received == scalar.item() or math.isnan(received)
+
+
+def test_a_large_array_is_not_copied_to_be_sent() -> None:
+    """Its frame is its own memory, and on the other side its memory is the frame."""
+    array = np.zeros(INLINE_BYTES + 1, np.uint8)
+    body, frames = encode(array)
+    array[7] = 42
+    assert bytes(frames[0])[7] == 42
+    received = ANY.decode(body, frames)
+    assert np.shares_memory(received, array)
+
+
+def test_a_small_array_arrives_with_memory_of_its_own() -> None:
+    """It can be written to, whatever becomes of the body."""
+    received = over_the_wire(np.zeros(3))
+    received += 1
+    assert received.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_process_that_sees_no_array_does_not_import_numpy() -> None:
+    """NumPy takes longer to import than all of the rest."""
+    program = (
+        "import sys; from atomr_mp.protocol.values import Decoder, encode; "
+        "Decoder().decode(encode({'a': [1, 'b', None]})[0]); assert 'numpy' not in sys.modules"
+    )
+    environment = {"PYTHONPATH": ":".join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
+
+
+def test_a_decoder_of_a_type_checks_it() -> None:
+    """The message names the place."""
+    body, _ = encode([1, [2.5, "x"]])
+    assert Decoder(tuple[int, tuple[float, str]]).decode(body) == (1, (2.5, "x"))
+    with pytest.raises(errors.InvalidRequest, match=r"\$\[1\]\[0\]"):
+        Decoder(tuple[int, tuple[str, str]]).decode(body)
+    assert Decoder(np.ndarray).decode(encode(np.arange(3))[0]).tolist() == [0, 1, 2]
+    with pytest.raises(errors.InvalidRequest, match="ndarray"):
+        Decoder(np.ndarray).decode(encode(1)[0])
+
+
+# --- what cannot be sent -------------------------------------------------------------------------------------
+
+endless: list[Any] = []
+endless.append(endless)
+
+
+@pytest.mark.parametrize("beside", [[], [np.zeros(3)]], ids=["alone", "beside an array"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(object(), id="an object"),
+        pytest.param(int, id="a class"),
+        pytest.param(1j, id="a complex number"),
+        pytest.param(np.complex64(1j), id="a complex scalar"),
+        pytest.param(np.longdouble(1), id="a scalar of a type that does not cross"),
+        pytest.param(2**64, id="an int of more than 64 bits"),
+        pytest.param(-(2**63) - 1, id="a negative int of more than 64 bits"),
+        pytest.param("\udc80", id="a string that is not UTF-8"),
+        pytest.param(endless, id="a list that holds itself"),
+        pytest.param(np.array(["a"]), id="an array of strings"),
+        pytest.param(np.array([object()]), id="an array of objects"),
+        pytest.param(np.array([(1, 2)], dtype="i4,i4"), id="an array of records"),
+        pytest.param(np.array(["2020"], dtype="datetime64[D]"), id="an array of dates"),
+        pytest.param(np.ma.masked_array([1, 2], [True, False]), id="a masked array"),
+        pytest.param(np.zeros((1,) * (MAX_DIMENSIONS + 1)), id="an array of too many dimensions"),
+        pytest.param(np.broadcast_to(np.uint8(0), MAX_FRAME_BYTES + 1), id="an array above the limit"),
+        pytest.param(bytes(MAX_BODY_BYTES), id="a body above the limit"),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_in_the_caller(value: object, beside: list[Any]) -> None:
+    """Typed, at once, and before anything is on its way."""
+    with pytest.raises(errors.InvalidRequest):
+        encode([*beside, value])
+
+
+def test_more_large_arrays_than_a_call_may_have_are_refused() -> None:
+    """The limit itself is within the limit."""
+    array = np.zeros(INLINE_BYTES + 1, np.uint8)
+    assert len(encode([array] * MAX_FRAMES)[1]) == MAX_FRAMES
+    with pytest.raises(errors.InvalidRequest, match=str(MAX_FRAMES)):
+        encode([array] * (MAX_FRAMES + 1))
+
+
+# --- what cannot be received ---------------------------------------------------------------------------------
+
+
+def nested(depth: int, kind: str) -> bytes:
+    """Return a body of `depth` containers, one in the other."""
+    opening = {"lists": b"\x91", "maps": b"\x81\xa1a", "keys": b"\x81"}[kind]
+    return opening * depth + b"\x01"
+
+
+@pytest.mark.parametrize("kind", ["lists", "maps"])
+def test_values_may_be_nested_to_the_limit_and_no_deeper(kind: str) -> None:
+    """Whoever walks them afterwards needs no more stack than that."""
+    assert ANY.decode(nested(MAX_DEPTH, kind))
+    with pytest.raises(errors.InvalidRequest, match=f"deeper than {MAX_DEPTH}"):
+        ANY.decode(nested(MAX_DEPTH + 1, kind))
+
+
+@pytest.mark.parametrize("kind", ["lists", "maps", "keys"])
+def test_no_depth_ends_the_process(kind: str) -> None:
+    """A body full of opening brackets is refused."""
+    with pytest.raises(errors.InvalidRequest):
+        ANY.decode(nested(1_000_000, kind))
+
+
+def extension(*content: object, code: int = ARRAY) -> bytes:
+    """Return a body that claims to be an array."""
+    return msgspec.msgpack.encode(msgspec.msgpack.Ext(code, msgspec.msgpack.encode(content)))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(b"\xc1", id="the byte that msgpack never uses"),
+        pytest.param(b"\x01\x01", id="two values"),
+        pytest.param(b"\xdd\xff\xff\xff\xff", id="a list of four billion"),
+        pytest.param(b"\x81\x80\x01", id="a key that cannot be one"),
+        pytest.param(b"\x81" + extension("int8", [1], b"a") + b"\x01", id="an array as a key"),
+        pytest.param(extension("int8", [1], b"a", code=2), id="an unknown extension"),
+        pytest.param(extension("int8", [1]), id="an array without content"),
+        pytest.param(extension("int8", [1], b"a", None), id="an array with more than content"),
+        pytest.param(extension("object", [1], b"abcdefgh"), id="an array of objects"),
+        pytest.param(extension("int9", [1], b"a"), id="an unknown element type"),
+        pytest.param(extension("int8", "1", b"a"), id="a shape that is no list"),
+        pytest.param(extension("int8", [1.0], b"a"), id="a shape of floats"),
+        pytest.param(extension("int8", [2], b"a"), id="too few bytes"),
+        pytest.param(extension("int8", [1], b"ab"), id="too many bytes"),
+        pytest.param(extension("int8", [-1], b"a"), id="a negative size"),
+        pytest.param(extension("int8", [-1, -1], b"a"), id="two negative sizes"),
+        pytest.param(extension("int8", [2**64 - 1], b"a"), id="a huge size"),
+        pytest.param(extension("int8", [0, 2**64 - 1], b""), id="a huge size of nothing"),
+        pytest.param(extension("int8", [0, 2**62, 2**62], b""), id="two huge sizes of nothing"),
+        pytest.param(extension("int8", [1] * (MAX_DIMENSIONS + 1), b"a"), id="too many dimensions"),
+        # The product of these sizes has millions of digits.
+        pytest.param(extension("int8", [2**64 - 1] * 400_000, b"a"), id="far too many dimensions"),
+        pytest.param(extension("int8", [1], 2), id="a frame that is not there"),
+        pytest.param(extension("int8", [1], -1), id="the last frame from behind"),
+        pytest.param(extension("int8", [1], 2**64 - 1), id="a frame of a huge number"),
+        pytest.param(extension("int8", [4], 0), id="a frame that is too short"),
+        pytest.param(extension("int8", [1], "a"), id="content that is text"),
+    ],
+)
+def test_a_body_that_is_no_value_is_refused(body: bytes) -> None:
+    """Typed, cheaply, and whatever it claims about itself."""
+    with pytest.raises(errors.InvalidRequest):
+        ANY.decode(body, [b"abc", b"a"])
+
+
+claims = st.tuples(
+    st.sampled_from(sorted(DTYPES)) | st.text(max_size=8),
+    st.lists(st.integers(-2, 9) | st.integers(-(2**63), 2**64 - 1), max_size=40) | plain,
+    st.binary(max_size=64) | st.integers(-3, 5) | plain,
+)
+hostile = st.recursive(
+    plain | claims.map(lambda claim: msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode(claim))),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=10,
+)
+
+
+@given(
+    body=st.binary() | hostile.map(msgspec.msgpack.encode),
+    frames=st.lists(st.binary(max_size=64), max_size=3),
+    damage=st.none() | st.tuples(st.integers(0, 100), st.binary(max_size=3)),
+)
+def test_any_body_is_a_value_or_an_invalid_request(
+    body: bytes, frames: list[bytes], damage: tuple[int, bytes] | None
+) -> None:
+    """Noise, claims about arrays that do not hold, and either of them damaged."""
+    if damage:
+        at, noise = damage
+        body = body[:at] + noise + body[at + len(noise) :]
+    for decoder in (ANY, Decoder(list[Any]), Decoder(dict[str, np.ndarray]), Decoder(tuple[int, float])):
+        try:
+            decoder.decode(body, frames)
+        except errors.InvalidRequest as error:
+            assert error.maybe_executed is False
+
+
+def test_a_decoder_keeps_no_frames() -> None:
+    """Neither after a success nor after a failure: they are large."""
+    decoder = Decoder[Any]()
+    decoder.decode(encode(1)[0], [b"large"])
+    with pytest.raises(errors.InvalidRequest):
+        decoder.decode(b"\xc1", [b"large"])
+    assert decoder._frames == ()
+
+
+def test_every_element_type_is_one_of_numpys() -> None:
+    """By the name that NumPy gives it."""
+    assert {np.dtype(name).name for name in values.DTYPES} == values.DTYPES

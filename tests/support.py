@@ -1,0 +1,285 @@
+"""What tests with real pools share: a ledger of what they may leave behind, gates, and waits with a deadline.
+
+A pool under test inherits `LEDGER` from the environment, and so does every process that it starts, however far it
+goes from us: that is how `Ledger` finds them. Nothing here sleeps where there is an event to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import numpy as np  # noqa: F401 - its threads and descriptors are to be there before a ledger counts
+
+import atomr_mp
+from atomr_mp.process.identity import wait_ended
+from atomr_mp.protocol.session import DeviceInfo, DeviceState
+
+LEDGER: Final = "ATOMR_MP_TEST"
+"""Environment variable that marks all processes of a ledger; its value is the ledger's directory."""
+
+DEADLINE_S: Final = 30.0
+"""Longest wait for anything: far more than it takes, also on a busy machine."""
+
+PROMISE_S: Final = 2.0
+"""Within this time nothing of the dead remains."""
+
+ACTORS: Final = Path(__file__).parent / "actors"
+PROBE: Final = f"{ACTORS}/probe.py:Probe"
+BYSTANDER: Final = f"{ACTORS}/probe.py:Bystander"
+
+
+class Ledger:
+    """Counts processes, descriptors, threads and files before a test, and again after it.
+
+    Attributes:
+        path: A directory of the ledger's own, short enough for sockets; also where the actors under test find it.
+    """
+
+    def __init__(self) -> None:
+        self.path: Final = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
+        self._run_dirs: list[Path] = []
+        self._outer: str | None = None
+        self._descriptors: dict[int, str] = {}
+        self._threads: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._outer = os.environ.get(LEDGER)
+        os.environ[LEDGER] = str(self.path)
+        self._descriptors, self._threads = _descriptors(), _threads()
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, failed: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if self._outer is None:
+            del os.environ[LEDGER]
+        else:
+            os.environ[LEDGER] = self._outer
+        left = self._processes_left()
+        for pid in left:
+            os.kill(pid, signal.SIGKILL)
+        files = [path for run_dir in self._run_dirs for path in _not_logs(run_dir)]
+        settled(lambda: _threads() <= self._threads)
+        threads, descriptors = _threads(), _descriptors()
+        shutil.rmtree(self.path)
+        if failed is not None:
+            return
+        assert not left, f"processes are left: {left}"
+        assert not files, f"files are left: {files}"
+        assert threads <= self._threads, "threads are left"
+        assert descriptors == self._descriptors
+
+    def run_dir(self, name: str = "run") -> Path:
+        """Return the path of a run directory, whose leftovers count."""
+        path = self.path / name
+        if path not in self._run_dirs:
+            self._run_dirs.append(path)
+        return path
+
+    def start(self, *actors: str, gpus: int = 1, run_dir: str = "run", **settings: Any) -> atomr_mp.Pool:
+        """Start a pool on the host backend."""
+        return atomr_mp.start(
+            actors=actors or (PROBE, BYSTANDER), gpus=gpus, backend="host", run_dir=self.run_dir(run_dir), **settings
+        )
+
+    def gate(self, name: str) -> Gate:
+        """Make a gate."""
+        return Gate(self.path / name)
+
+    def runs(self, name: str = "runs") -> list[str]:
+        """Return what the actors have noted, oldest first."""
+        path = self.path / name
+        return path.read_text().split() if path.exists() else []
+
+    def trouble(self, where: str, how: str, *, always: bool = False) -> None:
+        """Have the next worker that starts meet its end in `where`; or with `always` all, until `no_trouble`."""
+        (self.path / f"trouble-{where}").write_text(f"{how} {'always' if always else 'once'}")
+
+    def no_trouble(self) -> None:
+        """Let workers start in peace."""
+        for path in self.path.glob("trouble-*"):
+            path.unlink()
+
+    def processes(self) -> list[int]:
+        """Return the pids of all processes that were started with this ledger, wherever they are."""
+        mark = f"{LEDGER}={self.path}".encode()
+        return [pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid)]
+
+    def program(self, name: str, *arguments: str | Path) -> Program:
+        """Start one of the programs beside the crash tests."""
+        return Program(Path(__file__).parent / "programs" / f"{name}.py", *map(str, arguments))
+
+    def _processes_left(self) -> list[int]:
+        settled(lambda: not self.processes(), PROMISE_S)
+        return self.processes()
+
+
+class Gate:
+    """A place where whoever arrives says so, and waits to be let go. Actors get its path (`probe.arrive`).
+
+    Close it only when nobody waits there any more.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = str(path)
+        # Both ends open on our side: nobody blocks in opening, and nothing is lost that comes early.
+        self._here, self._go = (self._fifo(end) for end in (".here", ".go"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.open(1000)
+        os.close(self._here)
+        os.close(self._go)
+
+    def wait(self, count: int = 1) -> list[int]:
+        """Wait until so many have arrived; return their pids."""
+        text = b""
+        until = time.monotonic() + DEADLINE_S
+        while text.count(b"\n") < count:
+            assert select.select([self._here], [], [], max(0.0, until - time.monotonic()))[0], "nobody has arrived"
+            text += os.read(self._here, 4096)
+        return [int(line) for line in text.split()]
+
+    def open(self, count: int = 1) -> None:
+        """Let so many pass, now or when they come."""
+        os.write(self._go, b"." * count)
+
+    def _fifo(self, end: str) -> int:
+        os.mkfifo(self.path + end)
+        return os.open(self.path + end, os.O_RDWR | os.O_NONBLOCK)
+
+
+class Program:
+    """A program beside the tests, which says lines and is told lines. Killed at the end of the `with`."""
+
+    def __init__(self, path: Path, *arguments: str) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, str(path), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        self.pid: Final = self._popen.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._popen.kill()
+        self._popen.__exit__(None, None, None)
+
+    def hear(self) -> list[str]:
+        """Return the words of the next line."""
+        out = self._popen.stdout
+        assert out is not None
+        assert select.select([out], [], [], DEADLINE_S)[0], "the program said nothing"
+        line = out.readline()
+        assert line, f"the program has ended: {self._popen.wait(DEADLINE_S)}"
+        return line.decode().split()
+
+    def tell(self, line: str = "") -> None:
+        """Say a line to it."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.write(f"{line}\n".encode())
+
+    def kill(self) -> None:
+        """End it with SIGKILL."""
+        self._popen.kill()
+
+
+class Watched:
+    """Processes whose end is to be seen, whoever their parent is."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pidfds = {os.pidfd_open(pid): pid for pid in pids}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for pidfd in self._pidfds:
+            os.close(pidfd)
+
+    def left(self, within_s: float = PROMISE_S) -> list[int]:
+        """Wait for their end; return the pids of those that go on."""
+        ended = wait_ended(self._pidfds, within_s)
+        return [pid for pidfd, pid in self._pidfds.items() if pidfd not in ended]
+
+
+def settled(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> bool:
+    """Return whether a condition of which no event tells becomes true in time."""
+    until = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.002)
+    return True
+
+
+def wait_until(pool: atomr_mp.Pool, condition: Callable[[], bool]) -> None:
+    """Take in a pool's events until the condition holds."""
+    assert pool._client.wait_until(condition, DEADLINE_S), f"in vain: {pool!r}"
+
+
+def wait_state(pool: atomr_mp.Pool, state: DeviceState, device: int = 0) -> DeviceInfo:
+    """Wait until a device is in a state, as this client sees it."""
+    wait_until(pool, lambda: pool._client.devices[device].state is state)
+    return pool._client.devices[device]
+
+
+def wait_generation(pool: atomr_mp.Pool, generation: int, device: int = 0) -> DeviceInfo:
+    """Wait until this client may call an incarnation of a device."""
+
+    def admitted() -> bool:
+        info = pool._client.devices[device]
+        return info.admitted and info.generation >= generation
+
+    wait_until(pool, admitted)
+    return pool._client.devices[device]
+
+
+def _pids() -> Iterator[int]:
+    return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended, or is another user's
+        return []
+
+
+def _descriptors() -> dict[int, str]:
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except FileNotFoundError:  # the one by which the directory was read
+            continue
+    return found
+
+
+def _threads() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+def _not_logs(run_dir: Path) -> list[str]:
+    """Return what is in a run directory but for logs and an empty lock."""
+    if not run_dir.exists():
+        return []
+    found = [path for path in run_dir.rglob("*") if ".log" not in path.name and "events.msgpack" not in path.name]
+    return [
+        str(path)
+        for path in found
+        if not (path.name == "workers" and path.is_dir()) and not (path.name == "lock" and not path.stat().st_size)
+    ]
