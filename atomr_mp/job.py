@@ -65,7 +65,7 @@ class Job(Generic[T]):
         self._out = 0
         self._exhausted = False
         self._full = False
-        """A device's window is full; until something is answered."""
+        """A device's window was full, and nothing has landed since."""
 
     @property
     def limit(self) -> int:
@@ -140,16 +140,16 @@ class Job(Generic[T]):
     def refused(self, index: int, error: errors.Overloaded) -> bool:
         """A device's window is full; return whether the item is to be sent when something has been answered."""
         self._flying.remove(index)
-        if not self._flying:  # nothing of ours is in the way, so nothing of ours will clear it
+        self._full = bool(self._flying)
+        if not self._full:  # nothing of ours is in the way, so nothing of ours will clear it
             self._fail(index, error)
             return False
-        self._full = True
         heapq.heappush(self._again, index)
         return True
 
     def unsendable(self, index: int, error: errors.AtomrError) -> None:
         """An item could not be sent, to any device."""
-        self._flying.remove(index)
+        self._land(index)
         self._fail(index, error)
 
     def pop(self) -> tuple[int, T | Failure] | None:

@@ -97,15 +97,17 @@ class Lane(ABC):
         """
         body, payload = arguments
         reply = Reply(self, self._client.next_id(), method, deadline_ns, body)
-        reply._payload = payload
-        nbytes = len(body) + sum(len(frame) for frame in payload) if payload else len(body)
+        payload_bytes = len(body)
+        if payload:
+            reply._payload = payload
+            payload_bytes += sum(map(len, payload))
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
             link = self._place() if device is None else self._links[device]
             if link.info.state in _CLOSED:
                 raise _unavailable(link.info)
-            link.flight.add(reply.id, reply, nbytes)
+            link.flight.add(reply.id, reply, payload_bytes)
             reply._link = link
             if link.sending:
                 self._post(link, reply)
@@ -275,8 +277,7 @@ class Lane(ABC):
 
     def _flush(self, link: Link) -> None:
         """Send a link's outbox."""
-        replies = link.outbox
-        link.outbox = []
+        replies, link.outbox = link.outbox, []
         for at in range(0, len(replies), MESSAGE_CALLS):
             self._send(link, replies[at : at + MESSAGE_CALLS])
 
@@ -309,27 +310,24 @@ class Lane(ABC):
                 link.unread = False
                 return
             header, frames = message
-            replies = data.FROM_WORKER.decode(header)
             at = 0
-            for answer in replies.replies:
-                own = frames[at : at + answer.frames] if answer.frames else None
-                at += answer.frames
+            for answer in data.FROM_WORKER.decode(header).replies:
                 reply = link.flight.take(answer.id)
-                if reply is not None:
-                    error = None if answer.error is None else answer.error.error()
-                    self._end(reply, error, answer.body, own)
+                if reply is not None and not reply.done:
+                    reply._body = answer.body
+                    if answer.frames:
+                        reply._frames = frames[at : at + answer.frames]
+                    self._end(reply, None if answer.error is None else answer.error.error())
+                at += answer.frames
         link.unread = True
 
-    def _end(
-        self,
-        reply: Reply,
-        error: errors.AtomrError | None,
-        body: bytes = b"",
-        frames: list[memoryview] | None = None,
-    ) -> None:
-        if reply.done:  # its deadline has passed before
+    def _end(self, reply: Reply, error: errors.AtomrError | None) -> None:
+        """Give a reply its outcome, unless it has one: its deadline may have passed before."""
+        if reply.done:
             return
-        reply._finish(error, body, frames)
+        reply._error = error
+        reply._payload = ()
+        reply.done = True
         self._finished(reply)
         if reply._callbacks is not None:
             self._called_back.append(reply)
@@ -373,7 +371,8 @@ class BlockingLane(Lane):
         self._leader = threading.Lock()
         self._leading: Reply | None = None
         """What the leader waits for while it polls."""
-        self._waiters: dict[Reply, threading.Lock] = {}
+        self._followers: dict[threading.Lock, Reply] = {}
+        """What wakes the threads that wait and do not lead, the longest-waiting first."""
         self._watched: set[Reply] = set()
         """Replies with callbacks, for the background thread."""
         self._watch_more = threading.Condition()
@@ -396,6 +395,7 @@ class BlockingLane(Lane):
         while not reply.done:
             left_s = (until_ns - time.monotonic_ns()) / 1e9
             if left_s <= 0:
+                self._hand_over()  # we may have been woken to lead
                 if until_ns < reply.deadline_ns:
                     raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
                 self._expire(reply)
@@ -458,33 +458,38 @@ class BlockingLane(Lane):
 
     def _follow(self, reply: Reply, timeout_s: float) -> None:
         """Wait until the leader has received the reply, or has left the lead to us."""
-        if reply._sent_generation == 0:
-            with self._lock:
-                for link in self._links:
+        woken = threading.Lock()
+        woken.acquire()
+        with self._lock:
+            for link in self._links:
+                if link.outbox:
                     self._flush(link)
-        done = threading.Lock()
-        done.acquire()
-        self._waiters[reply] = done
+            if reply.done:
+                return
+            self._followers[woken] = reply
+            reply._waiters = (*reply._waiters, woken)
         # The leader may have gone before it could see us.
-        if not reply.done and not self._leader.acquire(blocking=False):
-            done.acquire(timeout=timeout_s)
-        elif not reply.done:
+        if self._leader.acquire(blocking=False):
             self._leader.release()
-        self._waiters.pop(reply, None)
+        else:
+            woken.acquire(timeout=timeout_s)
+        with self._lock:
+            self._followers.pop(woken, None)
 
     def _hand_over(self) -> None:
-        """Wake one thread that waits; it becomes the leader."""
-        for reply in list(self._waiters):
-            done = self._waiters.pop(reply, None)
-            if done is not None:
-                done.release()
-                return
+        """Wake the thread that has waited longest; it becomes the leader."""
+        if self._followers:
+            with self._lock:
+                woken = next(iter(self._followers), None)
+                if woken is not None:
+                    del self._followers[woken]
+                    woken.release()
 
     def _finished(self, reply: Reply) -> None:
-        done = self._waiters.pop(reply, None)
-        if done is not None:
-            done.release()
-        elif self._leading is reply:
+        for woken in reply._waiters:
+            if self._followers.pop(woken, None) is not None:
+                woken.release()
+        if self._leading is reply:
             os.eventfd_write(self._wake, 1)
 
     def _post(self, link: Link, reply: Reply) -> None:

@@ -334,7 +334,7 @@ class ActorRef:
         pool, device, deadline_s = self._pool, self._device, self._deadline_s
 
         def call(*args: Any, **kwargs: Any) -> Reply:
-            return pool.call(method, *args, device=device, deadline_s=deadline_s, kwargs=kwargs)
+            return pool.call(method, *args, device=device, deadline_s=deadline_s, kwargs=kwargs or None)
 
         # Found here from now on, without this function.
         self.__dict__[name] = call

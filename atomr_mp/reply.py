@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
@@ -21,39 +21,31 @@ class Reply:
     waited for with `result` by any thread, or awaited from any loop.
     """
 
-    __slots__ = (
-        "_body",
-        "_callbacks",
-        "_error",
-        "_frames",
-        "_lane",
-        "_link",
-        "_payload",
-        "_sent_generation",
-        "_sent_ns",
-        "deadline_ns",
-        "done",
-        "id",
-        "method",
-    )
+    done = False
+    """Whether there is an answer."""
+
+    # Most replies never need most of these; what has its default costs nothing to make.
+    _link: Link | None = None
+    _payload: Sequence[values.Buffer] = ()
+    """Payload frames of the request, until there is an answer."""
+    _frames: Sequence[memoryview] = ()
+    """Payload frames of the result."""
+    _error: errors.AtomrError | None = None
+    _callbacks: list[Callable[[Reply], object]] | None = None
+    _waiters: tuple[threading.Lock, ...] = ()
+    """Released when there is an answer."""
+    _sent_generation = 0
+    _sent_ns = 0
 
     def __init__(self, lane: Lane, request_id: int, method: str, deadline_ns: int, body: bytes) -> None:
         self._lane = lane
-        self._link: Link | None = None
         self._body = body
-        self._payload: list[values.Buffer] = []
-        self._frames: list[memoryview] = []
-        self._error: errors.AtomrError | None = None
-        self._callbacks: list[Callable[[Reply], object]] | None = None
-        self._sent_generation = 0
-        self._sent_ns = 0
-        self.id: Final = request_id
-        self.method: Final = method
+        """Of the request; then of the result."""
+        self.id = request_id
+        self.method = method
         """ "Actor.method"."""
-        self.deadline_ns: Final = deadline_ns
+        self.deadline_ns = deadline_ns
         """CLOCK_MONOTONIC."""
-        self.done = False
-        """Whether there is an answer."""
 
     def __repr__(self) -> str:
         if not self.done:
@@ -130,21 +122,8 @@ class Reply:
                 raise
         return self.result()
 
-    # --- for the lane, with its lock held --------------------------------------------------------------------------
 
-    def _finish(
-        self, error: errors.AtomrError | None, body: bytes = b"", frames: list[memoryview] | None = None
-    ) -> None:
-        if self.done:
-            return
-        self._payload = []
-        self._error = error
-        self._body = body
-        self._frames = frames or []
-        self.done = True
-
-
-def decode(body: bytes, frames: list[memoryview]) -> Any:
+def decode(body: bytes, frames: Sequence[memoryview]) -> Any:
     """Return the result in a reply's body."""
     # A decoder is for one thread at a time.
     try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,8 @@ from typing import Final
 
 from benchmarks import machine, report
 from benchmarks.contestants import BASE, CONTESTANTS
-from benchmarks.rounds import Results, RoundFailedError, run_round
+from benchmarks.metrics import Results
+from benchmarks.rounds import RoundFailedError, run_round
 from benchmarks.scenarios import SCENARIOS
 from benchmarks.sizes import Sizes
 
@@ -28,6 +30,7 @@ def main() -> int:
     arguments = _arguments()
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
     sizes = Sizes.of(rounds, quick=arguments.quick)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # either way the processes are to be ended
     facts = machine.facts()
     print(report.facts_text(facts))
     results: Results = {}

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -51,7 +52,7 @@ class Ledger:
         self._run_dirs: list[Path] = []
         self._outer: str | None = None
         self._descriptors: dict[int, str] = {}
-        self._threads: set[str] = set()
+        self._threads = 0
 
     def __enter__(self) -> Self:
         self._outer = os.environ.get(LEDGER)
@@ -70,14 +71,14 @@ class Ledger:
         for pid in left:
             os.kill(pid, signal.SIGKILL)
         files = [path for run_dir in self._run_dirs for path in _not_logs(run_dir)]
-        settled(lambda: _threads() <= self._threads)
+        settled(lambda: _threads() <= self._threads, PROMISE_S)
         threads, descriptors = _threads(), _descriptors()
         shutil.rmtree(self.path)
         if failed is not None:
             return
         assert not left, f"processes are left: {left}"
         assert not files, f"files are left: {files}"
-        assert threads <= self._threads, "threads are left"
+        assert threads <= self._threads, f"threads are left: {threading.enumerate()}"
         assert descriptors == self._descriptors
 
     def run_dir(self, name: str = "run") -> Path:
@@ -269,8 +270,8 @@ def _descriptors() -> dict[int, str]:
     return found
 
 
-def _threads() -> set[str]:
-    return set(os.listdir("/proc/self/task"))
+def _threads() -> int:
+    return len(os.listdir("/proc/self/task"))
 
 
 def _not_logs(run_dir: Path) -> list[str]:

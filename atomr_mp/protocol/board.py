@@ -12,6 +12,7 @@ from what had not.
 
 from __future__ import annotations
 
+from collections import deque
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -29,6 +30,10 @@ class Counter(IntEnum):
     DISCARDED = 5
     """Dropped before they ran: cancelled, expired, or of an ended session."""
 
+
+# Plain integers: an enumeration's member is looked up and converted at each use.
+_STARTED: Final = int(Counter.STARTED)
+_COMPLETED: Final = int(Counter.COMPLETED)
 
 OFF_BOARD: Final = -1
 """Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""
@@ -62,7 +67,7 @@ class BoardWriter:
         self._words = memory.cast("Q")
         self._words[0] = MAGIC
         self._free = list(range(SLOTS - 1, -1, -1))
-        self._ended: dict[int, None] = {}
+        self._ended: deque[int] = deque()
         """Slots to use again, the earliest ended first."""
 
     def count(self, counter: Counter, by: int = 1) -> None:
@@ -73,37 +78,39 @@ class BoardWriter:
         """Note that a request starts; return its slot, for `end`."""
         slot = self._take_slot()
         words = self._words
-        words[Counter.STARTED] += 1
+        words[_STARTED] += 1
         if slot == OFF_BOARD:
             words[_FORGOTTEN] = max(words[_FORGOTTEN], now_ns)
             return slot
         at = _FIRST_SLOT + slot * _SLOT_WORDS
-        words[at] += 1
+        sequence = words[at]
+        words[at] = sequence + 1
         words[at + 1] = session
         words[at + 2] = request_id
         words[at + 3] = now_ns
         words[at + 4] = deadline_ns
         words[at + 5] = 0
-        words[at] += 1
+        words[at] = sequence + 2
         return slot
 
     def end(self, slot: int, now_ns: int) -> None:
         """Note that the request in `slot` has ended; its entry stays readable until the slot is needed again."""
-        self._words[Counter.COMPLETED] += 1
+        self._words[_COMPLETED] += 1
         if slot == OFF_BOARD:
             return
         self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 5] = now_ns
-        self._ended[slot] = None
+        self._ended.append(slot)
 
     def _take_slot(self) -> int:
         if self._free:
             return self._free.pop()
-        slot = next(iter(self._ended), OFF_BOARD)
-        if slot != OFF_BOARD:
-            del self._ended[slot]
-            # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
-            started_ns = self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 3]
-            self._words[_FORGOTTEN] = max(self._words[_FORGOTTEN], started_ns)
+        if not self._ended:
+            return OFF_BOARD
+        slot = self._ended.popleft()
+        # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
+        started_ns = self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 3]
+        if started_ns > self._words[_FORGOTTEN]:
+            self._words[_FORGOTTEN] = started_ns
         return slot
 
 

@@ -25,7 +25,8 @@ ECHO: Final = 1
 class Base(Contestant):
     """Workers with a ROUTER each."""
 
-    statement = "import msgpack, zmq"
+    name = "base"
+    package = used = "import msgpack, zmq"
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

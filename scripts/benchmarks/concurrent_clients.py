@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 from benchmarks.contestant import Contestant
-from benchmarks.contestants import CONTESTANTS
 from benchmarks.sizes import Sizes
 
 
@@ -15,7 +14,7 @@ def clients(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
     """Return the sum of the clients' rates."""
     contestant.start(1)
     command = [
-        *(sys.executable, "-m", "benchmarks.client_process", _name(contestant), str(contestant.directory)),
+        *(sys.executable, "-m", "benchmarks.client_process", contestant.name, str(contestant.directory)),
         *(str(sizes.clients_s), str(sizes.window), str(sizes.payload_bytes)),
     ]
     with contextlib.ExitStack() as stack:
@@ -41,9 +40,3 @@ def clients(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
 def _line(program: subprocess.Popen[str]) -> str:
     assert program.stdout is not None
     return program.stdout.readline().strip()
-
-
-def _name(contestant: Contestant) -> str:
-    cls = type(contestant)
-    place = f"{cls.__module__}:{cls.__qualname__}"
-    return next(name for name, found in CONTESTANTS.items() if found == place)

@@ -12,13 +12,16 @@ from benchmarks.sizes import Sizes
 
 
 def import_time(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
-    """Return the difference of the medians, taken in turns."""
-    _time_s(contestant.statement)  # bytecode is compiled once, not at every start
-    bare, importing = [], []
+    """Return the differences of the medians, taken in turns."""
+    statements = {"bare": "pass", "import": contestant.package, "import_used": contestant.used}
+    _time_s(contestant.used)  # bytecode is compiled once, not at every start
+    times_s: dict[str, list[float]] = {name: [] for name in statements}
     for _ in range(sizes.imports):
-        bare.append(_time_s("pass"))
-        importing.append(_time_s(contestant.statement))
-    return {"import": (statistics.median(importing) - statistics.median(bare)) * 1e3}
+        for name, statement in statements.items():
+            times_s[name].append(_time_s(statement))
+    medians_s = {name: statistics.median(times) for name, times in times_s.items()}
+    bare_s = medians_s.pop("bare")
+    return {name: (median_s - bare_s) * 1e3 for name, median_s in medians_s.items()}
 
 
 def _time_s(statement: str) -> float:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.contestants import BASE
-from benchmarks.metrics import METRICS, Metric
-from benchmarks.rounds import Results
+from benchmarks.metrics import METRICS, TIMES, Metric, Results
 
 RUNTIME: Final = "runtime"
-HEADER: Final = ("measurement", "unit", "base", "{} [min–max]", "ratio [min–max]", "goal", "")
+DASH: Final = "–"  # noqa: RUF001 - the sign that is meant
+SPREAD: Final = f"[min{DASH}max]"
+HEADER: Final = ("measurement", "unit", "base", f"{{}} {SPREAD}", f"ratio {SPREAD}", "goal", "")
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ def tables_text(results: Results, contestants: list[str], rounds: int) -> str:
         cells = [[column.format(name) for column in HEADER], *[_cells(row) for row in rows(results, name)]]
         texts.append(_aligned(cells))
     note = (
-        f"Medians of {rounds} rounds; ratios are to the base just before and after each round. "
-        "The base of asyncio's rows is the blocking base."
+        f"Rounds: {rounds}; medians of them. Ratios are to the base just before and after each round; "
+        "asyncio's are to the blocking base."
     )
     return "\n\n".join(["", *texts, note])
 
@@ -94,16 +95,16 @@ def _cells(row: Row) -> list[str]:
     return [
         metric.title,
         metric.unit,
-        _number(statistics.median(row.base)) if row.base else "–",
+        _number(statistics.median(row.base)) if row.base else DASH,
         _spread(row.values),
-        _spread(row.ratios, "×") if row.ratios else "–",
+        _spread(row.ratios, TIMES) if row.ratios else DASH,
         goal,
         met,
     ]
 
 
 def _spread(values: list[float], sign: str = "") -> str:
-    return f"{_number(statistics.median(values))}{sign} [{_number(min(values))}–{_number(max(values))}]"
+    return f"{_number(statistics.median(values))}{sign} [{_number(min(values))}{DASH}{_number(max(values))}]"
 
 
 def _number(value: float) -> str:

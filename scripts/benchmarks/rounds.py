@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Final
 
@@ -17,9 +18,6 @@ from benchmarks.sizes import Sizes
 TIMEOUT_S: Final = 120.0
 MARK: Final = "ATOMR_MP_BENCH_ROUND"
 """Environment variable by which a round's processes are known, whoever their parent is by now."""
-
-Results = dict[tuple[str, str], list[dict[str, float]]]
-"""By contestant and scenario: each round's numbers by the name of their metric; none if the round failed."""
 
 
 class RoundFailedError(Exception):
@@ -30,7 +28,7 @@ def run_round(scenario: str, contestant: str, sizes: Sizes) -> dict[str, float]:
     """Return the numbers of one round.
 
     Raises:
-        RoundFailedError: It failed, or took longer than `TIMEOUT_S`, or left processes behind.
+        RoundFailedError: It failed, or took longer than `TIMEOUT_S`.
     """
     mark = secrets.token_hex(8)
     # Short, because a socket's path must be; and therefore not under $TMPDIR.
@@ -39,35 +37,42 @@ def run_round(scenario: str, contestant: str, sizes: Sizes) -> dict[str, float]:
             *(sys.executable, "-m", "benchmarks.one_round"),
             *(scenario, contestant, directory, json.dumps(dataclasses.asdict(sizes))),
         ]
-        process = subprocess.Popen(
-            command,
-            cwd=Path(__file__).parent.parent,  # where this package is found
-            env={**os.environ, MARK: mark},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for the one that cleans up
-        )
         try:
-            output = _output(process)
+            status, output, errors = _run(command, {**os.environ, MARK: mark})
         finally:
-            left = _kill_marked(mark)
-    if left:
-        raise RoundFailedError(f"left processes behind, killed now: {', '.join(left)}")
-    if process.returncode != 0:
-        raise RoundFailedError(f"ended with status {process.returncode}")
+            while left := _kill_marked(mark):  # again, for a supervisor may have replaced what was killed before it
+                print(f"bench: killed what {contestant} left behind: {', '.join(left)}", file=sys.stderr)
+                time.sleep(0.1)
+    if status != 0:
+        lines = errors.splitlines() or ["it said nothing"]
+        raise RoundFailedError(f"ended with status {status}: {lines[-1]}")
     found: dict[str, float] = json.loads(output)
     return found
 
 
-def _output(process: subprocess.Popen[bytes]) -> bytes:
-    try:
-        return process.communicate(timeout=TIMEOUT_S)[0]
-    except subprocess.TimeoutExpired as error:
-        raise RoundFailedError(f"took longer than {TIMEOUT_S:g} s") from error
-    finally:
-        if process.poll() is None:
+def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str, str]:
+    """Return the status, output and errors of a command."""
+    # Files, because the end of a pipe comes only when all that the command has started are gone.
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen(
+            command,
+            cwd=Path(__file__).parent.parent,  # where this package is found
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=errors,
+            start_new_session=True,  # Ctrl-C is for the one that cleans up
+        )
+        try:
+            status = process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            raise RoundFailedError(f"took longer than {TIMEOUT_S:g} s") from error
+        finally:
             process.kill()
             process.wait()
+        output.seek(0)
+        errors.seek(0)
+        return status, output.read(), errors.read()
 
 
 def _kill_marked(mark: str) -> list[str]:

@@ -19,8 +19,9 @@ HOLD_S: Final = 60.0
 class Runtime(Contestant):
     """A pool of this process."""
 
-    # The package's names are loaded when first asked for, and every application asks for one.
-    statement = "import atomr_mp; atomr_mp.start"
+    name = "runtime"
+    package = "import atomr_mp"
+    used = "import atomr_mp; atomr_mp.start"
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

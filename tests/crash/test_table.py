@@ -71,7 +71,7 @@ def _elsewhere_nothing_was_noticed(running: Running) -> Iterator[None]:
 def test_each_caller_gets_what_is_true_of_its_request(running: Running, where: str, how: str) -> None:
     """The killer and what ran beside it may have been executed, what was queued was not, the idle go on."""
     ledger, pool = running.ledger, running.pool
-    before = pool.devices[0]
+    before = wait_state(pool, DeviceState.READY)
     queue = "Probe.note_on_thread" if where == "on_thread" else "Probe.note"
     tags = [f"{where}-{how}-{n}" for n in range(6)]
     with (
@@ -117,7 +117,7 @@ def test_each_caller_gets_what_is_true_of_its_request(running: Running, where: s
 def test_a_start_that_fails_is_tried_again_and_callers_wait_for_it(running: Running, where: str, how: str) -> None:
     """Only an actor that cannot be imported is not tried again, for that would not help: its callers are told."""
     ledger, pool = running.ledger, running.pool
-    before = pool.devices[0]
+    before = wait_state(pool, DeviceState.READY)
     ledger.trouble(where, how)
     killed = pool.call("Probe.fail", "kill", device=0)
     assert type(killed.exception()) is errors.WorkerLost

@@ -105,6 +105,7 @@ class Words:
         self.stores: list[tuple[int, int]] = []
 
     def cast(self, _format: str) -> Words:
+        """Be the words themselves."""
         return self
 
     def __getitem__(self, at: int) -> int:
@@ -124,6 +125,7 @@ class Racing:
         self.arrive = arrive
 
     def cast(self, _format: str) -> Racing:
+        """Be the words themselves."""
         return self
 
     def __getitem__(self, at: int | slice) -> Any:
@@ -133,6 +135,7 @@ class Racing:
         return self.words[at]
 
     def advance(self, count: int) -> None:
+        """Let so many stores arrive."""
         for _, (at, value) in zip(range(count), self.stores, strict=False):
             self.words[at] = value
 

@@ -247,6 +247,12 @@ def test_every_state_has_a_way_back_to_ready_unless_the_pool_stops(
             assert renewed.after(Event.READY).state is State.READY
 
 
+def test_what_leads_to_the_next_event_at_once_is_a_rows_last_action() -> None:
+    """Whoever carries the actions out may feed the answer from within: the step is complete by then."""
+    for to in lifecycle.TRANSITIONS.values():
+        assert not {Action.ASK_RESTART, Action.ARM_BACKOFF} & set(to.actions[:-1])
+
+
 def test_a_pair_outside_the_table_is_an_error_that_names_it() -> None:
     """What has no meaning is refused, not guessed."""
     outside = {(state, event) for state in State for event in Event} - set(lifecycle.TRANSITIONS)

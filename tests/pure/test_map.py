@@ -155,7 +155,7 @@ class AnyWalk(RuleBasedStateMachine):
         """From here on all goes well: then everything comes out, and the job is over."""
         if not hasattr(self, "job"):
             return
-        for _ in range(10 * self.items + 10):
+        for _ in range(2 * self.items + 2):
             self.take()
             for index in sorted(self.flying):
                 self.flying.remove(index)
@@ -173,7 +173,7 @@ class AnyWalk(RuleBasedStateMachine):
         return index
 
 
-AnyWalk.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+AnyWalk.TestCase.settings = settings(max_examples=200, stateful_step_count=50, deadline=None)
 TestEveryOrderOfEvents = AnyWalk.TestCase
 
 

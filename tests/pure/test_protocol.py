@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 import msgspec
@@ -32,46 +33,47 @@ channels = pytest.mark.parametrize("channel", CHANNELS)
 
 
 def values_of(info: inspect.Type) -> st.SearchStrategy[Any]:
-    """Return a strategy for what the fields of messages are made of."""
-    match info:
-        case inspect.IntType():
-            low = -(2**63) if info.ge is None else info.ge
-            high = min([2**64 - 1, *([info.le] if info.le is not None else []), *_below(info.lt)])
-            return st.integers(low, high) | st.sampled_from([low, high])
-        case inspect.FloatType():
-            return st.floats(allow_nan=False)
-        case inspect.BoolType():
-            return st.booleans()
-        case inspect.NoneType():
-            return st.none()
-        case inspect.StrType():
-            return st.text(min_size=info.min_length or 0, max_size=min(info.max_length or 30, 30))
-        case inspect.BytesType():
-            least = info.min_length or 0
-            return st.binary(min_size=least, max_size=min(info.max_length or 30, least + 30))
-        case inspect.EnumType():
-            return st.sampled_from(info.cls)
-        case _:
-            return _composites_of(info)
-
-
-def _composites_of(info: inspect.Type) -> st.SearchStrategy[Any]:
+    """Return a strategy for what messages are made of."""
+    found: st.SearchStrategy[Any]
     match info:
         case inspect.ListType():
             least = info.min_length or 0
-            return st.lists(values_of(info.item_type), min_size=least, max_size=least + 3)
+            found = st.lists(values_of(info.item_type), min_size=least, max_size=least + 3)
         case inspect.DictType():
-            return st.dictionaries(values_of(info.key_type), values_of(info.value_type), max_size=3)
+            found = st.dictionaries(values_of(info.key_type), values_of(info.value_type), max_size=3)
         case inspect.UnionType():
-            return st.one_of([values_of(type_) for type_ in info.types])
+            found = st.one_of([values_of(type_) for type_ in info.types])
         case inspect.StructType():
-            return st.builds(info.cls, **{field.name: values_of(field.type) for field in info.fields})
+            found = st.builds(info.cls, **{field.name: values_of(field.type) for field in info.fields})
+        case inspect.EnumType():
+            found = st.sampled_from(info.cls)
+        case inspect.IntType():
+            found = _integers_of(info)
+        case inspect.StrType():
+            found = st.text(min_size=info.min_length or 0, max_size=min(info.max_length or 30, 30))
+        case inspect.BytesType():
+            least = info.min_length or 0
+            found = st.binary(min_size=least, max_size=min(info.max_length or 30, least + 30))
         case _:
-            raise NotImplementedError(info)
+            found = SCALARS[type(info)]
+    return found
 
 
-def _below(limit: int | None) -> list[int]:
-    return [] if limit is None else [limit - 1]
+def _integers_of(info: inspect.IntType) -> st.SearchStrategy[int]:
+    low = -(2**63) if info.ge is None else info.ge
+    limits = [2**64 - 1]
+    if info.le is not None:
+        limits.append(info.le)
+    if info.lt is not None:
+        limits.append(info.lt - 1)
+    return st.integers(low, min(limits)) | st.sampled_from([low, min(limits)])
+
+
+SCALARS: Final[dict[type[inspect.Type], st.SearchStrategy[Any]]] = {
+    inspect.BoolType: st.booleans(),
+    inspect.FloatType: st.floats(allow_nan=False),
+    inspect.NoneType: st.none(),
+}
 
 
 MESSAGES: Final = {name: values_of(inspect.type_info(union)) for name, (_, union) in CHANNELS.items()}
@@ -116,12 +118,10 @@ def test_any_bytes_are_a_message_or_a_protocol_error(channel: str, drawn: st.Dat
     received = drawn.draw(
         st.binary() | others | damaged(others) | msgpack_values.map(msgspec.msgpack.encode), label="received"
     )
-    try:
+    with contextlib.suppress(errors.ProtocolError):
         message = codec.decode(received)
-    except errors.ProtocolError as error:
-        assert channel.split(",", maxsplit=1)[0] in error.message
-    else:
-        assert codec.decode(codec.encode(message)) == message or received.count(b"\x7f\xf8")  # a NaN
+        again = codec.encode(message)
+        assert codec.encode(codec.decode(again)) == again, "what was admitted can be sent on"
 
 
 @channels
@@ -141,8 +141,9 @@ def test_any_bytes_are_a_message_or_a_protocol_error(channel: str, drawn: st.Dat
 )
 def test_hostile_bytes_are_a_protocol_error(channel: str, received: bytes) -> None:
     """What announces more than it holds costs nothing, and no depth ends the process."""
-    with pytest.raises(errors.ProtocolError):
-        CHANNELS[channel][0].decode(received)
+    codec, _ = CHANNELS[channel]
+    with pytest.raises(errors.ProtocolError, match=f"the {channel.split(',', maxsplit=1)[0]} channel"):
+        codec.decode(received)
 
 
 @channels
@@ -173,7 +174,7 @@ def test_messages_arrive_whole_however_the_stream_was_cut(messages: list[bytes],
     stream = b"".join(frame(message) for message in messages)
     cuts = sorted(drawn.draw(st.lists(st.integers(0, len(stream)), max_size=30), label="cuts"))
     framing = Framing()
-    received = []
+    received: list[bytes] = []
     for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         received += framing.feed(stream[start:end])
     assert received == messages

@@ -18,7 +18,10 @@ from atomr_mp_workers.lifeline import die_with, guard_forks
 
 
 def main() -> int:
-    """Run the process; return its exit status: 0 drained, 1 its supervisor is gone, 3 it could not go on."""
+    """Run the process; return its exit status: 0 drained, 1 its supervisor is gone, 3 it could not go on.
+
+    Any exception, a fault of ours, ends the process with 4.
+    """
     parser = argparse.ArgumentParser(prog="atomr_mp_workers", description="internal: started by the supervisor")
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--board-fd", type=int, required=True)
@@ -48,7 +51,14 @@ def main() -> int:
 
 if __name__ == "__main__":
     # Not sys.exit: an actor's threads, atexit handlers or a library's finalisers must not delay a worker's end.
-    status = main()
+    try:
+        status = main()
+    except BaseException:
+        # From in here, with all that the traceback holds: the end of the control channel must not come before ours,
+        # or the supervisor would kill us and take that for the cause.
+        logging.getLogger("atomr_mp.worker").exception("leaving after an error of the worker itself")
+        logging.shutdown()
+        os._exit(4)
     logging.shutdown()
     sys.stdout.flush()
     os._exit(status)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
-from atomr_mp.protocol.board import BoardWriter, Counter
+from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp_workers.loading import LoadedMethod
 from atomr_mp_workers.peers import Peer
@@ -34,35 +34,23 @@ class FatalError(Exception):
 class Request:
     """A call that has been received and not answered."""
 
-    __slots__ = (
-        "arguments",
-        "body",
-        "deadline_ns",
-        "dropped",
-        "error",
-        "frames",
-        "id",
-        "method",
-        "payload_bytes",
-        "peer",
-        "result",
-        "slot",
-    )
+    # Most requests never need most of these; what has its default costs nothing to make.
+    dropped = False
+    """Answered before it started (cancelled); the queue that holds it passes it over."""
+    error: errors.AtomrError | None = None
+    result: Any = None
+    arguments: tuple[Any, ...] = ()
+    frames: Sequence[memoryview] = ()
+    slot = OFF_BOARD
 
-    def __init__(self, peer: Peer, call: data.Call, method: LoadedMethod, frames: list[memoryview]) -> None:
-        self.peer: Final = peer
-        self.id: Final = call.id
-        self.method: Final = method
-        self.deadline_ns: Final = call.deadline_ns
+    def __init__(self, peer: Peer, call: data.Call, method: LoadedMethod) -> None:
+        self.peer = peer
+        self.id = call.id
+        self.method = method
+        self.deadline_ns = call.deadline_ns
         self.body = call.body
-        self.frames = frames
-        self.payload_bytes = len(call.body) + sum(map(len, frames)) if frames else len(call.body)
-        self.arguments: tuple[Any, ...] = ()
-        self.slot = -1
-        self.dropped = False
-        """Answered before it started (cancelled); the queue that holds it passes it over."""
-        self.result: Any = None
-        self.error: errors.AtomrError | None = None
+        self.payload_bytes = len(call.body)
+        """What it counts for in its window."""
 
     def call(self) -> None:
         """Run the method, on the thread it belongs to; never raises."""
@@ -102,25 +90,27 @@ class Envelope:
             ProtocolError: The calls and the payload frames do not add up; nothing was taken.
         """
         calls = message.calls
-        if len(frames) != sum(call.frames for call in calls):
+        if len(frames) != sum([call.frames for call in calls]):
             raise errors.ProtocolError(
                 f"a message of {len(calls)} calls with {len(frames)} payload frames, too many or few"
             )
         requests: list[Request] = []
         refusal = None if message.token == self._token else token.refusal(message.token, self._token)
         at = 0
+        queued = peer.queued
+        peer.unanswered += len(calls)
         for call in calls:
-            peer.unanswered += 1
-            own = frames[at : at + call.frames]
-            at += call.frames
             method = self._methods.get(call.method)
-            if refusal is None and method is not None and call.id not in peer.queued:
-                request = Request(peer, call, method, own)
+            if refusal is None and method is not None and call.id not in queued:
+                request = queued[call.id] = Request(peer, call, method)
+                if call.frames:
+                    request.frames = frames[at : at + call.frames]
+                    request.payload_bytes += sum(map(len, request.frames))
                 peer.payload_bytes += request.payload_bytes
-                peer.queued[call.id] = request
                 requests.append(request)
             else:
                 self._reply(peer, call.id, None, refusal or self._unknown(call))
+            at += call.frames
         self._board.count(Counter.RECEIVED, len(requests))
         return requests
 
@@ -148,17 +138,18 @@ class Envelope:
         if now_ns > request.deadline_ns:
             self._drop(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
             return False
+        # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
+        request.slot = self._board.start(session.number, request.id, now_ns, request.deadline_ns)
         try:
             request.arguments = request.method.arguments(request.body, request.frames)
         except errors.InvalidRequest as error:
             error.message = f"{request.method.name}: {error.message}"
-            self._drop(request, error)
+            self._board.end(request.slot, time.monotonic_ns())
+            self._refuse(request, error)
             return False
         del peer.queued[request.id]
-        request.body = b""
-        request.frames = []
+        request.frames = ()
         session.running += 1
-        request.slot = self._board.start(session.number, request.id, now_ns, request.deadline_ns)
         return True
 
     def complete(self, request: Request) -> None:
@@ -172,19 +163,22 @@ class Envelope:
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes
         error = request.error
-        if error is not None and isinstance(error, errors.RequestError):
+        if isinstance(error, errors.RequestError):
             error.maybe_executed = True
         self._reply(peer, request.id, request.result, error)
         if error is not None and error.ends_worker:
             raise FatalError(error)
 
     def _drop(self, request: Request, error: errors.RequestError) -> None:
+        self._board.count(Counter.DISCARDED)
+        self._refuse(request, error)
+
+    def _refuse(self, request: Request, error: errors.RequestError) -> None:
         request.dropped = True
-        request.frames = []
+        request.frames = ()
         peer = request.peer
         del peer.queued[request.id]
         peer.payload_bytes -= request.payload_bytes
-        self._board.count(Counter.DISCARDED)
         self._reply(peer, request.id, None, error)
 
     def _reply(self, peer: Peer, request_id: int, result: object, error: errors.AtomrError | None) -> None:
@@ -198,10 +192,17 @@ class Envelope:
                 body, frames = values.encode(result)
             except errors.InvalidRequest as refused:
                 error = errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
+            except BaseException as raised:  # noqa: BLE001 - of a result with code of its own, run by the encoder
+                error = errors.ActorFailed(
+                    f"encoding the result raised {type(raised).__name__}: {raised}",
+                    exception=f"{type(raised).__module__}.{type(raised).__qualname__}",
+                    traceback_text=traceback.format_exc(),
+                )
         info = None if error is None else ErrorInfo.of(error)
         peer.replies.append(data.Reply(request_id, len(frames), body, info))
-        peer.frames += frames
         peer.reply_bytes += len(body)
+        if frames:
+            peer.frames += frames
 
     def _unknown(self, call: data.Call) -> errors.RequestError:
         if call.method in self._methods:

@@ -11,7 +11,7 @@ import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -37,7 +37,7 @@ class LoadedMethod:
     by_position: values.Decoder[Any]
     by_name: values.Decoder[Any]
 
-    def arguments(self, body: bytes, frames: list[memoryview]) -> tuple[Any, ...]:
+    def arguments(self, body: bytes, frames: Sequence[memoryview]) -> tuple[Any, ...]:
         """Decode a call's arguments; an array is by position, a map by name.
 
         Raises:

@@ -1,0 +1,59 @@
+"""What items are mapped through: numbers squared, refused, noted, and deadly ones."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from atomr_mp_workers import Actor, Context, method
+
+
+class Mapped(Actor):
+    """Takes numbers."""
+
+    _device: int
+
+    def setup(self, context: Context) -> None:
+        """Remember where this is."""
+        self._device = context.device
+
+    @method(idempotent=True)
+    def square(self, number: int) -> int:
+        """Return the square."""
+        return number * number
+
+    @method(idempotent=True)
+    def where(self, item: int) -> list[int]:
+        """Return device and item."""
+        return [self._device, item]
+
+    @method(idempotent=True)
+    def refuse_3(self, item: Any) -> Any:
+        """Return the item, but for 3."""
+        if item == 3:
+            raise ValueError("not this one")
+        return item
+
+    @method(idempotent=True)
+    def die_at_7(self, item: int) -> int:
+        """Return the item, but for 7."""
+        if item == 7:
+            _note(item)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+    @method
+    def note_or_die(self, item: int) -> int:
+        """Note the item and return it; die after 200."""
+        _note(item)
+        if item == 200:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return item
+
+
+def _note(item: int) -> None:
+    """Leave a line that outlives this process."""
+    with Path(os.environ["ATOMR_MP_TEST"], "runs").open("ab", buffering=0) as runs:
+        runs.write(b"%d\n" % item)

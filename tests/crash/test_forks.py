@@ -1,0 +1,72 @@
+"""Processes that fork: applications that hold a pool, and actors."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support import PROBE, Ledger, Watched, wait_generation
+
+
+def test_an_application_may_fork(ledger: Ledger) -> None:
+    """The child gets `PoolLost` for all it tries and harms nothing; the pool ends with the parent, not the child."""
+    with (
+        ledger.gate("gate") as gate,
+        ledger.gate("end") as end,
+        ledger.program("forking", ledger.run_dir(), PROBE, gate.path, end.path) as program,
+    ):
+        *pids, child = (int(pid) for pid in program.hear())
+        gate.wait()
+        with Watched(pids) as pool, Watched([child]) as children:
+            assert program.hear() == ["PoolLost", "PoolLost", "nothing", "nothing"]
+            program.tell()
+            assert program.hear() == ["1", "well"]
+            assert pool.left(0) == pids
+            program.kill()
+            assert pool.left() == []
+            assert children.left(0) == [child]
+            end.open()
+            assert children.left() == []
+
+
+def test_what_an_actor_has_started_ends_with_its_worker(ledger: Ledger) -> None:
+    """Forked, forked by a fork, started, in sessions of their own, abandoned by their parent: none is left."""
+    with ledger.start(max_restarts=1000) as pool:
+        pids = pool.call("Probe.fork_and_start").result()
+        with Watched(pids) as watched:
+            assert watched.left(0.2) == pids
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            assert watched.left() == []
+        wait_generation(pool, 2)
+        assert pool.call("Probe.where").result()[1:] == [0, 2]
+        again = pool.call("Probe.fork_and_start").result()
+        with Watched(again) as watched:
+            pool.restart(0)
+            wait_generation(pool, 3)
+            assert watched.left() == []
+
+
+def test_a_forked_child_of_an_actor_does_not_hold_the_control_channel(ledger: Ledger) -> None:
+    """Its worker's end would otherwise be seen only at the child's."""
+    with ledger.start() as pool:
+        worker = pool.devices[0].pid
+        forked, grandchild, *_ = pool.call("Probe.fork_and_start").result()
+        command = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
+        control = os.readlink(f"/proc/{worker}/fd/{command[command.index('--control-fd') + 1]}")
+        assert control.startswith("socket:")
+        for pid in (forked, grandchild):
+            assert control not in [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_stray_signal_to_a_worker_is_a_death_like_others_or_nothing(ledger: Ledger, signal_number: int) -> None:
+    """Ctrl-C in a terminal is not a worker's to answer; other signals end it, and it is replaced."""
+    with ledger.start() as pool:
+        os.kill(pool.devices[0].pid, signal_number)
+        generation = 1 if signal_number == signal.SIGINT else 2
+        if generation == 2:
+            wait_generation(pool, 2)
+        assert pool.call("Probe.where").result()[1:] == [0, generation]

@@ -1,0 +1,143 @@
+"""SIGKILL for each kind of process: a client, the supervisor, the application that owns the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from tests.support import PROBE, PROMISE_S, Ledger, Watched, settled, wait_generation
+
+
+@pytest.mark.parametrize(
+    ("hold", "note"), [("Probe.hold", "Probe.note"), ("Probe.hold_on_thread", "Probe.note_on_thread")]
+)
+def test_a_killed_client_s_queue_is_discarded(ledger: Ledger, hold: str, note: str) -> None:
+    """What had started finishes, what had not never runs, and everybody else's requests do."""
+    with ledger.start() as pool, ledger.gate("gate") as gate:
+        sessions = pool.status().sessions
+        with ledger.program("client", pool.run_dir, "0", hold, gate.path, note, "20") as client:
+            gate.wait()
+            assert client.hear() == ["sent"]
+            assert pool.status().sessions == sessions + 1
+            others = [pool.call(note, f"other-{n}") for n in range(5)]
+            client.kill()
+            # With the session the workers have been told: they listen to that before they run anything.
+            assert settled(lambda: pool.status().sessions == sessions)
+            gate.open()
+            assert [reply.result() for reply in others] == [f"other-{n}" for n in range(5)]
+        assert pool.call(note, "last").result() == "last"
+        assert ledger.runs() == [*(f"other-{n}" for n in range(5)), "last"]
+        status = pool.status().workers[0]
+        assert (status.running, status.queue_depth) == (0, 0)
+        assert (status.device.generation, pool.devices[0].restarts) == (1, 0)
+
+
+def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
+    """Nothing of them adds up in the supervisor."""
+    with ledger.start() as pool, ledger.gate("gate") as gate:
+        files = f"/proc/{pool.supervisor_pid}/fd"
+        before = len(os.listdir(files))
+        for _ in range(5):
+            with ledger.program(
+                "client", pool.run_dir, "0", "Probe.hold_on_thread", gate.path, "Probe.note_on_thread", "5"
+            ) as client:
+                gate.wait()
+                client.kill()
+            assert settled(lambda: pool.status().sessions == 2)
+            gate.open()
+        assert settled(lambda: len(os.listdir(files)) == before)
+        assert pool.call("Probe.where").result()[2] == 1
+
+
+def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
+    """Not even a worker that is busy in C code; callers get a typed error, and the next start works."""
+    with ledger.gate("busy") as gate, ledger.gate("held") as held_gate:
+        pool = ledger.start(gpus=2)
+        with atomr_mp.connect(run_dir=pool.run_dir) as other:
+            wait_generation(other, 1)
+            pending = [
+                pool.call("Probe.wait_in_c", gate.path, device=0),
+                pool.call("Probe.note", "never", device=0),
+                other.call("Probe.hold_on_thread", held_gate.path, device=1),
+            ]
+            gate.wait()
+            held_gate.wait()
+            with Watched([pool.supervisor_pid, *(device.pid for device in pool.devices)]) as watched:
+                killed = time.monotonic()
+                os.kill(pool.supervisor_pid, signal.SIGKILL)
+                found = [reply.exception() for reply in pending]
+                assert time.monotonic() - killed < PROMISE_S
+                assert [type(error) for error in found] == [errors.PoolLost] * 3
+                assert watched.left(killed + PROMISE_S - time.monotonic()) == []
+            for client in (pool, other):
+                with pytest.raises(errors.PoolLost):
+                    client.call("Probe.where")
+            with pytest.raises(errors.PoolUnreachable):
+                atomr_mp.connect(run_dir=pool.run_dir)
+        pool.close()
+    with ledger.start() as again:
+        assert again.call("Probe.where").result()[1:] == [0, 1]
+    assert ledger.runs() == []
+
+
+def test_an_event_loop_survives_its_pool(ledger: Ledger) -> None:
+    """Awaiting callers get the error, and the loop does not spin on the dead session afterwards."""
+
+    async def use() -> float:
+        waiting = [pool.call("Probe.hold", gate.path) for _ in range(3)]
+        await asyncio.to_thread(gate.wait)
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(error) for error in found] == [errors.PoolLost] * 3
+        with pytest.raises(errors.PoolLost):
+            await pool.call("Probe.where")
+        before = time.process_time()
+        await asyncio.sleep(0.2)
+        return time.process_time() - before
+
+    with ledger.gate("gate") as gate:
+        pool = ledger.start()
+        busy_s = asyncio.run(use())
+        pool.close()
+    assert busy_s < 0.1
+    with ledger.start():
+        """The next start removes what the killed one has left."""
+
+
+@pytest.mark.parametrize("busy", [0, 1])
+def test_a_pool_ends_with_its_killed_application(ledger: Ledger, busy: int) -> None:
+    """Supervisor and workers are gone in two seconds, whatever they were doing."""
+    run_dir = ledger.run_dir()
+    with ledger.gate("busy") as gate, ledger.program("application", run_dir, PROBE, "2", *[gate.path] * busy) as program:
+        pids = [int(pid) for pid in program.hear()]
+        if busy:
+            gate.wait()
+        with Watched(pids) as watched, atomr_mp.connect(run_dir=run_dir) as client:
+            wait_generation(client, 1, 1)
+            pending = client.call("Probe.wait_in_c", gate.path, device=1)
+            gate.wait()
+            program.kill()
+            killed = time.monotonic()
+            error = pending.exception()
+            assert isinstance(error, errors.PoolLost | errors.WorkerLost)
+            assert error.maybe_executed
+            assert watched.left(killed + PROMISE_S - time.monotonic()) == []
+    with ledger.start() as again:
+        assert again.call("Probe.where").result()[1:] == [0, 1]
+
+
+def test_a_pool_stops_when_its_application_ends_without_closing_it(ledger: Ledger) -> None:
+    """An exit that skips everything is no different from a kill."""
+    code = (
+        "import os, sys, atomr_mp\n"
+        "pool = atomr_mp.start(actors=[sys.argv[1]], gpus=1, backend='host', run_dir=sys.argv[2])\n"
+        "os._exit(0)"
+    )
+    subprocess.run([__import__("sys").executable, "-c", code, PROBE, str(ledger.run_dir())], check=True, timeout=30)

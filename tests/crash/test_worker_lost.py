@@ -1,0 +1,206 @@
+"""A worker's death under many requests, too many deaths, and workers that never come to life."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.protocol.session import DeviceState
+from tests.support import (
+    ACTORS,
+    PROMISE_S,
+    Ledger,
+    settled,
+    wait_generation,
+    wait_state,
+)
+
+NEVER_MIND = {"max_restarts": 1000, "backoff_initial_s": 0.0}
+
+
+def test_answers_that_were_sent_before_the_death_stand(ledger: Ledger) -> None:
+    """Whoever has been answered but has not looked yet still finds all results."""
+    with (
+        ledger.start(**NEVER_MIND) as pool,
+        atomr_mp.connect(run_dir=pool.run_dir) as other,
+        atomr_mp.connect(run_dir=pool.run_dir) as third,
+        ledger.gate("gate") as gate,
+    ):
+        clients = [pool, other, third]
+        for client in clients:
+            wait_generation(client, 1)
+        answered = [client.call("Probe.note", f"{n}") for n in range(100) for client in clients]
+        for client in clients:
+            # These are read behind the others, and answered in a later message, so the others' have left.
+            assert client.call("Probe.echo", 1).result() == 1
+            assert client.call("Probe.echo", 2).result() == 2
+        held = pool.call("Probe.hold", gate.path)
+        assert gate.wait() == [pool.devices[0].pid]
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        assert [reply.result() for reply in answered] == [f"{n}" for n in range(100) for _ in clients]
+        assert type(held.exception()) is errors.WorkerLost
+
+
+@pytest.mark.parametrize("how", ["exit", "segv", "kill"])
+def test_each_request_of_each_client_has_exactly_one_outcome(ledger: Ledger, how: str) -> None:
+    """What was answered has run; what ran and was not answered says so; what certainly did not run has not."""
+    with ledger.start(**NEVER_MIND) as pool, ExitStack() as stack:
+        clients = [pool, *(stack.enter_context(atomr_mp.connect(run_dir=pool.run_dir)) for _ in range(3))]
+        for client in clients:
+            wait_generation(client, 1)
+        outcomes: Counter[str] = Counter()
+        replies: dict[str, atomr_mp.Reply] = {}
+        together = threading.Barrier(len(clients))
+        called = threading.Barrier(len(clients))
+
+        def use(number: int, client: atomr_mp.Pool) -> None:
+            together.wait()
+            for n in range(100):
+                if number == 0 and n == 40:
+                    client.call("Probe.fail", how)
+                tag = f"{number}-{n}"
+                reply = replies[tag] = client.call("Probe.note", tag)
+                reply.add_done_callback(lambda _, tag=tag: outcomes.update([tag]))  # type: ignore[misc]
+            called.wait()
+            for n in range(100):
+                replies[f"{number}-{n}"].exception()
+
+        threads = [threading.Thread(target=use, args=each) for each in enumerate(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert settled(lambda: len(outcomes) == len(replies))
+        ran = Counter(ledger.runs())
+        assert set(outcomes.values()) == {1}
+        assert set(ran.values()) == {1}
+        for tag, reply in replies.items():
+            error = reply.exception()
+            if error is None:
+                assert reply.result() == tag
+                assert ran[tag] == 1
+            else:
+                assert type(error) is errors.WorkerLost
+                assert error.maybe_executed or not ran[tag], tag
+        # What the dead worker was sent stays with it; only what waited for the next one goes there.
+        lost = [reply for reply in replies.values() if reply.exception() is not None]
+        assert {reply.generation for reply in lost} <= {1}
+        assert pool.call("Probe.where").result()[2] == 2
+
+
+def test_the_fourth_unplanned_end_opens_the_circuit(ledger: Ledger) -> None:
+    """Then calls are refused at once with the reason, elsewhere all goes on, and an operator closes it again."""
+    with ledger.start(gpus=2, backoff_initial_s=0.01) as pool, ledger.gate("elsewhere") as gate:
+        elsewhere = pool.call("Bystander.hold", gate.path, device=1)
+        gate.wait()
+        before = pool.devices[1]
+        for generation in range(1, 5):
+            wait_generation(pool, generation)
+            assert type(pool.call("Probe.fail", "exit", device=0).exception()) is errors.WorkerLost
+        stopped = wait_state(pool, DeviceState.STOPPED)
+        assert (stopped.generation, stopped.restarts) == (4, 4)
+        assert "4 unplanned ends within 60 s" in stopped.reason
+        assert "exited with status 7" in stopped.reason
+        started = time.monotonic()
+        with pytest.raises(errors.DeviceUnavailable, match="4 unplanned ends") as caught:
+            pool.call("Probe.where", device=0)
+        assert time.monotonic() - started < 0.5
+        assert (caught.value.device, caught.value.maybe_executed) == (0, False)
+        assert {pool.call("Probe.where").result()[1] for _ in range(10)} == {1}
+        pool.restart(0)
+        wait_generation(pool, 5)
+        assert pool.call("Probe.where", device=0).result()[1:] == [0, 5]
+        # The history is forgotten: three more are allowed.
+        assert type(pool.call("Probe.fail", "exit", device=0).exception()) is errors.WorkerLost
+        assert pool.call("Probe.where", device=0).result()[1:] == [0, 6]
+        gate.open()
+        assert elsewhere.result() == before.pid
+        assert pool.devices[1] == before
+
+
+def test_requests_that_wait_for_a_restart_fail_when_there_is_none(ledger: Ledger) -> None:
+    """They were never sent, and are told why; so is a client that connects afterwards."""
+    with ledger.start(max_restarts=2, backoff_initial_s=0.01) as pool:
+        ledger.trouble("setup", "segv", always=True)
+        assert type(pool.call("Probe.fail", "kill").exception()) is errors.WorkerLost
+        held = [pool.call("Probe.note", "held") for _ in range(5)]
+        for reply in held:
+            with pytest.raises(errors.DeviceUnavailable, match="3 unplanned ends") as caught:
+                reply.result()
+            assert not caught.value.maybe_executed
+        with atomr_mp.connect(run_dir=pool.run_dir) as other, pytest.raises(errors.DeviceUnavailable):
+            other.call("Probe.note", "held")
+        ledger.no_trouble()
+        pool.restart(0)
+        wait_generation(pool, 4)
+        assert pool.call("Probe.note", "after").result() == "after"
+        assert ledger.runs() == ["after"]
+
+
+@pytest.mark.parametrize(
+    ("where", "how", "error", "words"),
+    [
+        ("import", "exception", errors.ActorLoadFailed, "OnPurposeError: on purpose"),
+        ("import", "exit", errors.SetupFailed, "exited with status 7"),
+        ("import", "segv", errors.SetupFailed, "killed by SIGSEGV"),
+        ("import", "hang", errors.SetupFailed, "start_timeout_s"),
+        ("setup", "exception", errors.SetupFailed, "OnPurposeError: on purpose"),
+        ("setup", "exit", errors.SetupFailed, "exited with status 7"),
+        ("setup", "kill", errors.SetupFailed, "killed by SIGKILL"),
+        ("setup", "hang", errors.SetupFailed, "start_timeout_s"),
+    ],
+)
+def test_a_pool_that_cannot_start_says_why_and_leaves_nothing(
+    ledger: Ledger, where: str, how: str, error: type[errors.AtomrError], words: str
+) -> None:
+    """The class of the error says whether it is the actor's code, and its text where the log is."""
+    ledger.trouble(where, how, always=True)
+    with pytest.raises(error, match=words) as caught:
+        ledger.start(gpus=2, max_restarts=1, backoff_initial_s=0.0, start_timeout_s=1.0 if how == "hang" else 60.0)
+    assert type(caught.value) is error
+    log = ledger.run_dir() / "device-0.log"
+    assert str(ledger.run_dir() / "device-") in str(caught.value)
+    assert "generation 1" in log.read_text()
+    if (where, how) == ("setup", "exception"):
+        assert 'die("exception")' in caught.value.traceback_text or "on purpose" in caught.value.traceback_text
+
+
+@pytest.mark.parametrize(
+    ("actor", "error", "words"),
+    [
+        ("nonexistent.module:Actor", errors.ActorLoadFailed, "nonexistent"),
+        (f"{ACTORS}/probe.py:Missing", errors.ActorLoadFailed, "Probe"),
+        (f"{ACTORS}/probe.py:Bomb", errors.ActorLoadFailed, "not a subclass"),
+        ("/nonexistent/file.py:Actor", errors.ConfigurationError, "does not exist"),
+    ],
+)
+def test_an_actor_that_is_not_there_is_a_typed_error(
+    ledger: Ledger, actor: str, error: type[errors.AtomrError], words: str
+) -> None:
+    """It is not tried again: that would not help."""
+    with pytest.raises(error, match=words):
+        ledger.start(actor)
+    log = ledger.run_dir() / "device-0.log"
+    assert not log.exists() or "generation 2" not in log.read_text()
+
+
+def test_the_death_of_an_idle_worker_costs_nobody_anything(ledger: Ledger) -> None:
+    """The next call waits for the next incarnation, and gets its answer."""
+    with ledger.start(**NEVER_MIND) as pool:
+        for generation in range(1, 4):
+            answer = pool.call("Probe.where").result()
+            assert answer == [answer[0], 0, generation]
+            with_it = os.pidfd_open(answer[0])
+            os.kill(answer[0], signal.SIGKILL)
+            os.close(with_it)
+            wait_until_noticed = time.monotonic()
+            wait_generation(pool, generation + 1)
+            assert time.monotonic() - wait_until_noticed < PROMISE_S
