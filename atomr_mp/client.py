@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import os
 import sys
@@ -11,15 +10,21 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from atomr_mp import errors
-from atomr_mp.lane import BlockingLane, Lane, LoopLane
-from atomr_mp.protocol import session, values
+from atomr_mp.blocking_lane import BlockingLane
+from atomr_mp.lane import FORKED, Lane
+from atomr_mp.protocol import session
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.reply import Reply
 from atomr_mp.transport import data as transport
 from atomr_mp.transport.session import SessionConnection
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from atomr_mp.loop_lane import LoopLane
 
 HELLO_TIMEOUT_S: Final = 30.0
 """How long a supervisor may take to answer a hello: its own start is in it."""
@@ -64,23 +69,20 @@ class Client:
         """Called with every lifecycle event, on whichever thread reads it; must be short."""
         self.lost: errors.PoolLost | None = None
         self._learn(welcome.actors)
-        self._read_ns = 0
-        """When the session was last read, CLOCK_MONOTONIC."""
+        self.session_polled_ns = 0
+        """When the session was last seen to have been read, CLOCK_MONOTONIC; never too late."""
         self._session_lock = threading.RLock()
         self._changed = threading.Condition(self._session_lock)
         self._ids = itertools.count(1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
-        self._forked = False
+        self.forked = False
+        """This process was forked from the client's: nothing can be done with it here."""
         self._blocking = BlockingLane(self, 0, self.devices)
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLane] = weakref.WeakKeyDictionary()
         for device in self.devices:
             self._blocking.take(session.DeviceChanged(device))
         _guard_forks(self)
-
-    def next_id(self) -> int:
-        """Return a request id, unique in this session."""
-        return next(self._ids)
 
     def submit(self, method: str, arguments: object, *, device: int | None, deadline_s: float) -> Reply:
         """Send a request; see `pool.Pool` for what the arguments mean.
@@ -91,30 +93,26 @@ class Client:
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more, or this client was closed.
         """
-        if self._forked:
-            raise errors.PoolLost("this process was forked from the client's; connect again in the child")
-        loop = asyncio._get_running_loop()  # noqa: SLF001 - exported; the public one raises, 10 times slower
+        if self.forked:
+            raise errors.PoolLost(FORKED)
+        loop = running_loop()
         lane = self._blocking if loop is None else self._loop_lane(loop)
         now_ns = time.monotonic_ns()
-        if now_ns - self._read_ns > READ_EVERY_NS:
+        if now_ns - self.session_polled_ns > READ_EVERY_NS:
             self.read_session()
-        return lane.submit(device, method, values.encode(arguments), now_ns + int(deadline_s * 1e9))
+        return lane.submit(next(self._ids), device, method, arguments, now_ns + int(deadline_s * 1e9))
 
     def read_session(self) -> None:
         """Take in what the supervisor has said, without waiting."""
         with self._session_lock:
             if self.lost is not None:
                 return
-            self._read_ns = time.monotonic_ns()
+            self.session_polled_ns = time.monotonic_ns()
             try:
                 for message in self._connection.receive_waiting():
                     self._hear(message)
             except (errors.PoolLost, errors.ProtocolError) as error:
                 self._lose(errors.PoolLost(error.message))
-
-    def note_session_polled(self) -> None:
-        """Note that the session's descriptor was polled just now; what it had to say has been or will be read."""
-        self._read_ns = time.monotonic_ns()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Take in lifecycle events until `condition()` holds; False if it does not within `timeout_s`.
@@ -142,7 +140,7 @@ class Client:
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
         with self._session_lock:
-            if self._closed or self._forked:
+            if self._closed or self.forked:
                 return
             self._closed = True
             self._lose(errors.PoolLost("this client was closed"))
@@ -154,11 +152,15 @@ class Client:
         self.zmq_context.destroy(linger=0)
 
     def _loop_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
+        from atomr_mp.loop_lane import LoopLane
+
         lane = self._loops.get(loop)
         if lane is None:
             with self._session_lock:
-                for old in [lane for lane in self._loops.values() if lane.is_closed]:
-                    old.close()
+                for old_loop, old in list(self._loops.items()):
+                    if old.is_closed:
+                        old.close()
+                        del self._loops[old_loop]
                 lane = self._loops[loop] = LoopLane(self, next(self._lane_numbers), self.devices, loop)
                 for device in self.devices:
                     lane.take(session.DeviceChanged(device))
@@ -194,8 +196,12 @@ class Client:
     def forget_in_child(self) -> None:
         """Let go, in a forked child: one that kept the session's descriptor would keep the session alive."""
         if not self._closed:
-            self._forked = True
-            os.close(self.session_descriptor)
+            self.forked = True
+            self._session_lock = threading.RLock()  # a thread of the parent may hold the other
+            self.lost = errors.PoolLost(FORKED)
+            for lane in (self._blocking, *self._loops.values()):
+                lane.forget_in_child()
+            self._connection.close()
 
 
 def greet(connection: SessionConnection, name: str, *, observer: bool) -> session.Welcome:
@@ -286,6 +292,13 @@ class Observer:
                 return message
             if isinstance(message, session.Goodbye):
                 raise message.error.error()
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that runs in this thread; asyncio is not imported for it."""
+    running = sys.modules.get("asyncio")
+    # Exported for event loops' authors; the public function raises where there is none, at ten times the cost.
+    return None if running is None else running._get_running_loop()  # noqa: SLF001 - see above
 
 
 def default_name() -> str:

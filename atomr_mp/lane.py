@@ -1,4 +1,4 @@
-"""A client's connections and the requests on them: `BlockingLane` for threads, `LoopLane` for an asyncio loop.
+"""A client's connections and the requests on them: what `blocking_lane` and `loop_lane` share.
 
 A ZeroMQ socket cannot be shared by threads that block in it, and a hand-over to a thread of its own costs more than a
 call. So every asyncio loop has its own connections, driven by the loop, and all other threads share one set, on which
@@ -7,10 +7,7 @@ the first thread that waits receives for all.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import os
-import select
+import logging
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -26,6 +23,8 @@ from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:
+    import asyncio
+
     from atomr_mp.client import Client
 
 DRAIN_MS: Final = 5
@@ -34,7 +33,11 @@ DRAIN_MS: Final = 5
 MESSAGE_CALLS: Final = 16
 """Most calls put into one message; more would make the worker wait for the first."""
 
+FORKED: Final = "this process was forked from the client's; connect again in the child"
+
 Callback = Callable[[Reply], object]
+
+_LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Link:
@@ -73,30 +76,32 @@ class Lane(ABC):
         self._number = number
         self._lock = threading.Lock()
         self._links = [Link(info, Flight(client.login.window, info.index)) for info in devices]
-        self._called_back: list[Reply] = []
+        self._called_back: deque[Reply] = deque()
         """Finished replies whose callbacks are to be run once the lock is free."""
         self._lost: errors.PoolLost | None = None
+        self._leading: Reply | None = None
+        """What the thread waits for that receives for all, while it polls."""
 
     # --- what replies and the client call --------------------------------------------------------------------------
 
-    def submit(
-        self, device: int | None, method: str, arguments: tuple[bytes, list[values.Buffer]], deadline_ns: int
-    ) -> Reply:
+    def submit(self, request_id: int, device: int | None, method: str, arguments: object, deadline_ns: int) -> Reply:
         """Send a request, or hold it while its device comes back.
 
         Args:
+            request_id: Unique in the session.
             device: Where to; None for the one with the fewest unanswered requests of this lane.
             method: "Actor.method".
-            arguments: Encoded.
+            arguments: A sequence by position, or a mapping by name.
             deadline_ns: CLOCK_MONOTONIC.
 
         Raises:
+            InvalidRequest: The arguments cannot be sent.
             Overloaded: The window is full.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more.
         """
-        body, payload = arguments
-        reply = Reply(self, self._client.next_id(), method, deadline_ns, body)
+        body, payload = values.encode(arguments)
+        reply = Reply(self, request_id, method, deadline_ns, body)
         payload_bytes = len(body)
         if payload:
             reply._payload = payload
@@ -105,30 +110,25 @@ class Lane(ABC):
             if self._lost is not None:
                 raise _copy(self._lost)
             link = self._place() if device is None else self._links[device]
-            if link.info.state in _CLOSED:
+            if not link.sending and link.info.state in _CLOSED:
                 raise _unavailable(link.info)
-            link.flight.add(reply.id, reply, payload_bytes)
+            flight = link.flight
+            flight.add(request_id, reply, payload_bytes)
             reply._link = link
-            if link.sending:
-                self._post(link, reply)
-            else:
+            if not link.sending:
                 link.held.append(reply)
+            elif len(flight) == 1:
+                self._send(link, [reply])  # the worker has nothing of ours
+            else:
+                link.outbox.append(reply)
+                self._queued(link)
         return reply
 
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start."""
         with self._lock:
-            link = reply._link
-            if reply.done or link is None:
-                return
-            unsent = link.held if reply in link.held else link.outbox if reply in link.outbox else None
-            if unsent is not None:
-                unsent.remove(reply)
-                link.flight.take(reply.id)
+            if not reply.done and self._withdraw(reply):
                 self._end(reply, errors.Cancelled("cancelled before it was sent"))
-            elif link.connection is not None:
-                cancel = data.FROM_CLIENT.encode(data.Cancel(link.token, [reply.id]))
-                link.unread = link.connection.send(cancel, [])
         self._call_back()
 
     def add_callback(self, reply: Reply, callback: Callback) -> bool:
@@ -153,6 +153,16 @@ class Lane(ABC):
     def belongs_to(self, _loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the lane is driven by this event loop."""
         return False
+
+    def forget_in_child(self) -> None:
+        """End all replies, in a forked child: no socket is touched, and no lock that the parent's threads may hold."""
+        self._lock = threading.Lock()
+        self._lost = errors.PoolLost(FORKED)
+        for link in self._links:
+            link.sending = False
+            for _, reply in link.flight.items():  # noqa: PERF102 - no dict
+                reply._error = errors.PoolLost(FORKED, maybe_executed=reply._sent_generation != 0)
+                reply.done = True
 
     # --- what the supervisor says ----------------------------------------------------------------------------------
 
@@ -250,19 +260,21 @@ class Lane(ABC):
         """See that a reply with a callback is received though nobody waits for it. Without the lock."""
 
     @abstractmethod
-    def _post(self, link: Link, reply: Reply) -> None:
-        """Send a request, now or soon."""
+    def _queued(self, link: Link) -> None:
+        """Send a link's outbox, now or soon: what is called meanwhile travels together."""
 
     @abstractmethod
     def _arrived(self, link: Link) -> None:
         """Replies have arrived while something was sent."""
 
     def _place(self) -> Link:
-        best, least = None, 0
-        for link in self._links:
-            if link.sending and (best is None or len(link.flight) < least):
-                best, least = link, len(link.flight)
-        if best is not None:
+        links = self._links
+        best = links[0]
+        if len(links) > 1:
+            for link in links:
+                if link.sending and (not best.sending or len(link.flight) < len(best.flight)):
+                    best = link
+        if best.sending:
             return best
         waiting = [link for link in self._links if link.info.state not in _CLOSED]
         if not waiting:
@@ -295,7 +307,7 @@ class Lane(ABC):
             calls.append(data.Call(reply.id, reply.method, reply.deadline_ns, len(payload), reply._body))
             reply._sent_ns = now_ns
             reply._sent_generation = generation
-        link.unread = connection.send(data.FROM_CLIENT.encode(data.Calls(link.token, calls)), frames)
+        link.unread = connection.send(_encode_calls(data.Calls(link.token, calls)), frames)
         if link.unread:
             self._arrived(link)
 
@@ -304,6 +316,7 @@ class Lane(ABC):
         connection = link.connection
         if connection is None:
             return
+        take = link.flight.take
         while until is None or not until.done:
             message = connection.receive()
             if message is None:
@@ -312,7 +325,7 @@ class Lane(ABC):
             header, frames = message
             at = 0
             for answer in data.FROM_WORKER.decode(header).replies:
-                reply = link.flight.take(answer.id)
+                reply = take(answer.id)
                 if reply is not None and not reply.done:
                     reply._body = answer.body
                     if answer.frames:
@@ -325,35 +338,62 @@ class Lane(ABC):
         """Give a reply its outcome, unless it has one: its deadline may have passed before."""
         if reply.done:
             return
-        reply._error = error
-        reply._payload = ()
+        if error is not None:
+            reply._error = error
+        if reply._payload:
+            reply._payload = ()
         reply.done = True
-        self._finished(reply)
+        if reply._waiters or self._leading is reply:
+            self._finished(reply)
         if reply._callbacks is not None:
             self._called_back.append(reply)
 
     def _expire(self, reply: Reply) -> None:
         """End a reply whose deadline has passed; its credit comes back with its late answer."""
-        self.cancel(reply)
         with self._lock:
-            sent = reply._sent_generation != 0
-            self._end(
-                reply,
-                errors.DeadlineExceeded(
-                    f"no answer to {reply.method} within its deadline; "
-                    + ("it may be running still" if sent else "it was never sent"),
-                    maybe_executed=sent,
-                ),
-            )
+            if reply._link is not None:
+                self._receive(reply._link)  # its answer may have come in time, and nobody has looked
+            if not reply.done:
+                sent = not self._withdraw(reply)
+                self._end(
+                    reply,
+                    errors.DeadlineExceeded(
+                        f"no answer to {reply.method} within its deadline; "
+                        + ("it may be running still" if sent else "it was never sent"),
+                        maybe_executed=sent,
+                    ),
+                )
         self._call_back()
+
+    def _withdraw(self, reply: Reply) -> bool:
+        """See that a request does not start; return True if it was not even sent, else the worker is asked."""
+        link = reply._link
+        assert link is not None
+        unsent = link.held if reply in link.held else link.outbox if reply in link.outbox else None
+        if unsent is not None:
+            unsent.remove(reply)
+            link.flight.take(reply.id)
+            return True
+        if link.connection is not None:
+            cancel = data.FROM_CLIENT.encode(data.Cancel(link.token, [reply.id]))
+            link.unread = link.connection.send(cancel, [])
+            if link.unread:
+                self._arrived(link)
+        return False
 
     def _call_back(self) -> None:
         """Run the callbacks of finished replies, without the lock."""
         while self._called_back:
-            reply = self._called_back.pop()
+            try:
+                reply = self._called_back.popleft()
+            except IndexError:  # another thread has taken it
+                return
             callbacks, reply._callbacks = reply._callbacks or (), None
             for callback in callbacks:
-                callback(reply)
+                try:
+                    callback(reply)
+                except Exception:  # noqa: BLE001 - whoever receives just now is not to blame, nor other callbacks
+                    _LOG.exception("a callback of %r failed", reply)
 
     def _disconnect(self, link: Link) -> None:
         if link.connection is not None:
@@ -363,311 +403,7 @@ class Lane(ABC):
         link.unread = False
 
 
-class BlockingLane(Lane):
-    """The lane of all threads that have no event loop: the first one that waits receives for all."""
-
-    def __init__(self, client: Client, number: int, devices: Iterable[DeviceInfo]) -> None:
-        super().__init__(client, number, devices)
-        self._leader = threading.Lock()
-        self._leading: Reply | None = None
-        """What the leader waits for while it polls."""
-        self._followers: dict[threading.Lock, Reply] = {}
-        """What wakes the threads that wait and do not lead, the longest-waiting first."""
-        self._watched: set[Reply] = set()
-        """Replies with callbacks, for the background thread."""
-        self._watch_more = threading.Condition()
-        self._watcher: threading.Thread | None = None
-        self._flush_wanted = threading.Lock()
-        """Held while no outbox waits for the flusher."""
-        self._flush_wanted.acquire()
-        self._flusher: threading.Thread | None = None
-        self._by_descriptor: dict[int, Link] = {}
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._epoll = select.epoll()
-        self._epoll.register(self._wake, select.EPOLLIN)
-        self._epoll.register(client.session_descriptor, select.EPOLLIN)
-
-    def wait(self, reply: Reply, timeout_s: float | None) -> None:
-        """Receive until the reply is there, or let another thread do it."""
-        until_ns = reply.deadline_ns
-        if timeout_s is not None:
-            until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))
-        while not reply.done:
-            left_s = (until_ns - time.monotonic_ns()) / 1e9
-            if left_s <= 0:
-                self._hand_over()  # we may have been woken to lead
-                if until_ns < reply.deadline_ns:
-                    raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
-                self._expire(reply)
-            elif self._leader.acquire(blocking=False):
-                try:
-                    self._receive_for(reply, left_s)
-                finally:
-                    self._leader.release()
-                    self._hand_over()
-            else:
-                self._follow(reply, left_s)
-
-    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
-        """Take a lifecycle event, at once."""
-        self._apply(message)
-
-    def close(self) -> None:
-        """Give the descriptors back; nobody waits any more."""
-        with self._watch_more:
-            watcher, self._watcher = self._watcher, None
-            self._watched.clear()
-            self._watch_more.notify()
-        with self._lock:
-            flusher, self._flusher = self._flusher, None
-            self._want_flush()
-        if flusher is not None:
-            flusher.join()
-        if watcher is not None and watcher is not threading.current_thread():
-            os.eventfd_write(self._wake, 1)
-            watcher.join()
-        with self._leader:
-            self._epoll.close()
-            os.close(self._wake)
-
-    def _receive_for(self, reply: Reply, timeout_s: float) -> None:
-        """Receive, as the leader, until something has happened; return then."""
-        for link in self._links:
-            if link.outbox or link.unread:
-                with self._lock:
-                    if link.outbox:
-                        self._flush(link)
-                    self._receive(link, reply)
-        self._call_back()
-        if reply.done:
-            return
-        self._leading = reply
-        ready = self._epoll.poll(timeout_s)
-        self._leading = None
-        self._client.note_session_polled()
-        for descriptor, _ in ready:
-            link_ = self._by_descriptor.get(descriptor)
-            if link_ is not None:
-                with self._lock:
-                    self._receive(link_, reply)
-            elif descriptor == self._wake:
-                os.eventfd_read(self._wake)
-            else:
-                self._client.read_session()
-        self._call_back()
-
-    def _follow(self, reply: Reply, timeout_s: float) -> None:
-        """Wait until the leader has received the reply, or has left the lead to us."""
-        woken = threading.Lock()
-        woken.acquire()
-        with self._lock:
-            for link in self._links:
-                if link.outbox:
-                    self._flush(link)
-            if reply.done:
-                return
-            self._followers[woken] = reply
-            reply._waiters = (*reply._waiters, woken)
-        # The leader may have gone before it could see us.
-        if self._leader.acquire(blocking=False):
-            self._leader.release()
-        else:
-            woken.acquire(timeout=timeout_s)
-        with self._lock:
-            self._followers.pop(woken, None)
-
-    def _hand_over(self) -> None:
-        """Wake the thread that has waited longest; it becomes the leader."""
-        if self._followers:
-            with self._lock:
-                woken = next(iter(self._followers), None)
-                if woken is not None:
-                    del self._followers[woken]
-                    woken.release()
-
-    def _finished(self, reply: Reply) -> None:
-        for woken in reply._waiters:
-            if self._followers.pop(woken, None) is not None:
-                woken.release()
-        if self._leading is reply:
-            os.eventfd_write(self._wake, 1)
-
-    def _post(self, link: Link, reply: Reply) -> None:
-        """Send at once if the worker has nothing of ours; else let what is called meanwhile travel together.
-
-        The outbox is sent when it is full, when a thread waits for any reply, and at the latest by the flusher, which
-        runs as soon as the calling thread lets go of the interpreter (within its switch interval, 5 ms).
-        """
-        if len(link.flight) == 1:
-            self._send(link, [reply])
-            return
-        link.outbox.append(reply)
-        if len(link.outbox) >= MESSAGE_CALLS:
-            self._flush(link)
-        elif len(link.outbox) == 1:
-            if self._flusher is None:
-                self._flusher = threading.Thread(target=self._flush_all, name="atomr-mp flusher", daemon=True)
-                self._flusher.start()
-            self._want_flush()
-
-    def _want_flush(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is wanted already
-            self._flush_wanted.release()
-
-    def _flush_all(self) -> None:
-        """Send outboxes for which nobody waits; the flusher's thread."""
-        while True:
-            self._flush_wanted.acquire()
-            with self._lock:
-                if self._flusher is not threading.current_thread():
-                    return
-                for link in self._links:
-                    if link.outbox:
-                        self._flush(link)
-
-    def _arrived(self, _link: Link) -> None:
-        if self._leading is not None:
-            os.eventfd_write(self._wake, 1)
-
-    def _connected(self, link: Link, connection: DataConnection) -> None:
-        self._by_descriptor[connection.fileno()] = link
-        self._epoll.register(connection.fileno(), select.EPOLLIN)
-
-    def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
-        del self._by_descriptor[connection.fileno()]
-        self._epoll.unregister(connection.fileno())
-
-    # --- callbacks with nobody waiting -----------------------------------------------------------------------------
-
-    def _watch(self, reply: Reply) -> None:
-        with self._watch_more:
-            self._watched.add(reply)
-            if self._watcher is None:
-                self._watcher = threading.Thread(target=self._watch_all, name="atomr-mp replies", daemon=True)
-                self._watcher.start()
-            self._watch_more.notify()
-
-    def _watch_all(self) -> None:
-        while True:
-            with self._watch_more:
-                self._watched = {reply for reply in self._watched if not reply.done}
-                while not self._watched:
-                    if self._watcher is not threading.current_thread():
-                        return
-                    self._watch_more.wait()
-                first = min(self._watched, key=lambda reply: reply.deadline_ns)
-            self.wait(first, None)
-
-
-class LoopLane(Lane):
-    """The lane of one asyncio event loop; all of it but `take` and `wait` runs in that loop."""
-
-    def __init__(
-        self, client: Client, number: int, devices: Iterable[DeviceInfo], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        super().__init__(client, number, devices)
-        self._loop = loop
-        self._flushing = False
-        """The outboxes will be sent at the end of this turn of the loop."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._timer_ns = 0
-        self._watched: set[Reply] = set()
-        loop.add_reader(client.session_descriptor, client.read_session)
-
-    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether this is the lane's loop."""
-        return loop is self._loop
-
-    def wait(self, reply: Reply, timeout_s: float | None) -> None:
-        """Wait in a thread for what the loop receives."""
-        if self._loop.is_closed():
-            raise RuntimeError("the event loop to which this reply belongs is closed")
-        if asyncio._get_running_loop() is self._loop:
-            raise RuntimeError("result() would block the event loop to which this reply belongs; await the reply")
-        done = threading.Event()
-        self._loop.call_soon_threadsafe(lambda: None if self.add_callback(reply, lambda _: done.set()) else done.set())
-        if not done.wait(timeout_s):
-            raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
-
-    def cancel(self, reply: Reply) -> None:
-        """Ask that a request does not start; from any thread."""
-        if asyncio._get_running_loop() is self._loop:
-            super().cancel(reply)
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.cancel, reply)
-
-    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
-        """Take a lifecycle event, in the loop."""
-        if asyncio._get_running_loop() is self._loop:
-            self._apply(message)
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._apply, message)
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the loop has been closed, and the lane with it."""
-        return self._loop.is_closed()
-
-    def close(self) -> None:
-        """Stop watching; in the loop's thread, or after the loop was closed."""
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._client.session_descriptor)
-            if self._timer is not None:
-                self._timer.cancel()
-        for link in self._links:
-            self._disconnect(link)
-
-    def _post(self, link: Link, reply: Reply) -> None:
-        """Let all that is called in this turn of the loop travel together."""
-        link.outbox.append(reply)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush_all)
-
-    def _flush_all(self) -> None:
-        self._flushing = False
-        with self._lock:
-            for link in self._links:
-                if link.outbox:
-                    self._flush(link)
-
-    def _on_readable(self, link: Link) -> None:
-        with self._lock:
-            self._receive(link)
-        self._call_back()
-
-    def _arrived(self, link: Link) -> None:
-        self._loop.call_soon(self._on_readable, link)
-
-    def _connected(self, link: Link, connection: DataConnection) -> None:
-        self._loop.add_reader(connection.fileno(), self._on_readable, link)
-
-    def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
-        if not self._loop.is_closed():
-            self._loop.remove_reader(connection.fileno())
-
-    def _finished(self, reply: Reply) -> None:
-        self._watched.discard(reply)
-
-    def _watch(self, reply: Reply) -> None:
-        self._watched.add(reply)
-        if self._timer is None or reply.deadline_ns < self._timer_ns:
-            self._set_timer(reply.deadline_ns)
-
-    def _set_timer(self, deadline_ns: int) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_ns = deadline_ns
-        self._timer = self._loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), self._expire_watched)
-
-    def _expire_watched(self) -> None:
-        self._timer = None
-        now_ns = time.monotonic_ns()
-        for reply in [reply for reply in self._watched if reply.deadline_ns <= now_ns]:
-            self._expire(reply)
-        if self._watched:
-            self._set_timer(min(reply.deadline_ns for reply in self._watched))
-
+_encode_calls: Final = data.FROM_CLIENT.encode
 
 _CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING})
 

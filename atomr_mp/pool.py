@@ -272,7 +272,9 @@ class Pool:
             raise TimeoutError(f"not all devices were ready within {timeout_s:g} s: device {', '.join(late)}")
         for device in client.devices:
             if device.state is DeviceState.STOPPED:
-                error = device.error.error() if device.error else errors.SetupFailed(device.reason)
+                error = device.error.error() if device.error else errors.SetupFailed("")
+                if not isinstance(error, errors.ActorLoadFailed | errors.SetupFailed | errors.ConfigurationError):
+                    error = errors.SetupFailed("")  # it ended without a word
                 log = self.run_dir / f"device-{device.index}.log"
                 error.message = f"device {device.index} did not start: {device.reason} (its log: {log})"
                 raise error
@@ -295,10 +297,12 @@ class Pool:
         self._client.listeners.append(listener)
 
     def close(self) -> None:
-        """End the session. May be called twice.
+        """End the session. May be called twice; does nothing in a forked child.
 
         If this application started the pool, stop it in good order and wait for its end.
         """
+        if self._client.forked:
+            return  # the pool is our parent's
         process, self._process = self._process, None
         if process is not None and self._client.lost is None:
             # Our own session stays open until then: its end would be taken for this application's death.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,8 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 
 if TYPE_CHECKING:
+    import asyncio
+
     from atomr_mp.lane import Lane, Link
 
 
@@ -106,6 +107,8 @@ class Reply:
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done:
+            import asyncio  # whoever awaits has it
+
             loop = asyncio.get_running_loop()
             answered = loop.create_future()
             self.add_done_callback(

@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import hypothesis
 import pytest
 
 from tests.support import Ledger
 
 # The driver's own device file. Asking it this way loads no CUDA library into the process that runs the tests.
 GPU_DRIVER: Final = Path("/dev/nvidiactl")
+# A busy machine is no failure: what must not take long has a timeout of its own.
+hypothesis.settings.register_profile("atomr-mp", deadline=None)
+hypothesis.settings.load_profile("atomr-mp")
+
 SKIPPED: Final = pytest.StashKey[int]()
 
 

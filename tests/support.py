@@ -262,16 +262,16 @@ def _environment(pid: int) -> list[bytes]:
 
 def _descriptors() -> dict[int, str]:
     found = {}
-    for name in os.listdir("/proc/self/fd"):
+    for path in Path("/proc/self/fd").iterdir():
         try:
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+            found[int(path.name)] = str(path.readlink())
         except FileNotFoundError:  # the one by which the directory was read
             continue
     return found
 
 
 def _threads() -> int:
-    return len(os.listdir("/proc/self/task"))
+    return len(list(Path("/proc/self/task").iterdir()))
 
 
 def _not_logs(run_dir: Path) -> list[str]:

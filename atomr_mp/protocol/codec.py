@@ -7,6 +7,7 @@ bytes until their own decoder takes them, see `values`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
@@ -21,6 +22,9 @@ MAX_FRAME_BYTES: Final = 16 * 2**20
 
 MAX_SESSION_MESSAGE_BYTES: Final = 2**20
 """Largest message on a session or control channel."""
+
+MAX_TEXT_CHARS: Final = 60000
+"""Longest text that an error is sent with; `Text` admits a little more."""
 
 U16 = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -45,10 +49,12 @@ class ErrorInfo(Message, frozen=True):
     fields: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], Fact], msgspec.Meta(max_length=32)]
 
     @classmethod
-    def of(cls, error: errors.AtomrError) -> ErrorInfo:
-        """Return the wire form of an error; overlong texts lose their beginning."""
+    def of(cls, error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
+        """Return the wire form of an error; texts longer than the limit lose their beginning."""
         code, message, fields = errors.to_wire(error)
-        return cls(code, _clip(message), {name: _sendable(fact) for name, fact in fields.items()})
+        return cls(
+            code, clip(message, limit_chars), {name: _sendable(fact, limit_chars) for name, fact in fields.items()}
+        )
 
     def error(self) -> errors.AtomrError:
         """Return a new error of the same class and with the same facts."""
@@ -63,12 +69,9 @@ class Codec(Generic[T]):
 
     def __init__(self, union: Any, *, channel: str) -> None:
         self._decoder = msgspec.msgpack.Decoder(union)
-        self._encode = msgspec.msgpack.Encoder().encode
         self._channel = channel
-
-    def encode(self, message: T) -> bytes:
+        self.encode: Final[Callable[[T], bytes]] = msgspec.msgpack.Encoder().encode
         """Return the bytes of a message."""
-        return self._encode(message)
 
     def decode(self, data: bytes | memoryview) -> T:
         """Return the message in `data`.
@@ -82,18 +85,18 @@ class Codec(Generic[T]):
             raise errors.ProtocolError(f"not a message of the {self._channel} channel: {error}") from error
 
 
-def _sendable(fact: Fact) -> Fact:
+def _sendable(fact: Fact, limit_chars: int) -> Fact:
     if isinstance(fact, str):
-        return _clip(fact)
+        return clip(fact, limit_chars)
     if isinstance(fact, int):
         return min(max(fact, -(2**63)), 2**63 - 1)  # of a bool, this is the bool
     return fact
 
 
-def _clip(text: str, limit: int = 60000) -> str:
-    """Shorten `text` to what `Text` admits, keeping its end: the end of a traceback is what one needs.
+def clip(text: str, limit_chars: int) -> str:
+    """Shorten `text`, keeping its end: the end of a traceback is what one needs.
 
     Lone surrogates, as in the names of files that are not UTF-8, become question marks: an error is always sendable.
     """
-    text = text if len(text) <= limit else "[...] " + text[-limit:]
+    text = text if len(text) <= limit_chars else "[...] " + text[-limit_chars:]
     return text.encode("utf-8", "replace").decode()

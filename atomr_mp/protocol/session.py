@@ -224,6 +224,33 @@ FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="session")
 FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="session")
 
 
+def from_client(message: bytes) -> FromClient:
+    """Return the message in `message`.
+
+    Raises:
+        ProtocolError: It is none; of a hello of another version, whose other fields may differ, that is the reason.
+    """
+    try:
+        return FROM_CLIENT.decode(message)
+    except errors.ProtocolError:
+        try:
+            hello = _HELLO_VERSION.decode(message)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            pass
+        else:
+            check_version(hello.version)
+        raise
+
+
+class _HelloVersion(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
+    """What a hello of any version begins with."""
+
+    version: U32
+
+
+_HELLO_VERSION: Final = msgspec.msgpack.Decoder(_HelloVersion)
+
+
 def check_version(version: int) -> None:
     """Raise `ProtocolError` unless the peer speaks our version."""
     if version != VERSION:

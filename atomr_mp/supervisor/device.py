@@ -18,7 +18,7 @@ from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
 from atomr_mp.protocol import control
 from atomr_mp.protocol.board import BoardReader
-from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES, ErrorInfo
+from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES, ErrorInfo, clip
 from atomr_mp.protocol.session import ActorInfo, DeviceInfo, IncarnationEnded
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.directives import Directive, directive
@@ -27,6 +27,10 @@ from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
+
+INFO_CHARS: Final = 1200
+"""Longest text in what is told of a device: with 64 of them a welcome stays below the limit of a message, and one
+actor's long message does not keep clients from connecting. The worker's log and the event log have it whole."""
 
 
 class Sessions(Protocol):
@@ -130,8 +134,8 @@ class Device:
             admitted=admitted,
             pid=self.process.pid if self.process else 0,
             restarts=self.restarts,
-            reason=self.reason,
-            error=ErrorInfo.of(self._lost) if self.state is State.STOPPED and self._lost is not None else None,
+            reason=clip(self.reason, INFO_CHARS),
+            error=ErrorInfo.of(self._lost, INFO_CHARS) if self.state is State.STOPPED and self._lost else None,
         )
 
     def start(self) -> None:
@@ -165,6 +169,8 @@ class Device:
         """Take a step through the table and carry its actions out."""
         before = self.state
         self.state, actions = step(before, event)
+        if before is State.REBUILDING:
+            self._cancel_timer()  # that of the back-off
         if self.state is not before:
             _LOG.debug("device %d: %s -> %s on %s", self.index, before, self.state, event)
         for action in actions:
@@ -263,7 +269,7 @@ class Device:
         except errors.SetupFailed as error:
             self._fault = error
             # The table's step must be complete before the next.
-            self._loop.call_later(0, lambda: self._feed(Event.EXITED))
+            self._loop.call_later(0, self._on_no_process)
             return
         self.process = process
         self.reason = "its worker starts"
@@ -290,10 +296,15 @@ class Device:
             self.tell(introduction)
         self._timer = self._loop.call_later(self._plan.start_timeout_s, self._on_start_timeout)
 
+    def _on_no_process(self) -> None:
+        self._feed(Event.EXITED)
+        self._ended()
+
     def _on_start_timeout(self) -> None:
-        self._fault = errors.SetupFailed(
-            f"the worker was not ready within {self._plan.start_timeout_s:g} s (start_timeout_s)"
-        )
+        if self._fault is None:
+            self._fault = errors.SetupFailed(
+                f"the worker was not ready within {self._plan.start_timeout_s:g} s (start_timeout_s)"
+            )
         self._feed(Event.START_TIMEOUT)
 
     def _publish(self) -> None:

@@ -8,10 +8,12 @@ import select
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.protocol import control, session
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
-from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
 
@@ -22,6 +24,9 @@ _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
 HELLO_S: Final = 10.0
 """How long a connection may stay silent before its hello."""
+
+ACCEPT_PAUSE_S: Final = 0.1
+"""How long nobody is accepted after it has failed: whoever waits is still there, and would be tried without end."""
 
 
 class Orders(Protocol):
@@ -58,6 +63,7 @@ class Session:
         self.name = ""
         """Empty before the hello."""
         self.observer = True
+        self.hello_timer: Timer | None = None
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
         self.closed = False
@@ -86,6 +92,8 @@ class Sessions:
         self._sessions: dict[int, Session] = {}
         self._last_number = 0
         self._actors: list[session.ActorInfo] = []
+        self._snapshot: session.Status | None = None
+        """Answers all that is asked in one read: a client that asks without end must not keep the others waiting."""
         self.refused = 0
 
     def __len__(self) -> int:
@@ -99,11 +107,16 @@ class Sessions:
                 peer = listener.accept()
             except OSError as error:  # no descriptor is left: the client waits in the backlog
                 _LOG.warning("a client cannot be accepted: %s", error)
+                self._loop.forget(listener.fileno())
+                self._loop.call_later(ACCEPT_PAUSE_S, watch)
                 return
             if peer is not None:
                 self.add(peer, owner=False)
 
-        self._loop.watch(listener.fileno(), select.EPOLLIN, accept)
+        def watch() -> None:
+            self._loop.watch(listener.fileno(), select.EPOLLIN, accept)
+
+        watch()
 
     def add(self, peer: SessionPeer, *, owner: bool) -> None:
         """Take a connection in, if its process may connect.
@@ -122,11 +135,10 @@ class Sessions:
         self._loop.watch(peer.fileno(), select.EPOLLIN, lambda events: self._on_ready(added, events))
 
         def expect_hello() -> None:
-            if not added.name and not added.closed:
-                self.refused += 1
-                self._end(added, errors.ProtocolError(f"no hello within {HELLO_S:g} s"))
+            self.refused += 1
+            self._end(added, errors.ProtocolError(f"no hello within {HELLO_S:g} s"))
 
-        self._loop.call_later(HELLO_S, expect_hello)
+        added.hello_timer = self._loop.call_later(HELLO_S, expect_hello)
 
     def close(self, error: errors.AtomrError) -> None:
         """End all sessions."""
@@ -184,6 +196,7 @@ class Sessions:
             if messages is None:
                 self._end(each, None)
                 return
+            self._snapshot = None
             for message in messages:
                 self._hear(each, message)
                 if each.closed:
@@ -200,8 +213,10 @@ class Sessions:
             case _ if not each.name or isinstance(message, session.Hello):
                 raise errors.ProtocolError("a session begins with one hello")
             case session.StatusRequest(request_id):
-                self._send(each, self._orders.status(request_id))
+                self._snapshot = self._snapshot or self._orders.status(request_id)
+                self._send(each, msgspec.structs.replace(self._snapshot, id=request_id))
             case session.RestartRequest(request_id, device):
+                self._snapshot = None
                 try:
                     self._orders.restart(device)
                 except errors.AtomrError as error:
@@ -209,11 +224,13 @@ class Sessions:
                 else:
                     self._send(each, session.Answer(request_id))
             case session.StopRequest(request_id):
+                self._snapshot = None
                 self._send(each, session.Answer(request_id))
                 self._orders.stop(f"{each.name} asked for it")
 
     def _welcome(self, each: Session, name: str, *, observer: bool) -> None:
         each.name, each.observer = name, observer
+        _cancel_hello_timer(each)
         welcome = session.Welcome(
             version=VERSION,
             pool=self._plan.pool,
@@ -244,6 +261,7 @@ class Sessions:
         if each.closed:
             return
         each.closed = True
+        _cancel_hello_timer(each)
         del self._sessions[each.number]
         if error is not None:
             each.peer.send(session.Goodbye(ErrorInfo.of(error)))
@@ -253,7 +271,14 @@ class Sessions:
             for device in self._orders.devices:
                 device.tell(control.SessionEnded(each.number))
         if each.owner:
-            self._orders.owner_gone()
+            # Later: whoever tells clients of a device is in the middle of a step of that device.
+            self._loop.call_later(0, self._orders.owner_gone)
+
+
+def _cancel_hello_timer(each: Session) -> None:
+    if each.hello_timer is not None:
+        each.hello_timer.cancel()
+        each.hello_timer = None  # it holds the session
 
 
 def _introduction(each: Session) -> control.SessionOpened:

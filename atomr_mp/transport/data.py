@@ -56,6 +56,7 @@ class DataConnection:
         dealer.setsockopt(zmq.RCVHWM, 2 * login.window.requests)
         dealer.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_FRAME_BYTES)
         dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
+        dealer.setsockopt(zmq.HANDSHAKE_IVL, 0)  # a worker that is busy in user code answers it afterwards
         dealer.setsockopt_string(zmq.PLAIN_USERNAME, login.session.hex())
         dealer.setsockopt_string(zmq.PLAIN_PASSWORD, login.secret.hex())
         self._monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
@@ -64,7 +65,7 @@ class DataConnection:
         self._dealer = dealer
         self._descriptor: int = dealer.getsockopt(zmq.FD)  # type: ignore[assignment]
         # The methods of pyzmq's core, without the layer that serves its other uses.
-        core = super(zmq.Socket, dealer)
+        core: Any = super(zmq.Socket, dealer)
         self._recv: Callable[..., Any] = core.recv
         self._send: Callable[..., Any] = core.send
         self._get: Callable[[int], int] = core.get

@@ -172,7 +172,7 @@ class SessionPeer:
             return None
         if not received:
             return None
-        return [session.FROM_CLIENT.decode(message) for message in self._framing.feed(received)]
+        return [session.from_client(message) for message in self._framing.feed(received)]
 
     def close(self) -> None:
         """Close; may be called twice."""

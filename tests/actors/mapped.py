@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from pathlib import Path
@@ -44,6 +45,19 @@ class Mapped(Actor):
             os.kill(os.getpid(), signal.SIGKILL)
         return item
 
+    @method(idempotent=True)
+    def pass_gate(self, item: list[Any]) -> int:
+        """Return the number of [gate, number], after waiting at the gate if there is one."""
+        gate, number = item
+        if gate:
+            arrive(gate)
+        return int(number)
+
+    @method(idempotent=True)
+    def root(self, number: float) -> float:
+        """Return the square root."""
+        return math.sqrt(number)
+
     @method
     def note_or_die(self, item: int) -> int:
         """Note the item and return it; die after 200."""
@@ -51,6 +65,14 @@ class Mapped(Actor):
         if item == 200:
             os.kill(os.getpid(), signal.SIGKILL)
         return item
+
+
+def arrive(gate: str) -> None:
+    """Say that we are here, and wait to be let go."""
+    with Path(f"{gate}.here").open("ab", buffering=0) as here:
+        here.write(b"%d\n" % os.getpid())
+    with Path(f"{gate}.go").open("rb", buffering=0) as go:
+        go.read(1)
 
 
 def _note(item: int) -> None:

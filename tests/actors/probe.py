@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
 
 How = Literal["exception", "exit", "segv", "kill", "hang"]
@@ -43,12 +44,35 @@ def die(how: str) -> None:
     raise ValueError(f"no way to die: {how!r}")
 
 
+class UnspeakableError(Exception):
+    """Cannot even be turned into text."""
+
+    def __str__(self) -> str:
+        raise OnPurposeError("in __str__")
+
+
+def raise_strangely(how: str) -> None:
+    """Raise an exception without text, one of the runtime's that is none, or the end of the interpreter."""
+    match how:
+        case "text":
+            raise UnspeakableError
+        case "typed":
+            raise errors.OutOfMemory(None, requested_bytes=2**70)  # type: ignore[arg-type]
+        case "exit":
+            raise SystemExit(3)
+
+
 def arrive(gate: str) -> None:
     """Say that we are here, and wait to be let go."""
-    with open(f"{gate}.here", "ab", buffering=0) as here:
-        here.write(b"%d\n" % os.getpid())
-    with open(f"{gate}.go", "rb", buffering=0) as go:
+    announce(gate)
+    with Path(f"{gate}.go").open("rb", buffering=0) as go:
         go.read(1)
+
+
+def announce(gate: str) -> None:
+    """Say that we are here."""
+    with Path(f"{gate}.here").open("ab", buffering=0) as here:
+        here.write(b"%d\n" % os.getpid())
 
 
 def note(tag: str, file: str = "runs") -> None:
@@ -155,6 +179,16 @@ class Probe(Actor):
         die(how)
 
     @method
+    def raise_strangely(self, how: str) -> None:
+        """Raise what is hard to tell of."""
+        raise_strangely(how)
+
+    @method(thread=True)
+    def raise_strangely_on_thread(self, how: str) -> None:
+        """Do the same on the actor's thread."""
+        raise_strangely(how)
+
+    @method
     def crash_on_loop(self, how: How, gate: str) -> None:
         """Die while running on the loop."""
         arrive(gate)
@@ -180,8 +214,7 @@ class Probe(Actor):
     @method
     def wait_in_c(self, gate: str) -> None:
         """Never come back from C code that keeps the interpreter's lock, the GIL."""
-        with open(f"{gate}.here", "ab", buffering=0) as here:
-            here.write(b"%d\n" % os.getpid())
+        announce(gate)
         while True:
             ctypes.PyDLL(None).pause()
 
@@ -197,8 +230,7 @@ class Probe(Actor):
                 "-I",
                 "-S",
                 "-c",
-                "import subprocess, sys\n"
-                "print(subprocess.Popen(sys.argv[1:], start_new_session=True, stdout=2).pid, flush=True)",
+                "import subprocess as s, sys; print(s.Popen(sys.argv[1:], start_new_session=True, stdout=2).pid)",
                 *SLEEPER,
             ],
             stdout=subprocess.PIPE,

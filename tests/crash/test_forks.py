@@ -55,10 +55,10 @@ def test_a_forked_child_of_an_actor_does_not_hold_the_control_channel(ledger: Le
         worker = pool.devices[0].pid
         forked, grandchild, *_ = pool.call("Probe.fork_and_start").result()
         command = Path(f"/proc/{worker}/cmdline").read_text().split("\0")
-        control = os.readlink(f"/proc/{worker}/fd/{command[command.index('--control-fd') + 1]}")
-        assert control.startswith("socket:")
+        control = Path(f"/proc/{worker}/fd", command[command.index("--control-fd") + 1]).readlink()
+        assert str(control).startswith("socket:")
         for pid in (forked, grandchild):
-            assert control not in [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+            assert control not in [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])

@@ -6,7 +6,9 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -42,8 +44,8 @@ def test_a_killed_client_s_queue_is_discarded(ledger: Ledger, hold: str, note: s
 def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
     """Nothing of them adds up in the supervisor."""
     with ledger.start() as pool, ledger.gate("gate") as gate:
-        files = f"/proc/{pool.supervisor_pid}/fd"
-        before = len(os.listdir(files))
+        files = Path(f"/proc/{pool.supervisor_pid}/fd")
+        before = len(list(files.iterdir()))
         for _ in range(5):
             with ledger.program(
                 "client", pool.run_dir, "0", "Probe.hold_on_thread", gate.path, "Probe.note_on_thread", "5"
@@ -52,7 +54,7 @@ def test_many_clients_come_and_are_killed(ledger: Ledger) -> None:
                 client.kill()
             assert settled(lambda: pool.status().sessions == 2)
             gate.open()
-        assert settled(lambda: len(os.listdir(files)) == before)
+        assert settled(lambda: len(list(files.iterdir())) == before)
         assert pool.call("Probe.where").result()[2] == 1
 
 
@@ -61,7 +63,7 @@ def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
     with ledger.gate("busy") as gate, ledger.gate("held") as held_gate:
         pool = ledger.start(gpus=2)
         with atomr_mp.connect(run_dir=pool.run_dir) as other:
-            wait_generation(other, 1)
+            wait_generation(other, 1, device=1)
             pending = [
                 pool.call("Probe.wait_in_c", gate.path, device=0),
                 pool.call("Probe.note", "never", device=0),
@@ -115,12 +117,15 @@ def test_an_event_loop_survives_its_pool(ledger: Ledger) -> None:
 def test_a_pool_ends_with_its_killed_application(ledger: Ledger, busy: int) -> None:
     """Supervisor and workers are gone in two seconds, whatever they were doing."""
     run_dir = ledger.run_dir()
-    with ledger.gate("busy") as gate, ledger.program("application", run_dir, PROBE, "2", *[gate.path] * busy) as program:
+    with (
+        ledger.gate("busy") as gate,
+        ledger.program("application", run_dir, PROBE, "2", *[gate.path] * busy) as program,
+    ):
         pids = [int(pid) for pid in program.hear()]
         if busy:
             gate.wait()
         with Watched(pids) as watched, atomr_mp.connect(run_dir=run_dir) as client:
-            wait_generation(client, 1, 1)
+            wait_generation(client, 1, device=1)
             pending = client.call("Probe.wait_in_c", gate.path, device=1)
             gate.wait()
             program.kill()
@@ -140,4 +145,4 @@ def test_a_pool_stops_when_its_application_ends_without_closing_it(ledger: Ledge
         "pool = atomr_mp.start(actors=[sys.argv[1]], gpus=1, backend='host', run_dir=sys.argv[2])\n"
         "os._exit(0)"
     )
-    subprocess.run([__import__("sys").executable, "-c", code, PROBE, str(ledger.run_dir())], check=True, timeout=30)
+    subprocess.run([sys.executable, "-c", code, PROBE, str(ledger.run_dir())], check=True, timeout=30)

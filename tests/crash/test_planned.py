@@ -71,6 +71,7 @@ def test_a_stop_answers_what_is_in_flight_first(ledger: Ledger, how: str) -> Non
         thread_gate.wait()
         queued = [pool.call("Probe.note", f"{n}", device=0) for n in range(5)]
         queued += [pool.call("Probe.note_on_thread", f"{n}", device=1) for n in range(5, 10)]
+        assert settled(lambda: all(reply.generation for reply in queued)), "they are sent though nobody waits"
         stopping = threading.Thread(target=pool.close)
         if how != "close":
             os.kill(pool.supervisor_pid, getattr(signal, how))

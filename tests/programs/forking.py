@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import atomr_mp
 from atomr_mp import errors
@@ -36,13 +37,13 @@ with atomr_mp.start(actors=[actor], gpus=1, backend="host", run_dir=run_dir) as 
             outcome(pool.close),
         ]
         os.write(theirs, " ".join(found).encode())
-        with open(f"{end}.go", "rb", buffering=0) as go:
+        with Path(f"{end}.go").open("rb", buffering=0) as go:
             go.read(1)
         os._exit(0)
     print(pool.supervisor_pid, *(device.pid for device in pool.devices), child, flush=True)
     print(os.read(ours, 1000).decode(), flush=True)
     sys.stdin.readline()
-    with open(f"{gate}.go", "wb", buffering=0) as go:
+    with Path(f"{gate}.go").open("wb", buffering=0) as go:
         go.write(b".")
     print(pending.result(), pool.call("Probe.echo", "well").result(), flush=True)
     sys.stdin.readline()

@@ -46,11 +46,12 @@ class DataSocket:
         router.setsockopt(zmq.RCVHWM, 2 * window)
         router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         router.setsockopt(zmq.PLAIN_SERVER, 1)
+        router.setsockopt(zmq.HANDSHAKE_IVL, 0)  # the handshake is answered between requests, which may take long
         router.setsockopt_string(zmq.ZAP_DOMAIN, "atomr-mp")
         router.bind(endpoint)
         self._router = router
         # The methods of pyzmq's core, without the layer that serves its other uses.
-        core = super(zmq.Socket, router)
+        core: Any = super(zmq.Socket, router)
         self._recv: Callable[..., Any] = core.recv
         self._send: Callable[..., Any] = core.send
         self._get: Callable[[int], int] = core.get

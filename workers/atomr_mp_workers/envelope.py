@@ -59,13 +59,9 @@ class Request:
         except errors.AtomrError as error:
             self.error = error
         except MemoryError as error:
-            self.error = errors.OutOfMemory(f"{self.method.name} ran out of host memory: {error}")
+            self.error = errors.OutOfMemory(f"{self.method.name} ran out of host memory: {describe(error)}")
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
-            self.error = errors.ActorFailed(
-                f"{self.method.name} raised {type(error).__name__}: {error}",
-                exception=f"{type(error).__module__}.{type(error).__qualname__}",
-                traceback_text=traceback.format_exc(),
-            )
+            self.error = _failed(f"{self.method.name} raised", error)
         self.arguments = ()
 
 
@@ -193,12 +189,8 @@ class Envelope:
             except errors.InvalidRequest as refused:
                 error = errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
             except BaseException as raised:  # noqa: BLE001 - of a result with code of its own, run by the encoder
-                error = errors.ActorFailed(
-                    f"encoding the result raised {type(raised).__name__}: {raised}",
-                    exception=f"{type(raised).__module__}.{type(raised).__qualname__}",
-                    traceback_text=traceback.format_exc(),
-                )
-        info = None if error is None else ErrorInfo.of(error)
+                error = _failed("encoding the result raised", raised)
+        info = None if error is None else _wire_form(error)
         peer.replies.append(data.Reply(request_id, len(frames), body, info))
         peer.reply_bytes += len(body)
         if frames:
@@ -210,3 +202,25 @@ class Envelope:
         known = ", ".join(sorted(self._methods)) or "none"
         return errors.InvalidRequest(f"there is no request {call.method!r}; this pool's requests are: {known}")
 
+
+def describe(error: BaseException) -> str:
+    """Return an exception's class and text; user code may have given it a text that cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:  # noqa: BLE001 - raised by the exception's own __str__
+        return type(error).__name__
+
+
+def _failed(what: str, error: BaseException) -> errors.ActorFailed:
+    return errors.ActorFailed(
+        f"{what} {describe(error)}",
+        exception=f"{type(error).__module__}.{type(error).__qualname__}",
+        traceback_text="".join(traceback.format_exception(error)),
+    )
+
+
+def _wire_form(error: errors.AtomrError) -> ErrorInfo:
+    try:
+        return ErrorInfo.of(error)
+    except (TypeError, ValueError, AttributeError) as wrong:  # made by user code, with facts of wrong types
+        return ErrorInfo.of(_failed(f"an actor raised a {type(error).__name__} that cannot be sent:", wrong))

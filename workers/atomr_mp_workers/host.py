@@ -10,6 +10,7 @@ import gc
 import logging
 import select
 import time
+import traceback
 from collections import deque
 from typing import Final
 
@@ -108,7 +109,10 @@ class Host:
         except BaseException as error:  # whatever user code raises is why this device does not start
             self._log.exception("setup of %s failed", actor.name)
             raise FatalError(
-                errors.SetupFailed(f"setup of {actor.name} raised {type(error).__name__}: {error}")
+                errors.SetupFailed(
+                    f"setup of {actor.name} raised {type(error).__name__}: {error}",
+                    traceback_text=traceback.format_exc(),
+                )
             ) from error
 
     # --- the loop --------------------------------------------------------------------------------------------------
@@ -185,8 +189,10 @@ class Host:
                 return False
             self._open(*message)
             if count == 0 and len(self._queue) == 1:
-                self._work()
+                late = self._work()
                 self._flush()
+                if late:  # the supervisor may have ended a session meanwhile, whose calls come next
+                    return True
         return True
 
     def _open(self, routing_id: bytes, header: bytes, frames: list[memoryview]) -> None:
@@ -194,30 +200,30 @@ class Host:
         if peer is None:
             self._board.count(Counter.REFUSED)
             return
+        self._outbox[peer] = None
         try:
-            match data.FROM_CLIENT.decode(header):
-                case data.Calls() as message:
-                    requests = self._envelope.open(peer, message, frames)
-                    self._outbox[peer] = None
-                    if self._peers.exceeds_window(peer):
-                        self._violated(peer, "it sent more than its window of unanswered requests")
-                    for request in requests:
-                        thread = self._threads.get(request.method.name)
-                        if thread is None:
-                            self._queue.append(request)
-                        else:
-                            thread.waiting.append(request)
-                            self._feed(thread)
-                case data.Cancel(_, ids):
-                    self._envelope.cancel(peer, ids)
-                    self._outbox[peer] = None
+            message = data.FROM_CLIENT.decode(header)
+            if type(message) is data.Cancel:
+                self._envelope.cancel(peer, message.ids)
+                return
+            requests = self._envelope.open(peer, message, frames)
         except errors.ProtocolError as error:
             self._violated(peer, str(error))
+            return
+        if self._peers.exceeds_window(peer):
+            self._violated(peer, "it sent more than its window of unanswered requests")
+        for request in requests:
+            if request.method.options.thread:
+                thread = self._threads[request.method.name]
+                thread.waiting.append(request)
+                self._feed(thread)
+            else:
+                self._queue.append(request)
 
-    def _work(self) -> None:
-        """Run what is queued for the loop, for a bounded time."""
+    def _work(self) -> bool:
+        """Run what is queued for the loop, for a bounded time; return whether that time is over."""
         queue, envelope = self._queue, self._envelope
-        until_ns = 0
+        until_ns = time.monotonic_ns() + TURN_NS
         while queue:
             request = queue.popleft()
             peer = request.peer
@@ -227,10 +233,9 @@ class Host:
                 envelope.complete(request)
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
-            now_ns = time.monotonic_ns()
-            until_ns = until_ns or now_ns + TURN_NS
-            if now_ns >= until_ns:
-                return
+            if time.monotonic_ns() >= until_ns:
+                return True
+        return False
 
     def _feed(self, thread: ActorThread) -> None:
         """Start the next request that waits for an actor's thread, if the thread is idle."""

@@ -29,9 +29,13 @@ def die_with(parent: int) -> None:
 
 
 def guard_forks(descriptors: Iterable[int]) -> None:
-    """Keep this process's descriptors out of processes that actors fork, and let those die with this one."""
+    """Keep this process's descriptors out of processes that actors fork, and let each of those die with its parent."""
     ours = tuple(descriptors)
-    worker = os.getpid()
+    parent = os.getpid()
+
+    def in_parent() -> None:
+        nonlocal parent  # a forked child may fork in its turn
+        parent = os.getpid()
 
     def in_child() -> None:
         for descriptor in ours:
@@ -39,6 +43,6 @@ def guard_forks(descriptors: Iterable[int]) -> None:
                 os.close(descriptor)
             except OSError:  # closed before
                 continue
-        die_with(worker)
+        die_with(parent)
 
-    os.register_at_fork(after_in_child=in_child)
+    os.register_at_fork(before=in_parent, after_in_child=in_child)

@@ -97,11 +97,20 @@ class Peers:
         peer = self._by_routing_id.get(routing_id)
         if peer is None:
             session = self._by_name.get(data.session_of(routing_id))
-            if session is None or len(session.peers) >= data.MAX_LANES:
+            if session is None or (len(session.peers) >= data.MAX_LANES and not self._forget_idle(session)):
                 return None
             peer = self._by_routing_id[routing_id] = Peer(routing_id, session)
             session.peers.append(peer)
         return peer
+
+    def _forget_idle(self, session: Session) -> bool:
+        """Forget the session's oldest connection with nothing under way: nobody says when one was closed."""
+        for peer in session.peers:
+            if not peer.unanswered and not peer.replies:
+                session.peers.remove(peer)
+                del self._by_routing_id[peer.routing_id]
+                return True
+        return False
 
     def exceeds_window(self, peer: Peer) -> bool:
         """Return whether the connection has more unanswered than it was granted.

@@ -1,0 +1,208 @@
+"""The lane of all threads that have no event loop: the first one that waits receives for all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from atomr_mp import errors
+from atomr_mp.lane import MESSAGE_CALLS, Lane, Link
+from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, IncarnationEnded
+from atomr_mp.reply import Reply
+from atomr_mp.transport.data import DataConnection
+
+if TYPE_CHECKING:
+    from atomr_mp.client import Client
+
+
+class BlockingLane(Lane):
+    """Drives the connections from whichever thread waits for a reply."""
+
+    def __init__(self, client: Client, number: int, devices: Iterable[DeviceInfo]) -> None:
+        super().__init__(client, number, devices)
+        self._leader = threading.Lock()
+        self._followers: dict[threading.Lock, Reply] = {}
+        """What wakes the threads that wait and do not lead, the longest-waiting first."""
+        self._watched: set[Reply] = set()
+        """Replies with callbacks, for the background thread."""
+        self._watch_more = threading.Condition()
+        self._watcher: threading.Thread | None = None
+        self._flush_wanted = threading.Lock()
+        """Held while no outbox waits for the flusher."""
+        self._flush_wanted.acquire()
+        self._flusher: threading.Thread | None = None
+        self._by_descriptor: dict[int, Link] = {}
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll = select.epoll()
+        self._epoll.register(self._wake, select.EPOLLIN)
+        self._epoll.register(client.session_descriptor, select.EPOLLIN)
+
+    def wait(self, reply: Reply, timeout_s: float | None) -> None:
+        """Receive until the reply is there, or let another thread do it."""
+        until_ns = reply.deadline_ns
+        if timeout_s is not None:
+            until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))
+        while not reply.done:
+            left_s = (until_ns - time.monotonic_ns()) / 1e9
+            if left_s <= 0:
+                self._hand_over()  # we may have been woken to lead
+                if until_ns < reply.deadline_ns:
+                    raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
+                self._expire(reply)
+            elif self._leader.acquire(blocking=False):
+                try:
+                    self._receive_for(reply, left_s)
+                finally:
+                    self._leader.release()
+                    if self._followers:
+                        self._hand_over()
+            else:
+                self._follow(reply, left_s)
+
+    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+        """Take a lifecycle event, at once."""
+        self._apply(message)
+
+    def close(self) -> None:
+        """Give the descriptors back; nobody waits any more."""
+        with self._watch_more:
+            watcher, self._watcher = self._watcher, None
+            self._watched.clear()
+            self._watch_more.notify()
+        with self._lock:
+            flusher, self._flusher = self._flusher, None
+            self._want_flush()
+        if flusher is not None:
+            flusher.join()
+        if watcher is not None and watcher is not threading.current_thread():
+            os.eventfd_write(self._wake, 1)
+            watcher.join()
+        with self._leader:
+            self._epoll.close()
+            os.close(self._wake)
+
+    def _receive_for(self, reply: Reply, timeout_s: float) -> None:
+        """Receive, as the leader, until something has happened; return then."""
+        self._leading = reply  # first: from here on whoever else finds replies wakes us
+        for link in self._links:
+            if link.outbox or link.unread:
+                with self._lock:
+                    if link.outbox:
+                        self._flush(link)
+                    self._receive(link, reply)
+        ready = [] if reply.done else self._epoll.poll(timeout_s)
+        self._leading = None
+        for descriptor, _ in ready:
+            readable = self._by_descriptor.get(descriptor)
+            if readable is not None:
+                with self._lock:
+                    self._receive(readable, reply)
+            elif descriptor == self._wake:
+                os.eventfd_read(self._wake)
+            else:
+                self._client.read_session()
+        self._client.session_polled_ns = reply._sent_ns
+        if self._called_back:
+            self._call_back()
+
+    def _follow(self, reply: Reply, timeout_s: float) -> None:
+        """Wait until the leader has received the reply, or has left the lead to us."""
+        woken = threading.Lock()
+        woken.acquire()
+        with self._lock:
+            for link in self._links:
+                if link.outbox:
+                    self._flush(link)
+            if reply.done:
+                return
+            self._followers[woken] = reply
+            reply._waiters = (*reply._waiters, woken)
+        # The leader may have gone before it could see us.
+        if self._leader.acquire(blocking=False):
+            self._leader.release()
+        else:
+            woken.acquire(timeout=timeout_s)
+        with self._lock:
+            self._followers.pop(woken, None)
+
+    def _hand_over(self) -> None:
+        """Wake the thread that has waited longest; it becomes the leader."""
+        with self._lock:
+            woken = next(iter(self._followers), None)
+            if woken is not None:
+                del self._followers[woken]
+                woken.release()
+
+    def _finished(self, reply: Reply) -> None:
+        for woken in reply._waiters:
+            if self._followers.pop(woken, None) is not None:
+                woken.release()
+        if self._leading is reply:
+            os.eventfd_write(self._wake, 1)
+
+    def _queued(self, link: Link) -> None:
+        """Send an outbox that is full; any other when a thread waits for any reply, or by the flusher.
+
+        The flusher runs as soon as the calling thread lets go of the interpreter, within its switch interval of 5 ms.
+        """
+        waiting = len(link.outbox)
+        if waiting >= MESSAGE_CALLS:
+            self._flush(link)
+        elif waiting == 1:
+            if self._flusher is None:
+                self._flusher = threading.Thread(target=self._flush_all, name="atomr-mp flusher", daemon=True)
+                self._flusher.start()
+            self._want_flush()
+
+    def _want_flush(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is wanted already
+            self._flush_wanted.release()
+
+    def _flush_all(self) -> None:
+        """Send outboxes for which nobody waits; the flusher's thread."""
+        while True:
+            self._flush_wanted.acquire()
+            with self._lock:
+                if self._flusher is not threading.current_thread():
+                    return
+                for link in self._links:
+                    if link.outbox:
+                        self._flush(link)
+
+    def _arrived(self, _link: Link) -> None:
+        if self._leading is not None:
+            os.eventfd_write(self._wake, 1)
+
+    def _connected(self, link: Link, connection: DataConnection) -> None:
+        self._by_descriptor[connection.fileno()] = link
+        self._epoll.register(connection.fileno(), select.EPOLLIN)
+
+    def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
+        del self._by_descriptor[connection.fileno()]
+        self._epoll.unregister(connection.fileno())
+
+    # --- callbacks with nobody waiting -----------------------------------------------------------------------------
+
+    def _watch(self, reply: Reply) -> None:
+        with self._watch_more:
+            self._watched.add(reply)
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch_all, name="atomr-mp replies", daemon=True)
+                self._watcher.start()
+            self._watch_more.notify()
+
+    def _watch_all(self) -> None:
+        while True:
+            with self._watch_more:
+                self._watched = {reply for reply in self._watched if not reply.done}
+                while not self._watched:
+                    if self._watcher is not threading.current_thread():
+                        return
+                    self._watch_more.wait()
+                first = min(self._watched, key=lambda reply: reply.deadline_ns)
+            self.wait(first, None)

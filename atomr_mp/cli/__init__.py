@@ -1,0 +1,55 @@
+"""The command line, `atomr-mp`: one command a file, each with `add`, which declares it, and `run`.
+
+A command's module imports what it needs when it runs, so that `--help` and `version` are there at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from atomr_mp import errors
+
+COMMANDS: Final = ("start", "status", "stop", "restart", "logs", "events", "map", "version")
+
+INTERRUPTED: Final = 128 + 2
+"""As shells report SIGINT."""
+
+PIPE_CLOSED: Final = 128 + 13
+"""As shells report SIGPIPE."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; return its exit status."""
+    options = _parser().parse_args(argv)
+    try:
+        status: int = options.run(options)
+        sys.stdout.flush()
+        return status
+    except (errors.AtomrError, TimeoutError) as error:
+        sys.stderr.write(f"atomr-mp: {' '.join(str(error).split())}\n")
+        return int(options.error_status)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Python flushes once more at its end, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return PIPE_CLOSED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="atomr-mp",
+        description="Hosts GPU work in isolated processes and keeps it answering when a GPU context dies.",
+        epilog="Exit status: 0 well, 1 an error (one line on stderr says which), 2 wrong usage, 130 interrupted; "
+        "`status` and `map` have their own, see their help.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        command = importlib.import_module(f"atomr_mp.cli.{name}").add(commands)
+        command.set_defaults(error_status=command.get_default("error_status") or 1)
+    return parser

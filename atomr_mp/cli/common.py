@@ -1,0 +1,88 @@
+"""What several commands share: which pool is meant, a session with it, and words for a person."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atomr_mp import errors
+
+if TYPE_CHECKING:
+    from atomr_mp.client import Observer
+    from atomr_mp.process.rundir import RunDirectory
+
+Commands = Any
+"""What `argparse` calls `_SubParsersAction`, which has no public name."""
+
+
+def add_pool(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which pool is meant."""
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--pool", default="default", metavar="NAME", help="name of the pool (default: %(default)s)")
+    which.add_argument("--run-dir", metavar="DIR", help="its run directory, if that is not the default for its name")
+
+
+def run_path(options: argparse.Namespace) -> Path:
+    """Return the run directory that is meant, whether or not it exists.
+
+    Raises:
+        ConfigurationError: The pool's name is none.
+    """
+    from atomr_mp.process.rundir import default_run_dir
+
+    return Path(options.run_dir).absolute() if options.run_dir else default_run_dir(options.pool)
+
+
+def open_pool(options: argparse.Namespace) -> RunDirectory:
+    """Return the run directory of the running pool that is meant.
+
+    Raises:
+        PoolUnreachable: None runs there.
+        ConfigurationError: The directory is not safe, or not ours.
+    """
+    from atomr_mp.process.rundir import RunDirectory
+
+    return RunDirectory.open(run_path(options))
+
+
+@contextlib.contextmanager
+def observe(directory: RunDirectory) -> Iterator[Observer]:
+    """Open a session for questions and orders.
+
+    Raises:
+        PoolLost: The supervisor is gone, or does not answer.
+    """
+    from atomr_mp.client import Observer
+
+    try:
+        with Observer(directory.session_socket) as observer:
+            yield observer
+    except TimeoutError as error:
+        pid = directory.supervisor.pid
+        raise errors.PoolLost(
+            f"the supervisor (pid {pid}) does not answer; if it does not recover, `kill -9 {pid}` ends the pool"
+        ) from error
+
+
+def counted(count: int, noun: str) -> str:
+    """Return "1 device", "2 devices"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return a duration as one reads it: "0.3 s", "2 min 5 s", "3 d 4 h"."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest_s = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest_s} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
+
+
+def size(nbytes: int) -> str:
+    """Return a number of bytes as one reads it."""
+    return f"{nbytes / 2**20:,.0f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:,.1f} GiB"

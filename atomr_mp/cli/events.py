@@ -1,0 +1,53 @@
+"""`atomr-mp events`: a pool's life as its supervisor has noted it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from atomr_mp import errors
+from atomr_mp.cli.common import Commands, add_pool, run_path
+
+if TYPE_CHECKING:
+    from atomr_mp.process.events import Scalar
+
+
+def add(commands: Commands) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "events",
+        help="tell what has happened to a pool",
+        description="Tells what has happened to a pool and its devices, oldest first, also if the pool has ended.",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--lines", "-n", type=int, metavar="N", help="only the last N")
+    add_pool(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the event log."""
+    from atomr_mp.process.events import read_events
+
+    path = run_path(options) / "events.msgpack"
+    try:
+        events = deque(read_events(path), maxlen=options.lines)
+    except OSError as error:
+        raise errors.ConfigurationError(f"the event log {path} cannot be read: {error}") from error
+    if not events:
+        raise errors.PoolUnreachable(f"there are no events at {path.parent}")
+    for event in events:
+        sys.stdout.write(f"{json.dumps(event) if options.json else _line(event)}\n")
+    return 0
+
+
+def _line(event: dict[str, Scalar]) -> str:
+    at = float(event.get("time") or 0)
+    when = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(at))}.{int(at % 1 * 1000):03}"
+    who = f"device {event['device']} generation {event.get('generation')}: " if "device" in event else ""
+    return f"{when}  {who}{event.get('text') or event.get('event')}"

@@ -1,0 +1,68 @@
+"""The input of `atomr-mp map`: a file's items, one after another."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from atomr_mp import errors
+
+
+class Items(NamedTuple):
+    """An opened input."""
+
+    each: Iterable[Any]
+    """The items, read as they are needed."""
+    total: int | None
+    """How many there are; None if that cannot be told before."""
+
+
+def open_items(name: str) -> Items:
+    """Open an input by the end of its name; `-` is JSON lines from stdin.
+
+    A file of JSON lines is read through once before, so that a line that is none costs no job.
+
+    Raises:
+        ConfigurationError: It cannot be read, or is not what its name says.
+    """
+    path = Path(name)
+    try:
+        if name == "-":
+            return Items(_lines(sys.stdin.buffer, "stdin"), None)
+        if path.suffix == ".npy":
+            return _rows(path)
+        if path.suffix == ".jsonl":
+            with path.open("rb") as file:
+                total = sum(1 for _ in _lines(file, name))
+            return Items(_file_lines(path), total)
+    except (OSError, ValueError) as error:
+        raise errors.ConfigurationError(f"the input {name} cannot be read: {error}") from error
+    raise errors.ConfigurationError(f"the input {name} is neither .jsonl nor .npy")
+
+
+def _file_lines(path: Path) -> Iterator[Any]:
+    with path.open("rb") as file:
+        yield from _lines(file, str(path))
+
+
+def _lines(file: Iterable[bytes], name: str) -> Iterator[Any]:
+    decode = msgspec.json.Decoder().decode
+    for number, line in enumerate(file, 1):
+        try:
+            yield decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise errors.ConfigurationError(f"line {number} of {name} is not JSON: {error}") from error
+
+
+def _rows(path: Path) -> Items:
+    import numpy as np
+
+    # Mapped: a file larger than memory is read as it is needed.
+    mapped = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    if mapped.ndim == 0:
+        raise ValueError("it holds a single number; items are along the first axis")
+    return Items(mapped, len(mapped))

@@ -1,0 +1,193 @@
+"""`atomr-mp map`: a file of items through one method of an actor, into a file of results."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp.cli.common import Commands, add_pool, counted, duration
+
+if TYPE_CHECKING:
+    from atomr_mp.map import Progress
+    from atomr_mp.pool import Pool
+
+FAILURES_SHOWN: Final = 10
+
+SHOW_EVERY_S: Final = 0.1
+
+
+def add(commands: Commands) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "map",
+        help="run a file of items through a method",
+        description="Calls a method once for each item of a file, on all devices of a running pool or (with --actor) "
+        "of one that is started for this job, and writes the results in the items' order. What a worker's end took "
+        "along is sent again if it was not run, or if the method is idempotent.",
+        epilog="Failed items do not end the job. In .jsonl output each is a line "
+        '{"error": {"code": ..., "message": ...}} in its place. In .npy output its row is NaN (0 if the results are '
+        "integers, False if booleans), and FILE.failures.jsonl says which rows these are. The output appears when the "
+        "job is done. Exit status: 0 all items succeeded, 1 some failed, 2 the job could not be run.",
+    )
+    parser.add_argument("method", metavar="ACTOR.METHOD", help="a method that takes an item as its one argument")
+    parser.add_argument(
+        "--input", required=True, metavar="FILE", help=".jsonl, one item a line (- for stdin); or .npy, one item a row"
+    )
+    parser.add_argument(
+        "--output",
+        required=True,
+        metavar="FILE",
+        help=".jsonl (- for stdout); or .npy, if all results are numbers or arrays of one shape",
+    )
+    parser.add_argument(
+        "--in-flight", type=_positive, metavar="N", help="items sent and not answered (default: by speed)"
+    )
+    parser.add_argument(
+        "--attempts", type=_positive, default=3, metavar="N", help="how often an item may run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--deadline", type=float, metavar="S", help="seconds that an attempt may take, queueing included"
+    )
+    add_pool(parser)
+    own = parser.add_argument_group("a pool for this job alone")
+    own.add_argument("--actor", action="append", metavar="TARGET", help="start one that runs this, see `start`")
+    own.add_argument("--gpus", default="all", metavar="all|N|0,2", help="its devices (default: %(default)s)")
+    own.add_argument("--backend", choices=("auto", "cuda", "host"), default="auto", help="default: %(default)s")
+    parser.set_defaults(run=run, error_status=2)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the job; the exit status says whether all items succeeded."""
+    from atomr_mp.cli.items import open_items
+    from atomr_mp.cli.results import open_results
+
+    items = open_items(options.input)
+    with open_results(options.output) as results, _pool(options) as pool:
+        report = _Report()
+        with _progress(items.total) as show:
+            latest: list[Progress] = []
+
+            def on_progress(progress: Progress) -> None:
+                latest[:] = [progress]
+                show(progress)
+
+            outcomes = pool.map(
+                options.method,
+                items.each,
+                in_flight=options.in_flight,
+                attempts=options.attempts,
+                deadline_s=options.deadline,
+                return_failures=True,
+                on_progress=on_progress,
+            )
+            for index, outcome in enumerate(outcomes):
+                failure = results.write(index, outcome)
+                if failure is not None:
+                    report.failed(index, failure.error.code, failure.error.message)
+        results.commit()
+    for line in report.lines(latest[-1], options.output):
+        sys.stderr.write(f"{line}\n")
+    return 1 if report.failures else 0
+
+
+class _Report:
+    """What is said at the end."""
+
+    def __init__(self) -> None:
+        self.failures = 0
+        self._shown: list[str] = []
+        self._begun = time.monotonic()
+
+    def failed(self, index: int, code: str, message: str) -> None:
+        """Note a failed item."""
+        self.failures += 1
+        if self.failures <= FAILURES_SHOWN:
+            self._shown.append(f"atomr-mp: item {index} failed: {code}: {' '.join(message.split())}")
+
+    def lines(self, end: Progress, output: str) -> Iterator[str]:
+        """Yield what is to be said."""
+        yield from self._shown
+        if self.failures > FAILURES_SHOWN:
+            yield f"atomr-mp: {counted(self.failures - FAILURES_SHOWN, 'more item')} failed, see the output"
+        took_s = time.monotonic() - self._begun
+        yield (
+            f"{counted(end.done, 'item')} in {duration(took_s)} ({end.done / max(took_s, 1e-9):,.0f}/s), "
+            f"{self.failures:,} failed, {counted(end.restarts, 'worker restart')}, {counted(end.resubmitted, 'item')} "
+            f"sent again; results in {'stdout' if output == '-' else output}"
+        )
+
+
+@contextlib.contextmanager
+def _pool(options: argparse.Namespace) -> Iterator[Pool]:
+    """Give the pool that is meant, or one of the job's own."""
+    import atomr_mp
+
+    if options.actor:
+        pool = atomr_mp.start(
+            actors=options.actor,
+            gpus=options.gpus,
+            backend=options.backend,
+            pool=None if options.pool == "default" else options.pool,
+            run_dir=options.run_dir,
+        )
+    else:
+        pool = atomr_mp.connect(
+            options.pool, run_dir=Path(options.run_dir) if options.run_dir else None, name="atomr-mp map"
+        )
+    with pool:
+        yield pool
+
+
+@contextlib.contextmanager
+def _progress(total: int | None) -> Iterator[Callable[[Progress], None]]:
+    """Show a bar on stderr if that is a terminal; give what updates it."""
+    if not sys.stderr.isatty():
+        yield lambda _progress: None
+        return
+    from rich import progress as bars
+    from rich.console import Console
+
+    columns: list[bars.ProgressColumn] = [
+        bars.BarColumn(),
+        bars.MofNCompleteColumn(),
+        bars.TimeRemainingColumn(),
+        bars.TextColumn("{task.fields[told]}"),
+    ]
+    with bars.Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task("", total=total, told="")
+        begun = shown = time.monotonic()
+
+        def show(progress: Progress) -> None:
+            nonlocal shown
+            now = time.monotonic()
+            if now - shown < SHOW_EVERY_S and progress.done != total:
+                return
+            shown = now
+            rate = progress.done / max(now - begun, 1e-9)
+            bar.update(task, completed=progress.done, told=_told(rate, progress))
+
+        yield show
+
+
+def _told(rate: float, progress: Any) -> str:
+    words = [f"{rate:,.0f}/s"]
+    if progress.failed:
+        words.append(f"[red]{progress.failed:,} failed[/]")
+    if progress.restarts:
+        words.append(f"[yellow]{counted(progress.restarts, 'restart')}[/]")
+    if progress.resubmitted:
+        words.append(f"{progress.resubmitted:,} sent again")
+    return ", ".join(words)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number

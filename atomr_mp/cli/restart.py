@@ -1,0 +1,73 @@
+"""`atomr-mp restart`: replace a device's worker."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp import errors
+from atomr_mp.cli.common import Commands, add_pool, observe, open_pool
+
+if TYPE_CHECKING:
+    from atomr_mp.client import Observer
+    from atomr_mp.protocol.session import DeviceInfo
+
+TIMEOUT_S: Final = 360.0
+"""What a drain and a start may take by default, and a margin."""
+
+
+def add(commands: Commands) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "restart",
+        help="replace a device's worker",
+        description="Replaces a device's worker after it has finished what it holds, and waits until the new one is "
+        "ready. Also gets a device going again that was stopped after too many restarts.",
+    )
+    parser.add_argument("device", type=int, metavar="DEVICE", help="index of the device")
+    parser.add_argument(
+        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help="seconds to wait (default: %(default)g)"
+    )
+    add_pool(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Replace a worker and wait for the next."""
+    device = options.device
+    begun = time.monotonic()
+    with observe(open_pool(options)) as observer:
+        devices = observer.welcome.devices
+        if not 0 <= device < len(devices):
+            raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(devices)}")
+        observer.restart(device)
+        info = _wait_ready(observer, device, devices[device].generation, begun + options.timeout)
+    took_ms = (time.monotonic() - begun) * 1000
+    sys.stdout.write(
+        f"device {device} is ready: generation {info.generation}, pid {info.pid}, after {took_ms:.0f} ms\n"
+    )
+    return 0
+
+
+def _wait_ready(observer: Observer, device: int, generation: int, until: float) -> DeviceInfo:
+    from atomr_mp.protocol.session import DeviceChanged, DeviceState, Goodbye
+
+    state = "draining"
+    while True:
+        try:
+            event = observer.next_event(max(0.001, until - time.monotonic()))
+        except TimeoutError as error:
+            raise errors.DeadlineExceeded(f"device {device} is not ready yet, it is {state}") from error
+        if isinstance(event, Goodbye):
+            raise event.error.error()
+        if not isinstance(event, DeviceChanged) or event.device.index != device:
+            continue
+        info = event.device
+        state = info.state.value
+        if info.state is DeviceState.READY and info.generation > generation:
+            return info
+        if info.state is DeviceState.STOPPED:
+            raise errors.DeviceUnavailable(f"device {device} did not start: {info.reason}", device=device)

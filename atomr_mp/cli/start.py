@@ -1,0 +1,120 @@
+"""`atomr-mp start`: a pool in the foreground, or detached."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp.cli.common import Commands, counted
+
+if TYPE_CHECKING:
+    from atomr_mp.config import Config
+    from atomr_mp.supervisor.plan import Plan
+
+STOP_S: Final = 10.0
+"""How long a supervisor whose start has failed may take to end in order."""
+
+
+def add(commands: Commands) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "start",
+        help="start a pool",
+        description="Starts a pool: one worker process per device, and the supervisor that keeps them running. Stays "
+        "in the foreground until Ctrl-C or `atomr-mp stop`, unless detached.",
+    )
+    parser.add_argument(
+        "--gpus",
+        metavar="all|N|0,2",
+        help="which GPUs; on the host backend a number of processes (default: all, which there is half the cores, at "
+        "least 2)",
+    )
+    parser.add_argument(
+        "--backend",
+        choices=("auto", "cuda", "host"),
+        help="auto (the default) takes the host backend if there is no NVIDIA hardware",
+    )
+    parser.add_argument(
+        "--actor",
+        action="append",
+        metavar="TARGET",
+        help="what the devices run: package.module:Class or path/to/file.py:Class, optionally NAME= in front; may be "
+        "given several times",
+    )
+    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings; options come before it")
+    parser.add_argument("--pool", metavar="NAME", help="name of the pool (default: default)")
+    parser.add_argument("--run-dir", metavar="DIR", help="directory for sockets and logs, private to you")
+    parser.add_argument(
+        "--detach", action="store_true", help="return once all devices are ready; the pool goes on without a terminal"
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start a pool; in the foreground this process becomes its supervisor."""
+    from atomr_mp.config import Config
+    from atomr_mp.launch import become_supervisor
+    from atomr_mp.process.rundir import RunDirectory
+
+    config = Config.load(
+        options.config,
+        pool=options.pool,
+        run_dir=options.run_dir,
+        gpus=options.gpus,
+        backend=options.backend,
+        actors=options.actor,
+    )
+    plan = config.plan()
+    if options.detach:
+        return _detached(config, plan)
+    # What the supervisor would refuse is refused before anything is announced; it looks again itself.
+    RunDirectory.create(plan.run_path).close()
+    sys.stderr.write(f"{announcement(config, plan)}\n")
+    sys.stderr.flush()
+    become_supervisor(plan)
+    raise AssertionError("exec returned")
+
+
+def announcement(config: Config, plan: Plan) -> str:
+    """Return what is started, and why that, in one line."""
+    why = "no NVIDIA hardware found: " if config.backend == "auto" and plan.backend == "host" else ""
+    actors = ", ".join(actor.name for actor in plan.actors) or "none, so nothing can be called; see --actor"
+    return (
+        f"{why}starting the {plan.backend} backend with {counted(len(plan.devices), 'device')} (run directory "
+        f"{plan.run_dir}; actors: {actors})"
+    )
+
+
+def _detached(config: Config, plan: Plan) -> int:
+    from atomr_mp.client import Client
+    from atomr_mp.launch import launch
+    from atomr_mp.pool import START_MARGIN_S, Pool
+
+    process, connection = launch(plan, bound=False)
+    try:
+        with Pool(Client(connection, "atomr-mp start"), plan.run_path, None) as pool:
+            sys.stderr.write(f"{announcement(config, plan)}\n")
+            pool.wait_ready(plan.start_timeout_s + START_MARGIN_S)
+    except BaseException:
+        _end(process)
+        raise
+    sys.stdout.write(
+        f"pool {plan.pool} runs: {counted(len(plan.devices), 'device')} ready, supervisor {process.pid}, run directory "
+        f"{plan.run_dir}\n"
+    )
+    process.returncode = 0  # it lives on, and nobody is to be warned of that
+    return 0
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a supervisor that is of no use, in order if it can."""
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # its workers are killed with it
+        process.wait()

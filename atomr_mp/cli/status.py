@@ -1,0 +1,163 @@
+"""`atomr-mp status`: how a pool and its devices are."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp import errors
+from atomr_mp.cli.common import Commands, add_pool, counted, duration, observe, open_pool, run_path, size
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from atomr_mp.protocol.session import Status, WorkerStatus
+
+HEALTHY: Final = "healthy"
+DEGRADED: Final = "degraded"
+DOWN: Final = "down"
+EXIT: Final = {HEALTHY: 0, DEGRADED: 1, DOWN: 2}
+
+
+def add(commands: Commands) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "status",
+        help="show how a pool and its devices are",
+        description="Shows how a pool and its devices are.",
+        epilog="Exit status: 0 healthy (all devices are ready), 1 degraded (some are not), 2 down (no pool runs there, "
+        "it stops, or no device is ready).",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object, also if the pool is down")
+    add_pool(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the status; the exit status tells it too."""
+    try:
+        directory = open_pool(options)
+        with observe(directory) as observer:
+            shown = as_json(observer.status(), directory.path)
+    except errors.AtomrError as error:
+        shown = {
+            "pool": options.pool,
+            "state": DOWN,
+            "reason": error.message,
+            "backend": None,
+            "run_dir": _path(options),
+            "supervisor_pid": None,
+            "devices": [],
+        }
+    if options.json:
+        sys.stdout.write(f"{json.dumps(shown)}\n")
+    else:
+        _print(shown)
+    return EXIT[shown["state"]]
+
+
+def as_json(status: Status, run_dir: Path) -> dict[str, Any]:
+    """Return a snapshot as `--json` prints it."""
+    devices = [_device(worker) for worker in status.workers]
+    ready = sum(device["state"] == "ready" for device in devices)
+    state = DOWN if status.stopping or not ready else HEALTHY if ready == len(devices) else DEGRADED
+    return {
+        "pool": status.pool,
+        "state": state,
+        "reason": "the pool stops" if status.stopping else "",
+        "backend": status.backend,
+        "version": status.version,
+        "run_dir": str(run_dir),
+        "supervisor_pid": status.supervisor_pid,
+        "uptime_s": round(time.time() - status.supervisor_started_at, 3),
+        "supervisor_memory_bytes": status.supervisor_memory_bytes,
+        "sessions": status.sessions - 1,  # without the one that asks
+        "refused": status.refused,
+        "devices": devices,
+    }
+
+
+def _device(worker: WorkerStatus) -> dict[str, Any]:
+    info = worker.device
+    return {
+        "index": info.index,
+        "name": info.name,
+        "state": info.state.value,
+        "reason": info.reason,
+        "generation": info.generation,
+        "pid": info.pid or None,
+        "restarts": info.restarts,
+        "queue_depth": worker.queue_depth,
+        "running": worker.running,
+        "running_for_s": round(worker.running_for_s, 3),
+        "started": worker.started,
+        "completed": worker.completed,
+        "refused": worker.refused,
+        "uptime_s": round(time.time() - worker.started_at, 3) if worker.started_at else None,
+        "memory_bytes": worker.memory_bytes,
+    }
+
+
+def _path(options: argparse.Namespace) -> str | None:
+    try:
+        return str(run_path(options))
+    except errors.ConfigurationError:  # the name is none
+        return None
+
+
+def _print(shown: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    # Written by us: rich would end the process by itself when nobody reads any more.
+    with console.capture() as capture:
+        _render(shown, console)
+    sys.stdout.write(capture.get())
+
+
+def _render(shown: dict[str, Any], console: Console) -> None:
+    from rich.markup import escape
+
+    colour = {HEALTHY: "green", DEGRADED: "yellow", DOWN: "red"}[shown["state"]]
+    why = f": {escape(shown['reason'])}" if shown["reason"] else ""
+    console.print(f"pool [bold]{escape(shown['pool'])}[/] is [{colour}]{shown['state']}[/]{why}")
+    if shown["supervisor_pid"] is None:
+        return
+    console.print(
+        f"{shown['backend']} backend, up {duration(shown['uptime_s'])}, supervisor {shown['supervisor_pid']} "
+        f"({size(shown['supervisor_memory_bytes'])}), {counted(shown['sessions'], 'client')}, version "
+        f"{shown['version']}\nrun directory {escape(shown['run_dir'])}"
+    )
+    console.print(_table(shown["devices"]), soft_wrap=False)
+    for device in shown["devices"]:
+        if device["reason"]:
+            console.print(f"device {device['index']} is {device['state']}: {escape(device['reason'])}")
+
+
+def _table(devices: list[dict[str, Any]]) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in ("device", "name", "state", "gen", "pid", "restarts", "queue", "running", "memory"):
+        left = title in {"name", "state"}
+        table.add_column(title, justify="left" if left else "right", no_wrap=True)
+    for device in devices:
+        running = f"{device['running']} ({duration(device['running_for_s'])})" if device["running"] else "0"
+        table.add_row(
+            str(device["index"]),
+            device["name"],
+            device["state"] if device["state"] == "ready" else f"[yellow]{device['state']}[/]",
+            str(device["generation"]),
+            str(device["pid"] or "-"),
+            str(device["restarts"]),
+            str(device["queue_depth"]),
+            running,
+            size(device["memory_bytes"]) if device["pid"] else "-",
+        )
+    return table

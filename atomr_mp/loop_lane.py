@@ -1,0 +1,132 @@
+"""The lane of one asyncio event loop, driven by the loop itself."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from atomr_mp import errors
+from atomr_mp.lane import Lane, Link
+from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, IncarnationEnded
+from atomr_mp.reply import Reply
+from atomr_mp.transport.data import DataConnection
+
+if TYPE_CHECKING:
+    from atomr_mp.client import Client
+
+
+class LoopLane(Lane):
+    """All of it but `take`, `wait` and `cancel` is for the loop's own thread."""
+
+    def __init__(
+        self, client: Client, number: int, devices: Iterable[DeviceInfo], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(client, number, devices)
+        self._loop = loop
+        self._flushing = False
+        """The outboxes will be sent at the end of this turn of the loop."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ns = 0
+        self._watched: set[Reply] = set()
+        loop.add_reader(client.session_descriptor, client.read_session)
+
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether this is the lane's loop."""
+        return loop is self._loop
+
+    def wait(self, reply: Reply, timeout_s: float | None) -> None:
+        """Wait in a thread for what the loop receives."""
+        if self._loop.is_closed():
+            raise RuntimeError("the event loop to which this reply belongs is closed")
+        if asyncio._get_running_loop() is self._loop:
+            raise RuntimeError("result() would block the event loop to which this reply belongs; await the reply")
+        done = threading.Event()
+        self._loop.call_soon_threadsafe(lambda: None if self.add_callback(reply, lambda _: done.set()) else done.set())
+        if not done.wait(timeout_s):
+            raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
+
+    def cancel(self, reply: Reply) -> None:
+        """Ask that a request does not start; from any thread."""
+        if asyncio._get_running_loop() is self._loop:
+            super().cancel(reply)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.cancel, reply)
+
+    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+        """Take a lifecycle event, in the loop."""
+        if asyncio._get_running_loop() is self._loop:
+            self._apply(message)
+        elif not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._apply, message)
+
+    def _pool_lost(self, lost: errors.PoolLost) -> None:
+        # At its end the session's descriptor stays readable: the loop would not come to rest.
+        self._loop.remove_reader(self._client.session_descriptor)
+        super()._pool_lost(lost)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the loop has been closed, and the lane with it."""
+        return self._loop.is_closed()
+
+    def close(self) -> None:
+        """Stop watching; in the loop's thread, or after the loop was closed."""
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._client.session_descriptor)
+            if self._timer is not None:
+                self._timer.cancel()
+        for link in self._links:
+            self._disconnect(link)
+
+    def _queued(self, _link: Link) -> None:
+        """Let all that is called in this turn of the loop travel together."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush_all)
+
+    def _flush_all(self) -> None:
+        self._flushing = False
+        with self._lock:
+            for link in self._links:
+                if link.outbox:
+                    self._flush(link)
+
+    def _on_readable(self, link: Link) -> None:
+        with self._lock:
+            self._receive(link)
+        self._call_back()
+
+    def _arrived(self, link: Link) -> None:
+        self._loop.call_soon(self._on_readable, link)
+
+    def _connected(self, link: Link, connection: DataConnection) -> None:
+        self._loop.add_reader(connection.fileno(), self._on_readable, link)
+
+    def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(connection.fileno())
+
+    def _finished(self, reply: Reply) -> None:
+        self._watched.discard(reply)
+
+    def _watch(self, reply: Reply) -> None:
+        self._watched.add(reply)
+        if self._timer is None or reply.deadline_ns < self._timer_ns:
+            self._set_timer(reply.deadline_ns)
+
+    def _set_timer(self, deadline_ns: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ns = deadline_ns
+        self._timer = self._loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), self._expire_watched)
+
+    def _expire_watched(self) -> None:
+        self._timer = None
+        now_ns = time.monotonic_ns()
+        for reply in [reply for reply in self._watched if reply.deadline_ns <= now_ns]:
+            self._expire(reply)
+        if self._watched:
+            self._set_timer(min(reply.deadline_ns for reply in self._watched))

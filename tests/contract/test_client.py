@@ -1,0 +1,590 @@
+"""What an application may rely on when it calls: threads, event loops, callbacks, deadlines, cancelling, windows."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.protocol.data import MAX_LANES
+from atomr_mp.protocol.session import DeviceState
+from tests.support import Ledger, settled, wait_generation, wait_state
+
+THREADS: Final = 8
+CALLS: Final = 500
+
+Wait = Callable[[atomr_mp.Reply], Any]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Ledger, atomr_mp.Pool]]:
+    """One pool for all tests that leave it as it was."""
+    with Ledger() as ledger, ledger.start(gpus=2) as pool:
+        yield ledger, pool
+
+
+@pytest.fixture
+def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
+    """A client of the shared pool with no history; afterwards the workers are as before and have nothing to do."""
+    before = shared[1].devices
+    with atomr_mp.connect(run_dir=shared[1].run_dir) as own:
+        own.wait_ready()
+        yield own
+    assert shared[1].devices == before
+    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared[1].status().workers))
+
+
+@pytest.fixture
+def notes(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[Ledger]:
+    """The shared pool's ledger, with nothing noted yet."""
+    (shared[0].path / "runs").unlink(missing_ok=True)
+    return shared[0]
+
+
+def blocking(reply: atomr_mp.Reply) -> Any:
+    """Wait for a reply as a thread does."""
+    return reply.result()
+
+
+def awaiting(reply: atomr_mp.Reply) -> Any:
+    """Await a reply that belongs to no loop in a loop."""
+
+    async def use() -> Any:
+        return await reply
+
+    return asyncio.run(use())
+
+
+# --- results and errors ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wait", [blocking, awaiting])
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 2**63, -1, 1.5, "text", b"bytes", [1, [2]], {"a": {"b": []}}, "x" * 1_000_000],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_result_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait, value: object) -> None:
+    """In a thread and in a loop, once or several times."""
+    reply = pool.call("Probe.echo", value)
+    assert wait(reply) == value
+    assert reply.result() == value
+    assert reply.exception() is None
+
+
+@pytest.mark.parametrize("wait", [blocking, awaiting])
+@pytest.mark.parametrize("count", [0, 10, 100_000])
+def test_arrays_travel_inline_and_beside(pool: atomr_mp.Pool, wait: Wait, count: int) -> None:
+    """The result is the caller's own array."""
+    array = np.arange(count, dtype=np.float32).reshape(2, -1) if count else np.empty((0, 3), np.float32)
+    doubled = wait(pool.call("Probe.double", array))
+    np.testing.assert_array_equal(doubled, array * 2)
+    assert doubled.dtype == np.float32
+
+
+@pytest.mark.parametrize("wait", [blocking, awaiting])
+def test_an_error_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait) -> None:
+    """Its class, facts and traceback come over, for each who waits."""
+    reply = pool.call("Probe.fail", "exception")
+    for _ in range(2):
+        with pytest.raises(errors.ActorFailed, match="OnPurposeError: on purpose") as caught:
+            wait(reply)
+        assert caught.value.maybe_executed
+        assert caught.value.exception == "probe.OnPurposeError"
+        assert "raise OnPurposeError" in caught.value.traceback_text
+    assert reply.exception() is caught.value
+
+
+@pytest.mark.parametrize("how", ["text", "typed", "exit"])
+def test_an_exception_that_is_hard_to_tell_of_is_an_answer_too(pool: atomr_mp.Pool, how: str) -> None:
+    """Whatever user code raises, its caller gets an error and the worker goes on."""
+    before = pool.call("Probe.where", device=0).result()
+    for method in ("Probe.raise_strangely", "Probe.raise_strangely_on_thread"):
+        with pytest.raises(errors.AtomrError):
+            pool.call(method, how, device=0).result(10)
+    assert pool.call("Probe.where", device=0).result() == before
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "words"),
+    [
+        ("Probe.missing", [], "there is no request 'Probe.missing'"),
+        ("Probe.echo", [object()], "cannot be sent"),
+        ("Probe.echo", [], "Probe.echo"),
+        ("Probe.echo", [1, 2], "Probe.echo"),
+        ("Probe.note", [1], "Probe.note"),
+        ("Probe.double", ["text"], "Probe.double"),
+    ],
+)
+def test_a_wrong_call_is_refused_and_harms_nobody(
+    pool: atomr_mp.Pool, method: str, arguments: list[object], words: str
+) -> None:
+    """In the caller or by the worker, before anything runs; calls that travel with it are answered."""
+    around = [pool.call("Probe.echo", n, device=0) for n in range(3)]
+    with pytest.raises(errors.InvalidRequest, match=words) as caught:
+        pool.call(method, *arguments, device=0).result()
+    assert not caught.value.maybe_executed
+    around += [pool.call("Probe.echo", n, device=0) for n in range(3, 6)]
+    assert [reply.result() for reply in around] == list(range(6))
+
+
+def test_arguments_by_name_are_checked_like_those_by_position(pool: atomr_mp.Pool) -> None:
+    """Also through an actor's reference."""
+    probe = pool.actor("Probe", device=1)
+    assert probe.note(tag="by name").result() == "by name"
+    assert probe.where().result()[1] == 1
+    with pytest.raises(errors.InvalidRequest, match="tag twice"):
+        probe.note("a", tag="b")
+    with pytest.raises(AttributeError):
+        _ = probe.missing
+    with pytest.raises(errors.InvalidRequest, match="there is no device 2"):
+        pool.call("Probe.where", device=2)
+
+
+# --- callbacks -------------------------------------------------------------------------------------------------------
+
+
+def test_callbacks_run_once_each_with_nobody_waiting(pool: atomr_mp.Pool) -> None:
+    """Also those added after the answer has come, at once."""
+    seen: list[int] = []
+    done = threading.Semaphore(0)
+
+    def note(reply: atomr_mp.Reply) -> None:
+        seen.append(reply.result())
+        done.release()
+
+    replies = [pool.call("Probe.echo", n) for n in range(100)]
+    for reply in replies:
+        reply.add_done_callback(note)
+    for _ in replies:
+        assert done.acquire(timeout=10)
+    replies[0].add_done_callback(note)
+    assert sorted(seen) == [0, *range(100)]
+
+
+@pytest.mark.parametrize("wait", [blocking, awaiting, None])
+def test_an_exception_in_a_callback_is_logged_and_hurts_nobody(
+    pool: atomr_mp.Pool, wait: Wait | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither who waits, nor other callbacks, nor the thread that receives when nobody waits."""
+    called = threading.Semaphore(0)
+
+    def fail(_: atomr_mp.Reply) -> None:
+        raise LookupError("in a callback")
+
+    with caplog.at_level(logging.ERROR, "atomr_mp"):
+        for _ in range(3):
+            reply = pool.call("Probe.echo", 1)
+            reply.add_done_callback(fail)
+            reply.add_done_callback(lambda _: called.release())
+            if wait is not None:
+                assert wait(reply) == 1
+            assert called.acquire(timeout=10)
+    assert len(caplog.records) == 3
+    assert "LookupError: in a callback" in caplog.text
+
+
+def test_a_callback_may_call(pool: atomr_mp.Pool) -> None:
+    """A chain of calls needs nobody who waits."""
+    done = threading.Event()
+
+    def again(reply: atomr_mp.Reply) -> None:
+        if reply.result() == 0:
+            done.set()
+        else:
+            pool.call("Probe.echo", reply.result() - 1).add_done_callback(again)
+
+    pool.call("Probe.echo", 50).add_done_callback(again)
+    assert done.wait(10)
+
+
+# --- many at once ----------------------------------------------------------------------------------------------------
+
+
+def test_threads_share_a_client(pool: atomr_mp.Pool) -> None:
+    """Each gets its own answers, whether it has one call or many under way."""
+    wrong: list[object] = []
+
+    def use(number: int) -> None:
+        try:
+            for n in range(CALLS // 2):
+                if pool.call("Probe.echo", [number, n]).result(20) != [number, n]:
+                    wrong.append((number, n))
+            for first in range(CALLS // 2, CALLS, 25):
+                replies = [pool.call("Probe.echo", [number, n]) for n in range(first, first + 25)]
+                wrong.extend((number, n) for n, reply in enumerate(replies, first) if reply.result(20) != [number, n])
+        except BaseException as error:
+            wrong.append(error)
+            raise
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def test_many_threads_may_wait_for_the_same_replies(pool: atomr_mp.Pool) -> None:
+    """All of them get every result."""
+    replies = [pool.call("Probe.echo", n) for n in range(200)]
+    found: list[list[int]] = []
+
+    def use(backwards: bool) -> None:  # noqa: FBT001 - by position from a thread's arguments
+        order = replies[::-1] if backwards else replies
+        results = {reply.id: reply.result(20) for reply in order}
+        found.append([results[reply.id] for reply in replies])
+
+    threads = [threading.Thread(target=use, args=(number % 2 == 0,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == [list(range(200))] * THREADS
+
+
+def test_a_loop_gathers_thousands(pool: atomr_mp.Pool) -> None:
+    """As many at a time as the window admits, without one lost."""
+    room = asyncio.Semaphore(400)
+
+    async def one(n: int) -> Any:
+        async with room:
+            return await pool.call("Probe.echo", n)
+
+    async def use() -> list[Any]:
+        return await asyncio.gather(*(one(n) for n in range(4000)))
+
+    assert asyncio.run(use()) == list(range(4000))
+
+
+def test_a_client_serves_one_loop_after_another(pool: atomr_mp.Pool) -> None:
+    """More of them than a worker takes connections of a session, and threads in between."""
+
+    async def use(n: int) -> list[Any]:
+        return list(await asyncio.gather(*(pool.call("Probe.echo", [n, m], deadline_s=10) for m in range(10))))
+
+    for n in range(MAX_LANES + 4):
+        assert asyncio.run(use(n)) == [[n, m] for m in range(10)]
+        assert pool.call("Probe.echo", n, deadline_s=10).result() == n
+    assert len(pool._client._loops) <= 1
+
+
+def test_loops_and_threads_use_a_client_at_once(pool: atomr_mp.Pool) -> None:
+    """Each loop has its own connections."""
+    wrong: list[object] = []
+
+    async def use_loop(number: int) -> None:
+        for n in range(50):
+            values = [[number, n, m] for m in range(4)]
+            found = await asyncio.gather(*(pool.call("Probe.echo", value, deadline_s=20) for value in values))
+            if found != values:
+                wrong.append((values, found))
+
+    def use(number: int) -> None:
+        try:
+            if number % 2:
+                asyncio.run(use_loop(number))
+            else:
+                for n in range(200):
+                    if pool.call("Probe.echo", [number, n]).result(20) != [number, n]:
+                        wrong.append((number, n))
+        except BaseException as error:
+            wrong.append(error)
+            raise
+
+    threads = [threading.Thread(target=use, args=(number,)) for number in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert wrong == []
+
+
+def test_a_loop_s_reply_can_be_waited_for_in_a_thread_but_not_in_the_loop(pool: atomr_mp.Pool) -> None:
+    """There it would stop what it waits for."""
+
+    async def use() -> Any:
+        reply = pool.call("Probe.echo", 5)
+        with pytest.raises(RuntimeError, match="await the reply"):
+            reply.result()
+        return await asyncio.to_thread(reply.result, 10)
+
+    assert asyncio.run(use()) == 5
+
+
+# --- what is not answered --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("thread", ["", "_on_thread"])
+def test_what_is_cancelled_before_it_starts_never_runs(pool: atomr_mp.Pool, notes: Ledger, thread: str) -> None:
+    """What has started goes on, and what was not cancelled runs."""
+    with notes.gate("cancel" + thread) as gate:
+        held = pool.call("Probe.hold" + thread, gate.path, device=0)
+        gate.wait()
+        queued = [pool.call("Probe.note" + thread, f"{n}", device=0) for n in range(10)]
+        for reply in [held, *queued[::2]]:
+            reply.cancel()
+        gate.open()
+        for reply in queued[::2]:
+            with pytest.raises(errors.Cancelled) as caught:
+                reply.result()
+            assert not caught.value.maybe_executed
+        assert held.result() == 1
+        assert [reply.result() for reply in queued[1::2]] == ["1", "3", "5", "7", "9"]
+        queued[1].cancel()
+    assert notes.runs() == ["1", "3", "5", "7", "9"]
+
+
+def test_a_cancelled_task_cancels_its_request(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """So does the end of a timeout."""
+
+    async def use() -> None:
+        held = pool.call("Probe.hold_on_thread", gate.path, device=0)
+        await asyncio.to_thread(gate.wait)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_await(pool.call("Probe.note_on_thread", "never", device=0)), 0.05)
+        # Behind the cancellation on the same connection, so that has arrived.
+        assert await pool.call("Probe.echo", 1, device=0) == 1
+        gate.open()
+        await held
+        assert await pool.call("Probe.note_on_thread", "after", device=0) == "after"
+
+    with notes.gate("task") as gate:
+        asyncio.run(use())
+    assert notes.runs() == ["after"]
+
+
+@pytest.mark.parametrize("thread", ["", "_on_thread"])
+@pytest.mark.parametrize("wait", [blocking, awaiting])
+def test_what_has_expired_before_it_starts_never_runs(
+    pool: atomr_mp.Pool, notes: Ledger, wait: Wait, thread: str
+) -> None:
+    """The caller is told at the deadline, however busy the worker is."""
+    with notes.gate(f"expire{thread}-{wait.__name__}") as gate:
+        held = pool.call("Probe.hold" + thread, gate.path, device=0)
+        gate.wait()
+        started = time.monotonic()
+        expired = pool.call("Probe.note" + thread, "expired", device=0, deadline_s=0.1)
+        lasting = pool.call("Probe.note" + thread, "lasting", device=0)
+        with pytest.raises(errors.DeadlineExceeded, match="Probe.note"):
+            wait(expired)
+        assert 0.1 <= time.monotonic() - started < 5
+        gate.open()
+        assert lasting.result() == "lasting"
+        assert held.result() == 1
+        assert isinstance(expired.exception(), errors.DeadlineExceeded)
+    assert notes.runs() == ["lasting"]
+
+
+@pytest.mark.parametrize("wait", [blocking, awaiting])
+def test_a_deadline_holds_for_what_runs(pool: atomr_mp.Pool, notes: Ledger, wait: Wait) -> None:
+    """It may have been executed; the late answer is nobody's, and does no harm."""
+    with notes.gate(f"running-{wait.__name__}") as gate:
+        held = pool.call("Probe.hold", gate.path, device=0, deadline_s=0.1)
+        gate.wait()
+        with pytest.raises(errors.DeadlineExceeded) as caught:
+            wait(held)
+        assert caught.value.maybe_executed
+        gate.open()
+        assert pool.call("Probe.echo", 1, device=0).result() == 1
+        assert isinstance(held.exception(), errors.DeadlineExceeded)
+
+
+def test_an_answer_that_came_in_time_counts_though_nobody_looked(pool: atomr_mp.Pool) -> None:
+    """The deadline is the request's, not that of whoever comes to see."""
+    reply = pool.call("Probe.echo", 5, device=0, deadline_s=0.3)
+    other = pool.call("Probe.echo", 6, device=1)
+    assert other.result() == 6
+    assert settled(lambda: time.monotonic_ns() > reply.deadline_ns)
+    assert reply.result() == 5
+
+
+def test_a_timeout_of_the_caller_leaves_the_request_alone(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """One may wait again."""
+    with notes.gate("timeout") as gate:
+        held = pool.call("Probe.hold", gate.path, device=0)
+        gate.wait()
+        with pytest.raises(TimeoutError, match="goes on"):
+            held.result(0.05)
+        with pytest.raises(TimeoutError):
+            held.exception(0)
+        gate.open()
+        assert held.result() == 1
+
+
+def test_a_callback_comes_at_its_own_deadline(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """Though the background thread waits for others, with later ones, already."""
+    late, early = threading.Event(), threading.Event()
+    with notes.gate("callbacks") as gate:
+        held = pool.call("Probe.hold", gate.path, device=0, deadline_s=60)
+        held.add_done_callback(lambda _: late.set())
+        gate.wait()
+        pool.call("Probe.echo", 1, device=0, deadline_s=0.1).add_done_callback(lambda _: early.set())
+        assert early.wait(5)
+        assert not late.is_set()
+        gate.open()
+        assert late.wait(5)
+
+
+def test_methods_on_a_thread_do_not_hold_up_the_loop(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """Only the actor's other methods on that thread wait."""
+    with notes.gate("probe") as gate, notes.gate("bystander") as other:
+        held = pool.call("Probe.hold_on_thread", gate.path, device=0)
+        beside = pool.call("Bystander.hold", other.path, device=0)
+        gate.wait()
+        other.wait()
+        queued = pool.call("Probe.note_on_thread", "queued", device=0)
+        assert [pool.call("Probe.echo", n, device=0).result() for n in range(20)] == list(range(20))
+        assert not queued.done
+        other.open()
+        assert beside.result() == pool.devices[0].pid
+        gate.open()
+        assert [held.result(), queued.result()] == [1, "queued"]
+
+
+# --- pools of their own ----------------------------------------------------------------------------------------------
+
+
+def test_a_full_window_is_overloaded_at_once(ledger: Ledger) -> None:
+    """However busy the worker is; answers make room again, and other clients and devices have their own."""
+    with (
+        ledger.start(gpus=2, window_requests=4) as pool,
+        atomr_mp.connect(run_dir=pool.run_dir) as other,
+        ledger.gate("gate") as gate,
+    ):
+        other.wait_ready()
+        held = pool.call("Probe.hold", gate.path, device=0)
+        gate.wait()
+        queued = [pool.call("Probe.note", f"{n}", device=0) for n in range(3)]
+        with pytest.raises(errors.Overloaded) as caught:
+            pool.call("Probe.note", "too many", device=0)
+        assert (caught.value.device, caught.value.window, caught.value.maybe_executed) == (0, 4, False)
+        assert pool.call("Probe.echo", 1).result() == 1
+        queued.pop().cancel()
+        theirs = other.call("Probe.note", "theirs", device=0)
+        gate.open()
+        assert held.result() == 1
+        assert theirs.result() == "theirs"
+        assert [reply.result() for reply in queued] == ["0", "1"]
+        again = [pool.call("Probe.note", f"again-{n}", device=0) for n in range(3)]
+        assert [reply.result() for reply in again] == ["again-0", "again-1", "again-2"]
+    assert sorted(ledger.runs()) == ["0", "1", "again-0", "again-1", "again-2", "theirs"]
+
+
+def test_the_window_counts_bytes_too(ledger: Ledger) -> None:
+    """A single request larger than all of it is let through when nothing else is under way."""
+    with ledger.start(window_bytes=100_000) as pool, ledger.gate("gate") as gate:
+        assert pool.call("Probe.double", np.zeros(50_000)).result().shape == (50_000,)
+        held = pool.call("Probe.hold", gate.path)
+        gate.wait()
+        with pytest.raises(errors.Overloaded):
+            pool.call("Probe.double", np.zeros(50_000))
+        fits = pool.call("Probe.double", np.zeros(5_000))
+        gate.open()
+        assert held.result() == 1
+        assert fits.result().shape == (5_000,)
+
+
+@pytest.mark.parametrize("wait", [blocking, awaiting])
+def test_a_deadline_holds_for_what_waits_for_a_worker(ledger: Ledger, wait: Wait) -> None:
+    """It was never sent, so it certainly did not run."""
+    with ledger.start(backoff_initial_s=30.0) as pool:
+        for generation in (1, 2):
+            wait_generation(pool, generation)
+            pool.call("Probe.fail", "exit").exception()
+            if generation == 1:
+                ledger.trouble("setup", "exit")
+        wait_state(pool, DeviceState.REBUILDING)
+        reply = pool.call("Probe.note", "never", deadline_s=0.1)
+        with pytest.raises(errors.DeadlineExceeded, match="never sent") as caught:
+            wait(reply)
+        assert not caught.value.maybe_executed
+    assert ledger.runs() == []
+
+
+def test_requests_of_a_loop_are_told_of_a_death(ledger: Ledger) -> None:
+    """What had started, what was queued, and what was called in the turn in which the device stopped for good."""
+
+    async def use() -> None:
+        held = pool.call("Probe.hold", gate.path)
+        await asyncio.to_thread(gate.wait)
+        queued = [pool.call("Probe.note", f"{n}") for n in range(5)]
+        await asyncio.sleep(0)  # they are sent at the end of the turn
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        found = await asyncio.gather(held, *queued, return_exceptions=True)
+        assert [type(error) for error in found] == [errors.WorkerLost] * 6
+        assert [error.maybe_executed for error in found if isinstance(error, errors.WorkerLost)] == [True] + [False] * 5
+        assert await pool.call("Probe.where") == [pool.devices[0].pid, 0, 2]
+        first = pool.call("Probe.echo", 1)
+        unsent = pool.call("Probe.echo", 2)
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_state(pool, DeviceState.STOPPED)
+        for reply in (first, unsent):
+            with pytest.raises(errors.RequestError) as caught:
+                await reply
+            assert isinstance(caught.value, errors.DeviceUnavailable | errors.WorkerLost)
+        assert isinstance(unsent.exception(), errors.DeviceUnavailable)
+
+    with ledger.start(max_restarts=1) as pool, ledger.gate("gate") as gate:
+        asyncio.run(use())
+
+
+def test_closing_ends_what_is_under_way(ledger: Ledger) -> None:
+    """Of a client that has only joined, at once; it may be closed twice, from a thread or a loop."""
+    with ledger.start() as pool, ledger.gate("gate") as gate:
+        with atomr_mp.connect(run_dir=pool.run_dir) as other:
+            other.wait_ready()
+            held = other.call("Probe.hold_on_thread", gate.path)
+            gate.wait()
+        other.close()
+        error = held.exception()
+        assert isinstance(error, errors.PoolLost)
+        assert error.maybe_executed
+        with pytest.raises(errors.PoolLost, match="closed"):
+            other.call("Probe.where")
+        gate.open()
+
+        async def use() -> None:
+            with atomr_mp.connect(run_dir=pool.run_dir) as third:
+                assert (await third.call("Probe.where"))[2] == 1
+                waiting = asyncio.ensure_future(_await(third.call("Probe.hold_on_thread", gate.path)))
+                await asyncio.to_thread(gate.wait)
+            with pytest.raises(errors.PoolLost):
+                await waiting
+            gate.open()
+
+        asyncio.run(use())
+        assert pool.call("Probe.note_on_thread", "still here").result() == "still here"
+
+
+def test_threads_that_wait_are_woken_by_a_close(ledger: Ledger) -> None:
+    """None of them waits for its deadline."""
+    with ledger.start() as pool, ledger.gate("gate") as gate:
+        other = atomr_mp.connect(run_dir=pool.run_dir)
+        other.wait_ready()
+        held = [other.call("Probe.hold_on_thread", gate.path) for _ in range(4)]
+        found: list[errors.AtomrError | None] = []
+        threads = [threading.Thread(target=lambda reply=reply: found.append(reply.exception())) for reply in held]
+        for thread in threads:
+            thread.start()
+        gate.wait()
+        other.close()
+        for thread in threads:
+            thread.join(10)
+        assert [type(error) for error in found] == [errors.PoolLost] * 4
+        gate.open()
+
+
+async def _await(reply: atomr_mp.Reply) -> Any:
+    return await reply

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support import DEADLINE_S, Ledger
+
+DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
+
+
+def test_demonstration_shows_what_it_promises(ledger: Ledger) -> None:
+    """A small run ends well: every image read, the stated accuracy, one worker killed and back, no process left."""
+    done = subprocess.run(
+        [sys.executable, str(DEMO), "--repeat", "4", "--backend", "host"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    told = " ".join(done.stdout.split())
+    assert "kill -9" in told
+    assert "killed by SIGKILL" in told
+    assert "ready again, generation 2" in told
+    assert "images read 7,188 of 7,188" in told
+    assert "workers restarted 1" in told
+    assert "failed 0" in told
+    assert "processes left 0 of 4" in told
+    assert not ledger.processes()

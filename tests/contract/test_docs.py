@@ -1,0 +1,301 @@
+"""What the documentation says is true: its examples run, its commands work, and nothing is left out."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import pytest
+
+from atomr_mp import cli, errors
+from atomr_mp.config import Config
+from atomr_mp.process.rundir import PoolState, RunDirectory
+
+ROOT: Final = Path(__file__).parents[2]
+PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND_PAGES: Final = [ROOT / "docs" / "operating.md", ROOT / "docs" / "getting-started.md"]
+DEADLINE_S: Final = 50.0
+
+ACTOR_FILE: Final = re.compile(r"# file: (?P<name>\w+\.py)")
+BESIDE: Final = re.compile(r"# runs beside: (?P<command>atomr-mp start .*)")
+FENCE: Final = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK: Final = re.compile(r"(?<!!)\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+HEADING: Final = re.compile(r"^#+ (?P<text>.+)$", re.MULTILINE)
+
+RUN_BLOCKS: Final = """
+import json, sys
+namespace = {"__name__": "__main__"}
+for name, line, code in json.load(sys.stdin):
+    # With as many lines in front as the page has, so that a traceback names the page's own.
+    exec(compile("\\n" * line + code, name, "exec"), namespace)
+"""
+
+
+class Block(NamedTuple):
+    """A fenced block of a page."""
+
+    language: str
+    code: str
+    line: int
+    """Lines of the page before its first."""
+
+    @property
+    def file(self) -> str:
+        """The file that the block is to be saved as, empty if none."""
+        found = ACTOR_FILE.match(self.code)
+        return found["name"] if found else ""
+
+    @property
+    def beside(self) -> str:
+        """The command that has to run meanwhile, empty if none."""
+        found = BESIDE.match(self.code)
+        return found["command"] if found else ""
+
+
+class Page:
+    """A page, and a directory in which its examples run with a home for pools of their own."""
+
+    def __init__(self, path: Path, directory: Path) -> None:
+        self.blocks: Final = blocks(path)
+        self._name = path.name
+        self._directory = directory
+        self._environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "XDG_RUNTIME_DIR": str(directory),
+            "TMPDIR": str(directory),
+        }
+        for block in self.blocks:
+            if block.file:
+                (directory / block.file).write_text(block.code, encoding="utf-8")
+
+    def python(self, blocks: list[Block]) -> subprocess.CompletedProcess[str]:
+        """Run blocks, one after the other in one namespace."""
+        given = json.dumps([(self._name, block.line, block.code) for block in blocks])
+        return self.run([sys.executable, "-c", RUN_BLOCKS], given)
+
+    def run(self, command: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
+        """Run a command where the page's files are."""
+        return subprocess.run(
+            command,
+            input=given,
+            cwd=self._directory,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DEADLINE_S,
+        )
+
+    def shell(self, line: str) -> subprocess.CompletedProcess[str]:
+        """Run a line of a shell."""
+        return self.run(["sh", "-c", line])
+
+
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory for a page's files and pools, short enough for sockets; what runs there is ended afterwards."""
+    path = Path(tempfile.mkdtemp(prefix="ad-", dir="/tmp"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(path))
+    try:
+        yield path
+        running = [entry for entry in RunDirectory.list_pools() if entry.state is PoolState.RUNNING]
+        for entry in running:
+            os.kill(entry.supervisor_pid, signal.SIGKILL)  # its workers are killed with it
+        assert not running, "a page's examples leave a pool running"
+    finally:
+        shutil.rmtree(path)
+
+
+def blocks(path: Path) -> list[Block]:
+    """Return a page's fenced blocks."""
+    text = path.read_text(encoding="utf-8")
+    return [
+        Block(found["language"], found["code"], text.count("\n", 0, found.start("code")))
+        for found in FENCE.finditer(text)
+    ]
+
+
+def with_blocks(language: str) -> list[Any]:
+    """Return the pages that have blocks of a language, as parameters."""
+    return [
+        pytest.param(path, id=path.stem)
+        for path in PAGES
+        if any(block.language == language and not block.file for block in blocks(path))
+    ]
+
+
+def commands(code: str) -> list[tuple[str, list[str]]]:
+    """Return the command lines of a console block, each with the output that the page shows."""
+    found: list[tuple[str, list[str]]] = []
+    for line in code.splitlines():
+        if line.startswith("$ "):
+            found.append((line.removeprefix("$ "), []))
+        elif found:
+            found[-1][1].append(line)
+    return found
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's own parser."""
+    return cli._parser()
+
+
+def subcommands() -> dict[str, argparse.ArgumentParser]:
+    """Return the parsers of the commands, by name."""
+    for action in parser()._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    raise AssertionError("the command line has no commands")
+
+
+def slug(heading: str) -> str:
+    """Return the anchor that a heading gets where the pages are shown."""
+    plain = re.sub(r"[^\w\- ]", "", heading.lower())
+    return plain.replace(" ", "-")
+
+
+@pytest.mark.parametrize("path", with_blocks("python"))
+def test_examples_run_as_they_are(path: Path, directory: Path) -> None:
+    """A reader who saves the files and pastes the blocks, in order, gets no error and leaves no pool behind."""
+    page = Page(path, directory)
+    program = [block for block in page.blocks if block.language == "python" and not block.file]
+    together = [block for block in program if not block.beside]
+    result = page.python(together)
+    assert result.returncode == 0, result.stderr
+    for block in program:
+        if block.beside:
+            started = page.shell(f"{block.beside} --detach")
+            assert started.returncode == 0, started.stderr
+            result = page.python([block])
+            stopped = page.shell("atomr-mp stop")
+            assert result.returncode == 0, result.stderr
+            assert stopped.returncode == 0, stopped.stderr
+
+
+@pytest.mark.parametrize("path", with_blocks("console"))
+def test_commands_work_in_the_order_of_the_page(path: Path, directory: Path) -> None:
+    """Each exits with 0 and prints what the page shows; one that goes on for ever is only parsed."""
+    page = Page(path, directory)
+    shown = itertools.chain.from_iterable(commands(block.code) for block in page.blocks if block.language == "console")
+    for line, output in shown:
+        if "--follow" in line:
+            parser().parse_args(shlex.split(line)[1:])
+            continue
+        result = page.shell(line)
+        assert result.returncode == 0, f"{line}: {result.stderr}"
+        if output:
+            assert result.stdout.splitlines() == [each for each in output if each], line
+
+
+def test_every_page_with_commands_shows_only_ours_or_is_run() -> None:
+    """No block shows a prompt and is left out because of its language."""
+    for path in PAGES:
+        for block in blocks(path):
+            assert block.language == "console" or not re.search(r"^\$ ", block.code, re.MULTILINE), (path, block)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_and_option_is_described(name: str) -> None:
+    """In the page for operators or in the one for beginners."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in COMMAND_PAGES)
+    assert re.search(rf"`{name}\b", text), f"the command {name} is not described"
+    for action in subcommands()[name]._actions:
+        options = [option for option in action.option_strings if option not in {"-h", "--help"}]
+        assert not options or any(option in text for option in options), f"{name} {options[0]} is not described"
+
+
+def test_every_option_that_the_pages_name_exists() -> None:
+    """An option in code, of no other program, is one of ours."""
+    actions = itertools.chain.from_iterable(command._actions for command in subcommands().values())
+    ours = {option for action in actions for option in action.option_strings}
+    for path in COMMAND_PAGES:
+        named = set(re.findall(r"`(?:[^`\n]* )?(--[a-z][a-z-]*)", path.read_text(encoding="utf-8")))
+        assert named <= ours, path
+
+
+def test_every_setting_is_described_with_its_default() -> None:
+    """The table of settings has a row for each field of `Config`, in order, and no other."""
+    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+    section = text.partition("\n## Settings\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    fields = msgspec.structs.fields(Config)
+    assert [name for name, _, _ in rows] == [field.name for field in fields]
+    defaults = Config()
+    for name, default, _ in rows:
+        value = getattr(defaults, name)
+        assert default == ("none" if value is None else f"`{json.dumps(value)}`"), name
+
+
+def test_example_configuration_is_one() -> None:
+    """Every TOML block of the page for operators is a valid configuration."""
+    for block in blocks(ROOT / "docs" / "operating.md"):
+        if block.language == "toml":
+            directory = Path(tempfile.mkdtemp(prefix="ad-", dir="/tmp"))
+            try:
+                file = directory / "pool.toml"
+                file.write_text(block.code, encoding="utf-8")
+                assert Config.load(file).actors == [f"{directory}/words.py:Words"]
+            finally:
+                shutil.rmtree(directory)
+
+
+@pytest.mark.parametrize("script", ["diagram", "error-table"])
+def test_what_is_drawn_from_the_code_is_current(script: str) -> None:
+    """`scripts/diagram` and `scripts/error-table` were run after the last change."""
+    result = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / script), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DEADLINE_S,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_table_of_errors_has_them_all() -> None:
+    """Each public class but the two bases has one row."""
+    text = (ROOT / "docs" / "failure-model.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \*\*`(\w+)`\*\*", text, re.MULTILINE)
+    names = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
+    assert sorted(rows) == sorted(names - {"AtomrError", "RequestError"})
+
+
+@pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in PAGES])
+def test_links_lead_somewhere(path: Path) -> None:
+    """Every relative link names a file that exists, and a heading that is in it."""
+    text = FENCE.sub("", path.read_text(encoding="utf-8"))
+    for found in LINK.finditer(text):
+        target = found["target"]
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        file = (path.parent / name).resolve() if name else path
+        assert file.exists(), f"{path.name}: {target}"
+        if anchor:
+            headings = HEADING.finditer(FENCE.sub("", file.read_text(encoding="utf-8")))
+            assert anchor in {slug(heading["text"]) for heading in headings}, f"{path.name}: {target}"
+
+
+def test_the_tests_and_files_that_the_architecture_names_exist() -> None:
+    """A law's proof is named as `file::test`; a place as a path."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    proofs = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert proofs
+    for file, test in proofs:
+        assert f"def {test}(" in (ROOT / file).read_text(encoding="utf-8"), f"{file}::{test}"
+    for place in re.findall(r"`((?:atomr_mp|workers|tests|scripts)/[\w./-]*)`", text):
+        assert (ROOT / place).exists(), place

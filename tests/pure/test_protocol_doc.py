@@ -1,0 +1,117 @@
+"""docs/protocol.md says what the code does: fields and their order, tags, limits, states, error codes, examples."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import msgspec
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.protocol import codec, data, session, values
+from atomr_mp.supervisor import sessions
+from atomr_mp.transport import session as session_transport
+
+DOC: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+LIMITS_FROM: Final = (codec, data, values, sessions, session_transport)
+FACT_TYPES: Final = {"str": "string", "int": "integer", "bool": "bool", "float": "float"}
+
+
+def structs(module: ModuleType) -> list[type[codec.Message]]:
+    """Return the messages and structs that a module declares."""
+    return [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type)
+        and issubclass(each, codec.Message)
+        and each is not codec.Message
+        and each.__module__ == module.__name__
+    ]
+
+
+def section(heading: str) -> str:
+    """Return what is below a heading, up to the next one."""
+    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", DOC, re.MULTILINE | re.DOTALL)
+    assert found, f"docs/protocol.md has no heading {heading!r}"
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of the tables in a text, without their headings."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    rules = [number for number, row in enumerate(cells) if set("".join(row)) <= set("-")]
+    return [row for number, row in enumerate(cells) if number not in rules and number + 1 not in rules]
+
+
+def example(name: str) -> bytes:
+    """Return the bytes of an example."""
+    found = re.search(rf"<!-- {name} -->\n```\n(.*?)\n```", DOC, re.DOTALL)
+    assert found
+    return bytes.fromhex(found[1])
+
+
+STRUCTS: Final = [*structs(session), *structs(data), codec.ErrorInfo]
+
+
+@pytest.mark.parametrize("struct", STRUCTS, ids=[struct.__name__ for struct in STRUCTS])
+def test_every_field_is_described_at_its_place(struct: type[codec.Message]) -> None:
+    """A table's rows are the array's items, the tag among them."""
+    tag = struct.__struct_config__.tag
+    fields = [f"`{field}`" for field in struct.__struct_fields__]
+    expected = fields if tag is None else [f'`"{tag}"`' if isinstance(tag, str) else f"`{tag}`", *fields]
+    table = rows(section(struct.__name__))
+    assert [(row[0], row[1]) for row in table] == [(str(place), name) for place, name in enumerate(expected)]
+    described = {row[1].strip("`"): row[2] for row in table}
+    for field in msgspec.structs.fields(struct):
+        assert ("default" in described[field.name]) == (not field.required), field.name
+
+
+def test_no_message_is_described_that_does_not_exist() -> None:
+    """What was removed from the code is removed from the page."""
+    described = re.findall(r"^### (\w+)$", DOC, re.MULTILINE)
+    assert sorted(described) == sorted(struct.__name__ for struct in STRUCTS)
+
+
+def test_the_limits_are_those_of_the_code() -> None:
+    """Every limit in the table has the value that is enforced."""
+    for name, value, _ in rows(section("Limits")):
+        found = {getattr(module, name.strip("`")) for module in LIMITS_FROM if hasattr(module, name.strip("`"))}
+        assert found == {float(value)}, name
+
+
+def test_every_state_of_a_device_is_described() -> None:
+    """A client in another language knows what to do with calls in each state."""
+    text = section("DeviceInfo")
+    assert all(f"`{state.value}`" in text for state in session.DeviceState)
+
+
+def test_every_error_is_described_with_its_facts() -> None:
+    """The table of codes is the tree of `errors`."""
+    described = {row[0].strip("`"): row[1] for row in rows(section("Errors"))}
+    assert described.keys() == errors._BY_CODE.keys()
+    for code, error in errors._BY_CODE.items():
+        facts = [
+            f"`{field.name}` ({FACT_TYPES[str(field.type)]})"
+            for field in dataclasses.fields(error)
+            if field.name not in {"message", "maybe_executed"}
+        ]
+        assert described[code] == ", ".join(facts), code
+
+
+def test_every_element_type_is_described() -> None:
+    """The list of element types is complete, ranges by their ends."""
+    named = set(re.findall(r"`((?:bool|u?int|float|complex)\d*)`", section("Values")))
+    ranges = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
+    assert named | ranges == values.DTYPES
+
+
+def test_the_examples_are_real() -> None:
+    """The bytes on the page are what the code reads and writes."""
+    assert list(map(session.from_client, session.Framing().feed(example("hello")))) == [session.Hello(1, "abc")]
+    array = values.Decoder[object]().decode(example("array"))
+    assert repr(array) == "array([1, 2], dtype=int16)"
+    assert values.encode(array) == (example("array"), [])
