@@ -7,17 +7,21 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client import Client, Observer
 from atomr_mp.config import Backend, Config
 from atomr_mp.launch import launch
-from atomr_mp.map import Mapper, Progress
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, default_run_dir
 from atomr_mp.protocol.session import DeviceInfo, DeviceState, Status
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
+
+if TYPE_CHECKING:
+    from atomr_mp.map import Mapper, Progress
 
 DEFAULT_DEADLINE_S: Final = 60.0
 """Deadline of requests for which neither the caller nor the actor's author has said anything."""
@@ -64,6 +68,8 @@ def start(
         **settings,
     }
     plan = Config.load(Path(config) if config is not None else None, **settings).plan()
+    if pool is None and run_dir is None and config is None:
+        plan = msgspec.structs.replace(plan, temporary=True)
     process, connection = launch(plan, bound=True)
     started = None
     try:
@@ -108,7 +114,7 @@ class Pool:
 
     def __init__(self, client: Client, run_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
         self._client = client
-        self._mapper = Mapper(client)
+        self._mapper: Mapper | None = None
         self._process = process
         self.run_dir: Final = run_dir
         self._session_socket: Final = run_dir / SESSION_SOCKET
@@ -223,6 +229,10 @@ class Pool:
         info = self._client.methods.get(method) or self._unknown(method)
         if attempts < 1 or (in_flight is not None and in_flight < 1):
             raise ValueError(f"attempts and in_flight must be at least 1, got {attempts} and {in_flight}")
+        if self._mapper is None:
+            from atomr_mp.map import Mapper  # late: it takes asyncio, which the rest does without
+
+            self._mapper = Mapper(self._client)
         return self._mapper.map(
             method,
             items,
@@ -310,7 +320,8 @@ class Pool:
                 observer.stop()
                 process.wait()
         self._client.close()
-        self._mapper.close()
+        if self._mapper is not None:
+            self._mapper.close()
         if process is not None:
             process.wait()
 

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np  # noqa: F401 - its threads and descriptors are to be there before a ledger counts
+import zmq
 
 import atomr_mp
 from atomr_mp.process.identity import wait_ended
@@ -249,6 +250,16 @@ def wait_generation(pool: atomr_mp.Pool, generation: int, device: int = 0) -> De
     return pool._client.devices[device]
 
 
+def _warm_up() -> None:
+    """Start what pyzmq starts once for all, when the first large frame is sent."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
+        one.bind("inproc://warm-up")
+        other.connect("inproc://warm-up")
+        one.send(bytes(2**20), copy=False)
+        assert len(other.recv()) == 2**20
+
+
 def _pids() -> Iterator[int]:
     return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
@@ -284,3 +295,6 @@ def _not_logs(run_dir: Path) -> list[str]:
         for path in found
         if not (path.name == "workers" and path.is_dir()) and not (path.name == "lock" and not path.stat().st_size)
     ]
+
+
+_warm_up()

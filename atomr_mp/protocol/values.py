@@ -8,6 +8,7 @@ NumPy is imported when the first array arrives: a process that never sees one ne
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -149,7 +150,7 @@ def _encode_other(value: object, frames: list[Buffer]) -> object:
     if numpy is not None:
         if isinstance(value, numpy.ndarray):
             return _encode_array(numpy, value, frames)
-        if isinstance(value, numpy.generic) and value.dtype.name in DTYPES:
+        if isinstance(value, numpy.generic) and _dtype_name(value.dtype) in DTYPES:
             return value.item()
     kind = type(value)
     raise errors.InvalidRequest(
@@ -159,7 +160,8 @@ def _encode_other(value: object, frames: list[Buffer]) -> object:
 
 
 def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer]) -> msgspec.msgpack.Ext:
-    if array.dtype.name not in DTYPES:
+    dtype = _dtype_name(array.dtype)
+    if dtype not in DTYPES:
         raise errors.InvalidRequest(
             f"arrays of {array.dtype} cannot be sent; convert to one of {', '.join(sorted(DTYPES))}"
         )
@@ -171,14 +173,21 @@ def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer])
         raise errors.InvalidRequest(
             f"an array of {array.nbytes} bytes; the limit of a message is {MAX_FRAME_BYTES}: send it in parts"
         )
-    contiguous = numpy.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<"))
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     content: bytes | int
     if array.nbytes <= INLINE_BYTES:
-        content = contiguous.tobytes()
+        content = array.tobytes()
     else:
         content = len(frames)
-        frames.append(memoryview(contiguous.reshape(-1).view(numpy.uint8)))
-    return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((array.dtype.name, array.shape, content)))
+        frames.append(memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)))
+    return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((dtype, array.shape, content)))
+
+
+@functools.cache
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    # NumPy computes a dtype's name anew each time.
+    return dtype.name
 
 
 def _check_depth(value: object, left: int) -> None:

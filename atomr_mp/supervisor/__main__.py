@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import logging.handlers
+import shutil
 import socket
 import sys
 from pathlib import Path
@@ -35,6 +36,8 @@ def main() -> int:
             _log_to(run_dir if options.log_to_file else None)
             supervisor = Supervisor(plan, run_dir, starter, bound=options.bound)
             supervisor.run()
+        if plan.temporary and not supervisor.has_failed:
+            shutil.rmtree(plan.run_path, ignore_errors=True)
     except errors.AtomrError as error:
         if starter is not None:
             starter.send(session.Goodbye(ErrorInfo.of(error)))

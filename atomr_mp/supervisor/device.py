@@ -168,14 +168,15 @@ class Device:
     def _feed(self, event: Event) -> None:
         """Take a step through the table and carry its actions out."""
         before = self.state
-        self.state, actions = step(before, event)
+        self.state, actions = after = step(before, event)
         if before is State.REBUILDING:
             self._cancel_timer()  # that of the back-off
         if self.state is not before:
             _LOG.debug("device %d: %s -> %s on %s", self.index, before, self.state, event)
         for action in actions:
             self._DO[action](self)
-        if self.state is not before and Action.PUBLISH not in actions:
+        # An action may have led further, and told the clients already.
+        if before is not self.state is after.state and Action.PUBLISH not in actions:
             self._sessions.device_changed(self)
 
     def _feed_from_worker(self, event: Event) -> None:

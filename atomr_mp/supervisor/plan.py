@@ -36,6 +36,8 @@ class Plan(msgspec.Struct, frozen=True):
     log_max_bytes: int
     core_dumps: bool
     cgroups: bool
+    temporary: bool = False
+    """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
 
     def to_descriptor(self) -> int:
         """Return a descriptor from which `from_descriptor` reads this plan; the caller closes it."""

@@ -99,6 +99,11 @@ class Supervisor:
         self._loop.close()
         self._events.close()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether some device has ever ended unplanned: its logs are worth keeping."""
+        return any(device.restarts for device in self.devices)
+
     # --- orders ----------------------------------------------------------------------------------------------------
 
     def restart(self, device: int) -> None:

@@ -240,6 +240,22 @@ def test_every_setting_is_described_with_its_default() -> None:
         assert default == ("none" if value is None else f"`{json.dumps(value)}`"), name
 
 
+def test_the_messages_of_the_troubleshooting_table_are_ours() -> None:
+    """Every text in its first columns is in the code, but for what stands for something else."""
+    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "atomr_mp").rglob("*.py"))
+    code = re.sub(r'"\n\s*f?"', "", code)  # texts that go on in the next line
+    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8").partition("\n## Troubleshooting\n")[2]
+    shown = [
+        text for cell in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE) for text in re.findall(r"`([^`]+)`", cell)
+    ]
+    assert shown
+    of_msgspec = {"Object contains unknown field", "Expected", "at $."}
+    for message in shown:
+        pieces = {piece.strip(" -(),:") for piece in re.split(r"\.{3}|\b[A-Z]+\b", message)}
+        for piece in pieces - of_msgspec - {"", "at $"}:
+            assert piece in code, message
+
+
 def test_example_configuration_is_one() -> None:
     """Every TOML block of the page for operators is a valid configuration."""
     for block in blocks(ROOT / "docs" / "operating.md"):

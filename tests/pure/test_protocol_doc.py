@@ -54,7 +54,7 @@ def example(name: str) -> bytes:
     return bytes.fromhex(found[1])
 
 
-STRUCTS: Final = [*structs(session), *structs(data), codec.ErrorInfo]
+STRUCTS: Final[list[type[codec.Message]]] = [*structs(session), *structs(data), codec.ErrorInfo]
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=[struct.__name__ for struct in STRUCTS])

@@ -203,7 +203,7 @@ class Host:
         self._outbox[peer] = None
         try:
             message = data.FROM_CLIENT.decode(header)
-            if type(message) is data.Cancel:
+            if isinstance(message, data.Cancel):
                 self._envelope.cancel(peer, message.ids)
                 return
             requests = self._envelope.open(peer, message, frames)

@@ -1,0 +1,433 @@
+"""What test_hostile.py attacks with, and how it sees that nobody else was harmed.
+
+Peers are made by hand from sockets, msgpack and, where libzmq would be too well-behaved, from ZMTP's own bytes: what
+the library refuses to send must be tried too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shutil
+import socket
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgpack
+import psutil
+import zmq
+
+import atomr_mp
+from atomr_mp.client import Observer
+
+DEADLINE_S: Final = 10.0
+"""Longest wait for anything."""
+
+SANE_S: Final = 1.0
+"""Longest that a well-behaved client may wait for a small call or a status while somebody misbehaves."""
+
+GROWTH_BYTES: Final = 32 * 2**20
+"""What an attack may cost a process in memory, if its test does not say otherwise."""
+
+WINDOW: Final = 16
+WINDOW_BYTES: Final = 4 * 2**20
+
+ACTOR: Final = '''
+import os, sys
+from typing import Any
+from atomr_mp_workers import Actor, method
+
+class Target(Actor):
+    @method
+    def echo(self, value: Any) -> Any:
+        return value
+
+    @method
+    def blob(self, count: int) -> bytes:
+        return bytes(count)
+
+    @method
+    def tell_supervisor(self, packets: list[bytes]) -> None:
+        """Say something on the worker's control channel, as a library gone wild might."""
+        control = int(sys.argv[sys.argv.index("--control-fd") + 1])
+        for packet in packets:
+            os.write(control, packet)
+'''
+
+
+def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
+    """Wait until something holds of which no event tells: counters, memory, descriptors of another process."""
+    until = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < until, f"not within {timeout_s:g} s: {what}"
+        select.select([], [], [], 0.002)
+
+
+class Victim:
+    """A pool under attack: two devices, of which the first is attacked.
+
+    Args:
+        settings: Of the pool.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="ah-", dir="/tmp"))
+        actor = self._directory / "hostile_target.py"
+        actor.write_text(ACTOR)
+        self.run_dir: Final = self._directory / "run"
+        self.socket: Final = self.run_dir / "session.sock"
+        self.pool: Final = atomr_mp.start(
+            actors=[f"{actor}:Target"],
+            gpus=2,
+            backend="host",
+            run_dir=self.run_dir,
+            **{"window_requests": WINDOW, "window_bytes": WINDOW_BYTES, **settings},
+        )
+        self.supervisor: Final = psutil.Process(self.pool.supervisor_pid)
+        for device in (0, 1):
+            self.pool.call("Target.echo", 0, device=device).result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.pool.close()
+        shutil.rmtree(self._directory)
+
+    def refused(self) -> tuple[int, int]:
+        """Return what the supervisor and the first worker have refused so far."""
+        status = self.pool.status()
+        return status.refused, status.workers[0].refused
+
+    @contextlib.contextmanager
+    def unharmed(self, growth_bytes: int = GROWTH_BYTES) -> Iterator[Bystander]:
+        """See that what happens inside harms nobody: calls, latency, memory, descriptors, incarnations."""
+        workers = [psutil.Process(device.pid) for device in self.pool.devices]
+        generations = [device.generation for device in self.pool.devices]
+        with Bystander(self, [self.supervisor, workers[0]]) as bystander:
+            bystander.wait_calls(3)
+            sessions, descriptors = self.pool.status().sessions, bystander.descriptors()
+            yield bystander
+            bystander.wait_calls(3)
+            status = self.pool.status
+            eventually(lambda: status().sessions == sessions, "the attacker's sessions have ended")
+            eventually(lambda: bystander.descriptors() == descriptors, f"descriptors are back at {descriptors}")
+        assert bystander.error is None
+        assert bystander.slowest_s < SANE_S
+        assert max(bystander.growth_bytes()) < growth_bytes
+        assert [device.generation for device in self.pool.devices] == generations
+
+    @contextlib.contextmanager
+    def counted(self, supervisor: int, worker: int) -> Iterator[None]:
+        """See that what happens inside is counted as refused, exactly so often."""
+        before = self.refused()
+        yield
+        expected = (before[0] + supervisor, before[1] + worker)
+        eventually(lambda: self.refused() >= expected, f"refused is {expected}, was {before}")
+        assert self.refused() == expected
+
+
+class Bystander:
+    """A well-behaved client, in a thread: calls the first device and asks for the status, again and again.
+
+    Args:
+        victim: The pool.
+        watched: Processes whose memory it looks at.
+    """
+
+    def __init__(self, victim: Victim, watched: list[psutil.Process]) -> None:
+        self._watched = watched
+        self._stop = threading.Event()
+        self._done = threading.Condition()
+        self._calls = 0
+        self._thread = threading.Thread(target=self._run, args=(victim,))
+        self._before = [process.memory_info().rss for process in watched]
+        self._peak = list(self._before)
+        self.error: BaseException | None = None
+        self.slowest_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def descriptors(self) -> list[int]:
+        """Return how many descriptors the watched processes have."""
+        return [process.num_fds() for process in self._watched]
+
+    def growth_bytes(self) -> list[int]:
+        """Return by how much the watched processes have grown at most."""
+        return [peak - before for peak, before in zip(self._peak, self._before, strict=True)]
+
+    def wait_calls(self, count: int) -> None:
+        """Wait until that many more calls have been answered."""
+        with self._done:
+            until = self._calls + count
+            assert self._done.wait_for(lambda: self._calls >= until or self.error, DEADLINE_S), "a bystander waits"
+
+    def _run(self, victim: Victim) -> None:
+        try:
+            with atomr_mp.connect(run_dir=victim.run_dir, name="bystander") as pool, Observer(victim.socket) as asking:
+                pool.wait_ready(DEADLINE_S)
+                while not self._stop.wait(0.001):
+                    began = time.monotonic()
+                    assert pool.call("Target.echo", began, device=0, deadline_s=DEADLINE_S).result() == began
+                    called = time.monotonic()
+                    asking.status()
+                    self.slowest_s = max(self.slowest_s, called - began, time.monotonic() - called)
+                    sizes = [process.memory_info().rss for process in self._watched]
+                    self._peak = [max(pair) for pair in zip(self._peak, sizes, strict=True)]
+                    with self._done:
+                        self._calls += 1
+                        self._done.notify_all()
+        except BaseException as error:  # noqa: BLE001 - the test's thread reports it
+            with self._done:
+                self.error = error
+                self._done.notify_all()
+
+
+class RawSession:
+    """A client's session, by hand. Use it with `with`."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.settimeout(DEADLINE_S)
+        self.socket.connect(str(path))
+        self._buffer = b""
+        self.welcome: list[Any] = []
+        self.device: list[Any] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.socket.close()
+
+    @classmethod
+    def admitted(cls, victim: Victim, device: int = 0) -> Self:
+        """Say hello and wait until a device has acknowledged the session."""
+        session = cls(victim.socket)
+        session.say("hello", 1, "hostile")
+        welcome = session.hear()
+        assert welcome is not None
+        session.welcome, session.device = welcome, welcome[8][device]
+        while not session.device[5]:
+            message = session.hear()
+            assert message is not None
+            if message[0] == "device" and message[1][0] == device:
+                session.device = message[1]
+        return session
+
+    def say(self, *message: object) -> None:
+        """Send a message."""
+        self.send(msgpack.packb(message))
+
+    def send(self, message: bytes) -> None:
+        """Send bytes as a message."""
+        self.socket.sendall(struct.pack(">I", len(message)) + message)
+
+    def hear(self) -> list[Any] | None:
+        """Return the next message, None at the end of file."""
+        while len(self._buffer) < 4 or len(self._buffer) < 4 + struct.unpack_from(">I", self._buffer)[0]:
+            try:
+                received = self.socket.recv(65536)
+            except ConnectionResetError:
+                return None
+            if not received:
+                return None
+            self._buffer += received
+        end = 4 + struct.unpack_from(">I", self._buffer)[0]
+        message: list[Any] = msgpack.unpackb(self._buffer[4:end], strict_map_key=False)
+        self._buffer = self._buffer[end:]
+        return message
+
+    def goodbye(self) -> str:
+        """Wait for the session's end; return the code of the goodbye, "" if there was none."""
+        code = ""
+        while (message := self.hear()) is not None:
+            if message[0] == "goodbye":
+                code = message[1][0]
+        return code
+
+    def token(self, device: int | None = None, generation: int | None = None, epoch: bytes | None = None) -> bytes:
+        """Return the device's token, or one that is wrong in the parts given."""
+        return struct.pack(
+            ">16sHI",
+            self.welcome[3] if epoch is None else epoch,
+            self.device[0] if device is None else device,
+            self.device[3] if generation is None else generation,
+        )
+
+    def routing_id(self, lane: int = 0) -> bytes:
+        """Return the routing id of a lane."""
+        return b"s" + bytes(self.welcome[5]) + bytes([lane])
+
+    def login(self) -> tuple[bytes, bytes]:
+        """Return PLAIN's user name and password."""
+        return self.welcome[5].hex().encode(), self.welcome[6].hex().encode()
+
+    @property
+    def path(self) -> str:
+        """The data socket's path."""
+        return str(self.device[4]).removeprefix("ipc://")
+
+    def header(self, *calls: list[object], token: bytes | None = None) -> bytes:
+        """Return a header frame."""
+        return bytes(msgpack.packb([1, self.token() if token is None else token, calls]))
+
+
+def call(
+    request_id: int, method: str = "Target.echo", arguments: object = (7,), frames: int = 0, body: bytes | None = None
+) -> list[object]:
+    """Return a call, with a deadline far enough."""
+    packed = msgpack.packb(arguments) if body is None else body
+    return [request_id, method, time.monotonic_ns() + int(60e9), frames, packed]
+
+
+class Dealer:
+    """A ZeroMQ peer of a worker. Use it with `with`; the session's own options, unless given."""
+
+    def __init__(
+        self,
+        session: RawSession,
+        *,
+        routing_id: bytes | None = None,
+        login: tuple[bytes, bytes] | None = None,
+        **options: int,
+    ) -> None:
+        self._context = zmq.Context()
+        self.socket: Final = self._context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.setsockopt(zmq.ROUTING_ID, session.routing_id() if routing_id is None else routing_id)
+        user, password = session.login() if login is None else login
+        if user:
+            self.socket.setsockopt(zmq.PLAIN_USERNAME, user)
+            self.socket.setsockopt(zmq.PLAIN_PASSWORD, password)
+        for name, value in options.items():
+            self.socket.setsockopt(getattr(zmq, name), value)
+        self._monitor = self.socket.get_monitor_socket()
+        self.socket.connect(session.device[4])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.socket.disable_monitor()
+        self._monitor.close()
+        self.socket.close()
+        self._context.term()
+
+    def send(self, *frames: bytes) -> None:
+        """Send a message."""
+        self.socket.send_multipart(frames)
+
+    def replies(self, count: int) -> list[list[Any]]:
+        """Wait for replies; return them sorted by id."""
+        found: list[list[Any]] = []
+        while len(found) < count:
+            assert self.socket.poll(int(DEADLINE_S * 1000)), f"{len(found)} of {count} replies"
+            found += msgpack.unpackb(self.socket.recv_multipart()[0])[2]
+        return sorted(found, key=lambda reply: int(reply[0]))
+
+    def has_reply(self) -> bool:
+        """Whether a reply is there by now."""
+        return bool(self.socket.poll(0))
+
+    def wait_event(self, *wanted: zmq.Event) -> tuple[zmq.Event, int]:
+        """Wait until libzmq reports one of these events; return it with its value."""
+        from zmq.utils.monitor import recv_monitor_message
+
+        until = time.monotonic() + DEADLINE_S
+        while True:
+            assert self._monitor.poll(int(1000 * max(0.0, until - time.monotonic()))), f"no {wanted}"
+            event = recv_monitor_message(self._monitor)
+            if event["event"] in wanted:
+                return event["event"], event["value"]
+
+
+# --- ZMTP by hand: https://rfc.zeromq.org/spec/37 ------------------------------------------------------------------
+
+MORE: Final = 1
+COMMAND: Final = 4
+
+
+def greeting(mechanism: bytes = b"PLAIN", major: int = 3) -> bytes:
+    """Return the 64 bytes with which a connection begins."""
+    return b"\xff" + bytes(8) + b"\x7f" + bytes([major, 0]) + mechanism.ljust(20, b"\0") + bytes(32)
+
+
+def zmtp_frame(flags: int, content: bytes) -> bytes:
+    """Return a frame."""
+    if len(content) < 256:
+        return bytes([flags, len(content)]) + content
+    return zmtp_long(flags, len(content)) + content
+
+
+def zmtp_long(flags: int, length: int) -> bytes:
+    """Return the beginning of a long frame."""
+    return bytes([flags | 2]) + struct.pack(">Q", length)
+
+
+def zmtp_command(name: bytes, content: bytes) -> bytes:
+    """Return a command."""
+    return zmtp_frame(COMMAND, bytes([len(name)]) + name + content)
+
+
+def connect(path: str) -> socket.socket:
+    """Connect to a worker's data socket."""
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connected.settimeout(DEADLINE_S)
+    connected.connect(path)
+    return connected
+
+
+def zmtp_login(session: RawSession, lane: int = 0) -> socket.socket:
+    """Return a connection that has shown the session's secret."""
+    connected = connect(session.path)
+    connected.sendall(greeting())
+    receive_exactly(connected, 64)
+    user, password = session.login()
+    hello = bytes([len(user)]) + user + bytes([len(password)]) + password
+    connected.sendall(zmtp_command(b"HELLO", hello))
+    assert b"WELCOME" in connected.recv(256)
+    metadata = b"".join(
+        bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
+        for name, value in ((b"Socket-Type", b"DEALER"), (b"Identity", session.routing_id(lane)))
+    )
+    connected.sendall(zmtp_command(b"INITIATE", metadata))
+    assert b"READY" in connected.recv(256)
+    return connected
+
+
+def receive_exactly(connected: socket.socket, count: int) -> bytes:
+    """Receive that many bytes."""
+    received = b""
+    while len(received) < count:
+        part = connected.recv(count - len(received))
+        assert part, "the connection was closed"
+        received += part
+    return received
+
+
+def send_until_closed(connected: socket.socket, content: bytes, most_bytes: int) -> int:
+    """Send something again and again until the peer closes; return how many bytes it took, at most `most_bytes`."""
+    sent = 0
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while sent < most_bytes:
+            sent += connected.send(content)
+    return sent
+
+
+def wait_closed(connected: socket.socket) -> None:
+    """Wait until the peer has closed."""
+    with contextlib.suppress(ConnectionResetError):
+        while connected.recv(65536):
+            pass
