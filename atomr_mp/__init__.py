@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from atomr_mp.pool import Pool, connect, start
     from atomr_mp.reply import Reply
 
+__version__ = "0.1.0"
+
 __all__ = ["Pool", "Reply", "connect", "start"]
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import logging
 import os
+import select
 import sys
 import threading
 import time
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from atomr_mp.loop_lane import LoopLane
+
+_LOG: Final = logging.getLogger("atomr_mp")
 
 HELLO_TIMEOUT_S: Final = 30.0
 """How long a supervisor may take to answer a hello: its own start is in it."""
@@ -72,7 +77,8 @@ class Client:
         self.session_polled_ns = 0
         """When the session was last seen to have been read, CLOCK_MONOTONIC; never too late."""
         self._session_lock = threading.RLock()
-        self._changed = threading.Condition(self._session_lock)
+        self._waiting: set[int] = set()
+        """Descriptors of threads in `wait_until`, which want to know of every event."""
         self._ids = itertools.count(1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
@@ -82,7 +88,7 @@ class Client:
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLane] = weakref.WeakKeyDictionary()
         for device in self.devices:
             self._blocking.take(session.DeviceChanged(device))
-        _guard_forks(self)
+        _CLIENTS.add(self)
 
     def submit(self, method: str, arguments: object, *, device: int | None, deadline_s: float) -> Reply:
         """Send a request; see `pool.Pool` for what the arguments mean.
@@ -120,22 +126,30 @@ class Client:
         Raises:
             PoolLost: The supervisor went away.
         """
-        import select
-
         until = time.monotonic() + timeout_s
+        heard = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # another thread may read what we wait for
         poll = select.poll()
         poll.register(self.session_descriptor, select.POLLIN)
-        while True:
-            self.read_session()
-            if condition():
-                return True
-            if self.lost is not None:
-                raise errors.PoolLost(self.lost.message)
-            left_s = until - time.monotonic()
-            if left_s <= 0:
-                return False
-            # Another thread may read the event; so look again now and then, at the latest after 50 ms.
-            poll.poll(min(left_s, 0.05) * 1000)
+        poll.register(heard, select.POLLIN)
+        with self._session_lock:
+            self._waiting.add(heard)
+        try:
+            while True:
+                self.read_session()
+                if condition():
+                    return True
+                if self.lost is not None:
+                    raise errors.PoolLost(self.lost.message)
+                left_s = until - time.monotonic()
+                if left_s <= 0:
+                    return False
+                poll.poll(left_s * 1000)
+                with contextlib.suppress(BlockingIOError):
+                    os.eventfd_read(heard)
+        finally:
+            with self._session_lock:
+                self._waiting.discard(heard)
+            os.close(heard)
 
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
@@ -181,8 +195,13 @@ class Client:
                 return
         for lane in (self._blocking, *self._loops.values()):
             lane.take(message)
+        for descriptor in self._waiting:
+            os.eventfd_write(descriptor, 1)
         for listener in self.listeners:
-            listener(message)
+            try:
+                listener(message)
+            except Exception:  # noqa: BLE001 - whoever reads just now is not to blame
+                _LOG.exception("a listener to lifecycle events failed")
 
     def _learn(self, actors: list[session.ActorInfo]) -> None:
         self.methods = {f"{actor.name}.{method.name}": method for actor in actors for method in actor.methods}
@@ -306,12 +325,10 @@ def default_name() -> str:
     return f"{Path(sys.argv[0] or 'python').name}[{os.getpid()}]"
 
 
-def _guard_forks(client: Client) -> None:
-    ref = weakref.ref(client)
+def _forget_clients_in_child() -> None:
+    for client in _CLIENTS:
+        client.forget_in_child()
 
-    def in_child() -> None:
-        alive = ref()
-        if alive is not None:
-            alive.forget_in_child()
 
-    os.register_at_fork(after_in_child=in_child)
+_CLIENTS: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forget_clients_in_child)

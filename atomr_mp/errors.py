@@ -288,9 +288,9 @@ class RemoteError(RequestError):
 
 @dataclass(eq=False)
 class PoolLost(RequestError):
-    """The pool's supervisor is gone or ended this session; its workers ended with it.
+    """The pool's supervisor is gone, and its workers with it; or it has ended this client's session.
 
-    Holds: nothing of this pool; results received before stand.
+    Holds: results received before. Where the message says that only the session was ended, the pool goes on.
     Do: start or connect again.
     """
 

@@ -330,7 +330,10 @@ class Lane(ABC):
                     reply._body = answer.body
                     if answer.frames:
                         reply._frames = frames[at : at + answer.frames]
-                    self._end(reply, None if answer.error is None else answer.error.error())
+                    error = None if answer.error is None else answer.error.error()
+                    if error is not None and error.ends_worker:
+                        self._hold(link)  # the supervisor will say so too, but later
+                    self._end(reply, error)
                 at += answer.frames
         link.unread = True
 

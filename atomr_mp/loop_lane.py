@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.lane import Lane, Link
@@ -16,6 +16,14 @@ from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:
     from atomr_mp.client import Client
+
+
+LATE_S: Final = 1.0
+"""How much later than its deadline a loop may end a reply, before a thread that waits takes the loop for stopped."""
+
+
+CLOSE_S: Final = 5.0
+"""How long a loop may take to let go of its connections when another thread closes the client."""
 
 
 class LoopLane(Lane):
@@ -45,8 +53,12 @@ class LoopLane(Lane):
             raise RuntimeError("result() would block the event loop to which this reply belongs; await the reply")
         done = threading.Event()
         self._loop.call_soon_threadsafe(lambda: None if self.add_callback(reply, lambda _: done.set()) else done.set())
-        if not done.wait(timeout_s):
-            raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
+        left_s = max(0.0, (reply.deadline_ns - time.monotonic_ns()) / 1e9) + LATE_S
+        if timeout_s is not None and timeout_s < left_s:
+            if not done.wait(timeout_s):
+                raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
+        elif not done.wait(left_s):
+            raise TimeoutError(f"the event loop to which {reply!r} belongs does not run")
 
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start; from any thread."""
@@ -73,7 +85,16 @@ class LoopLane(Lane):
         return self._loop.is_closed()
 
     def close(self) -> None:
-        """Stop watching; in the loop's thread, or after the loop was closed."""
+        """Close the connections, in the loop's thread if the loop runs."""
+        if self._loop.is_running() and asyncio._get_running_loop() is not self._loop:
+            closed = threading.Event()
+            self._loop.call_soon_threadsafe(self._close)
+            self._loop.call_soon_threadsafe(closed.set)
+            closed.wait(CLOSE_S)
+        else:
+            self._close()
+
+    def _close(self) -> None:
         if not self._loop.is_closed():
             self._loop.remove_reader(self._client.session_descriptor)
             if self._timer is not None:

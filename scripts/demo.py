@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -122,11 +123,14 @@ class Demonstration:
 
         # Where there is no terminal, the events alone tell the story.
         live: AbstractContextManager[Any] = bar if self._console.is_terminal else nullcontext()
+        # From another thread: the job is not to stand still for it.
+        killer = threading.Thread(target=self._kill, args=(pool,))
         with live:
             for digit in pool.map("Digits.predict", items, on_progress=show):
                 predicted.append(digit)
                 if len(predicted) == kill_at:
-                    self._kill(pool)
+                    killer.start()
+        killer.join()
         self._took_s = time.monotonic() - begun
         return np.array(predicted)
 

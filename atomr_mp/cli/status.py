@@ -76,7 +76,7 @@ def as_json(status: Status, run_dir: Path) -> dict[str, Any]:
         "supervisor_pid": status.supervisor_pid,
         "uptime_s": round(time.time() - status.supervisor_started_at, 3),
         "supervisor_memory_bytes": status.supervisor_memory_bytes,
-        "sessions": status.sessions - 1,  # without the one that asks
+        "sessions": status.sessions,
         "refused": status.refused,
         "devices": devices,
     }

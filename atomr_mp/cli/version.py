@@ -19,15 +19,15 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 def run(_options: argparse.Namespace) -> int:
     """Print versions and backends."""
-    import importlib.metadata
     import platform
 
+    from atomr_mp import __version__
     from atomr_mp.hardware import nvidia_hardware
     from atomr_mp.protocol.codec import VERSION
 
     found = nvidia_hardware()
     sys.stdout.write(
-        f"atomr-mp {importlib.metadata.version('atomr-mp')}\n"
+        f"atomr-mp {__version__}\n"
         f"Python {platform.python_version()}\n"
         f"protocol {VERSION}\n"
         "host backend: available\n"

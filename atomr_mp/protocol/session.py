@@ -207,6 +207,7 @@ class Status(Message, frozen=True, tag="status"):
     supervisor_memory_bytes: U64
     stopping: bool
     sessions: U32
+    """Clients that may call; observers, like the one that asks, are not counted."""
     refused: U64
     """Sessions refused since the start: another user, another version, bytes that were no message."""
     workers: list[WorkerStatus]

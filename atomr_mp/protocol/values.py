@@ -94,8 +94,7 @@ class Decoder(Generic[T]):
         self._frames = frames
         try:
             value = self._decoder.decode(body)
-            if type(value) in _CONTAINERS:
-                _check_depth(value, MAX_DEPTH)
+            check_depth(value)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
             raise errors.InvalidRequest(f"the values cannot be decoded: {error}") from error
         except RecursionError as error:
@@ -188,6 +187,19 @@ def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer])
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     # NumPy computes a dtype's name anew each time.
     return dtype.name
+
+
+def check_depth(value: object) -> None:
+    """Check a value whose type bounds nothing.
+
+    Raises:
+        InvalidRequest: It is nested deeper than `MAX_DEPTH`.
+    """
+    if type(value) in _CONTAINERS:
+        try:
+            _check_depth(value, MAX_DEPTH)
+        except ValueError as error:
+            raise errors.InvalidRequest(str(error)) from error
 
 
 def _check_depth(value: object, left: int) -> None:

@@ -41,7 +41,8 @@ def main() -> int:
     except errors.AtomrError as error:
         if starter is not None:
             starter.send(session.Goodbye(ErrorInfo.of(error)))
-        sys.stderr.write(f"atomr-mp: {error}\n")
+        else:
+            sys.stderr.write(f"atomr-mp: {error}\n")
         return 1
     return 0
 

@@ -106,6 +106,8 @@ class Device:
         """How the last incarnation ended, if that was unplanned."""
         self._fault: errors.AtomrError | None = None
         """Why the current incarnation ends, as far as it said so itself or we decided."""
+        self._late = ""
+        """That the current incarnation was killed because its drain took too long, in words."""
         self._timer: Timer | None = None
         self._delay_s = 0.0
         self._spawned_s = 0.0
@@ -256,6 +258,7 @@ class Device:
         self._unsent.clear()
         self._fault = None
         self._cause = ExitCause()
+        self._late = ""
         self._spawned_s = time.monotonic()
         self.output.new_incarnation(f"--- device {self.index} generation {self.generation}")
         try:
@@ -326,6 +329,7 @@ class Device:
         self._timer = self._loop.call_later(self._plan.drain_timeout_s, self._on_drain_timeout)
 
     def _on_drain_timeout(self) -> None:
+        self._late = f" after it had not finished within {self._plan.drain_timeout_s:g} s (drain_timeout_s)"
         self._note("drain_timeout", f"not done within {self._plan.drain_timeout_s:g} s (drain_timeout_s)")
         self._feed(Event.DRAIN_TIMEOUT)
 
@@ -374,7 +378,7 @@ class Device:
             self._fault.device, self._fault.generation = self.index, self.generation
             return self._fault
         return errors.WorkerLost(
-            f"device {self.index}'s worker (generation {self.generation}) {cause.describe()}",
+            f"device {self.index}'s worker (generation {self.generation}) {cause.describe()}{self._late}",
             device=self.index,
             generation=self.generation,
             cause=cause.describe(),

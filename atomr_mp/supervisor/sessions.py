@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import select
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
@@ -27,6 +28,9 @@ HELLO_S: Final = 10.0
 
 ACCEPT_PAUSE_S: Final = 0.1
 """How long nobody is accepted after it has failed: whoever waits is still there, and would be tried without end."""
+
+RESERVED_DESCRIPTORS: Final = 256
+"""What sessions leave for workers that are to be started and for files; at most half of what the kernel allows."""
 
 
 class Orders(Protocol):
@@ -97,7 +101,7 @@ class Sessions:
         self.refused = 0
 
     def __len__(self) -> int:
-        return sum(1 for each in self._sessions.values() if each.name)
+        return sum(1 for each in self._sessions.values() if each.may_call)
 
     def listen(self, listener: SessionListener) -> None:
         """Take in whoever connects."""
@@ -127,7 +131,7 @@ class Sessions:
         """
         self._last_number += 1
         added = self._sessions[self._last_number] = Session(self._last_number, peer, owner=owner)
-        refused = refusal(peer.credentials)
+        refused = refusal(peer.credentials) or _crowded(peer)
         if refused is not None:
             self.refused += 1
             self._end(added, refused)
@@ -273,6 +277,17 @@ class Sessions:
         if each.owner:
             # Later: whoever tells clients of a device is in the middle of a step of that device.
             self._loop.call_later(0, self._orders.owner_gone)
+
+
+def _crowded(peer: SessionPeer) -> errors.Overloaded | None:
+    """Return why there is no room for a session, None if there is."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The kernel gives the lowest number that is free.
+    if limit == resource.RLIM_INFINITY or peer.fileno() < limit - min(RESERVED_DESCRIPTORS, limit // 2):
+        return None
+    return errors.Overloaded(
+        "the supervisor has as many sessions as its limit of open files admits; close some, or raise the limit"
+    )
 
 
 def _cancel_hello_timer(each: Session) -> None:

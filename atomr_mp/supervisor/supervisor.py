@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 import signal
 import time
 from typing import Final
 
-from atomr_mp import errors
+from atomr_mp import __version__, errors
 from atomr_mp.process.adopt import kill_adopted
 from atomr_mp.process.events import EventLog
 from atomr_mp.process.prctl import set_child_subreaper
@@ -78,6 +77,7 @@ class Supervisor:
         self._run_dir.clean()
         set_child_subreaper()
         self._loop.on_signal(signal.SIGTERM, lambda: self._on_stop_signal("SIGTERM"))
+        self._loop.on_signal(signal.SIGHUP, lambda: self._on_stop_signal("SIGHUP"))
         self._loop.on_signal(signal.SIGINT, lambda: self._on_stop_signal("SIGINT"))
         self._loop.on_signal(signal.SIGCHLD, self._end_orphans)
         listener = SessionListener(self._run_dir.session_socket)
@@ -137,7 +137,7 @@ class Supervisor:
             id=request_id,
             pool=self._plan.pool,
             backend=self._plan.backend,
-            version=importlib.metadata.version("atomr-mp"),
+            version=__version__,
             supervisor_pid=os.getpid(),
             supervisor_started_at=self._started_at,
             supervisor_memory_bytes=_memory_bytes(os.getpid()),
@@ -206,7 +206,7 @@ def _memory_bytes(pid: int) -> int:
 
     try:
         return int(psutil.Process(pid).memory_info().rss) if pid else 0
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return 0
 
 
@@ -215,5 +215,5 @@ def _started_at(pid: int) -> float:
 
     try:
         return float(psutil.Process(pid).create_time()) if pid else 0.0
-    except psutil.Error:
+    except (psutil.Error, OSError):
         return 0.0

@@ -89,8 +89,6 @@ class Victim:
             **{"window_requests": WINDOW, "window_bytes": WINDOW_BYTES, **settings},
         )
         self.supervisor: Final = psutil.Process(self.pool.supervisor_pid)
-        for device in (0, 1):
-            self.pool.call("Target.echo", 0, device=device).result()
 
     def __enter__(self) -> Self:
         return self
@@ -199,8 +197,8 @@ class RawSession:
 
     def __init__(self, path: Path) -> None:
         self.socket: Final = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(str(path))  # blocks while the backlog is full
         self.socket.settimeout(DEADLINE_S)
-        self.socket.connect(str(path))
         self._buffer = b""
         self.welcome: list[Any] = []
         self.device: list[Any] = []
@@ -248,6 +246,11 @@ class RawSession:
         message: list[Any] = msgpack.unpackb(self._buffer[4:end], strict_map_key=False)
         self._buffer = self._buffer[end:]
         return message
+
+    def hear_tag(self) -> str:
+        """Return the next message's tag, "" at the end of file."""
+        message = self.hear()
+        return "" if message is None else str(message[0])
 
     def goodbye(self) -> str:
         """Wait for the session's end; return the code of the goodbye, "" if there was none."""
@@ -384,8 +387,8 @@ def zmtp_command(name: bytes, content: bytes) -> bytes:
 def connect(path: str) -> socket.socket:
     """Connect to a worker's data socket."""
     connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connected.connect(path)  # blocks while the backlog is full
     connected.settimeout(DEADLINE_S)
-    connected.connect(path)
     return connected
 
 

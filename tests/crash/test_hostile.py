@@ -6,10 +6,12 @@ import contextlib
 import os
 import resource
 import select
+import signal
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -33,7 +35,7 @@ from atomr_mp.supervisor import sessions
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.sessions import Sessions
-from atomr_mp.transport.session import Credentials, SessionPeer, refusal
+from atomr_mp.transport.session import Credentials, SessionListener, SessionPeer, refusal
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from tests.crash.hostile_support import (
     COMMAND,
@@ -206,27 +208,56 @@ def test_connections_that_come_and_go_leave_nothing(victim: Victim) -> None:
                     stranger.say("hello", 1, "short")
 
 
-def test_a_supervisor_without_descriptors_serves_those_it_has(victim: Victim) -> None:
-    """New clients wait; it does not spin meanwhile, and takes them in when it can."""
-    log = victim.run_dir / "supervisor.log"
-    pid, number = victim.supervisor.pid, victim.supervisor.num_fds()
+def test_sessions_leave_descriptors_for_the_workers(traitor: Victim) -> None:
+    """Where the limit is near, further sessions are refused, typed; a worker that dies meanwhile is replaced."""
+    pool, pid = traitor.pool, traitor.supervisor.pid
+    before = pool.devices[1]
     limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (number + 3, limits[1]))
+    room = 2 * (traitor.supervisor.num_fds() + 10)  # half of it is reserved
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (room, limits[1]))
     try:
         with contextlib.ExitStack() as stack:
-            waiting = [stack.enter_context(RawSession(victim.socket)) for _ in range(6)]
-            eventually(lambda: log.read_text().count("cannot be accepted") >= 3, "three attempts")
-            spent_s = sum(victim.supervisor.cpu_times()[:2])
-            eventually(lambda: log.read_text().count("cannot be accepted") >= 5, "five attempts")
-            assert sum(victim.supervisor.cpu_times()[:2]) - spent_s < 0.15
-            for stranger in waiting[:4]:
-                stranger.socket.close()
-            waiting[-1].say("hello", 1, "late", True)
-            answer = waiting[-1].hear()
-            assert answer is not None
-            assert answer[0] == "welcome"
+            strangers = [stack.enter_context(RawSession(traitor.socket)) for _ in range(room)]
+            for stranger in strangers[:5]:
+                stranger.say("hello", 1, "one of many", True)
+                assert stranger.hear_tag() == "welcome"
+            assert strangers[-1].goodbye() == "overloaded"
+            strangers[0].say("status", 1)
+            assert strangers[0].hear_tag() == "status"
+            os.kill(before.pid, signal.SIGKILL)
+            eventually(
+                lambda: pool.devices[1].generation == before.generation + 1 and pool.devices[1].admitted, "a new worker"
+            )
+            assert pool.call("Target.echo", 1, device=1).result() == 1
     finally:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+
+
+def test_a_listener_that_cannot_accept_is_tried_again_after_a_pause(
+    monkeypatch: pytest.MonkeyPatch, loop: Loop, tmp_path: Path
+) -> None:
+    """Whoever waits keeps it readable: without the pause the supervisor would do nothing else."""
+    monkeypatch.setattr(sessions, "ACCEPT_PAUSE_S", 0.01)
+    listener = SessionListener(tmp_path / "socket")
+    accept, attempts = listener.accept, []
+
+    def accept_or_fail() -> SessionPeer | None:
+        attempts.append(time.monotonic())
+        if len(attempts) < 4:
+            raise OSError("no descriptor is left")
+        loop.stop()
+        return accept()
+
+    monkeypatch.setattr(listener, "accept", accept_or_fail)
+    connected = Sessions(Config(backend="host", gpus="1").plan(), bytes(16), loop, NoPool())
+    connected.listen(listener)
+    with RawSession(tmp_path / "socket") as client:
+        loop.run()
+        assert len(attempts) == 4
+        assert attempts[-1] - attempts[0] >= 0.03
+        connected.close(errors.PoolLost("the test ends"))
+        assert client.goodbye() == "pool_lost"
+    listener.close()
 
 
 def test_strangers_are_refused_by_what_the_kernel_says_of_them() -> None:
@@ -779,4 +810,4 @@ def test_noise_from_the_supervisor_is_an_error_in_the_worker(packet: bytes) -> N
         with pytest.raises(SupervisorGoneError):
             channel.receive()
     finally:
-        os.close(channel.fileno())
+        channel._socket.close()

@@ -44,6 +44,7 @@ class DataSocket:
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
         router.setsockopt(zmq.SNDHWM, 2 * window)
         router.setsockopt(zmq.RCVHWM, 2 * window)
+        router.setsockopt(zmq.BACKLOG, 4096)  # a client whose connection finds it full does not try again
         router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         router.setsockopt(zmq.PLAIN_SERVER, 1)
         router.setsockopt(zmq.HANDSHAKE_IVL, 0)  # the handshake is answered between requests, which may take long

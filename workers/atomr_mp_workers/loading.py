@@ -46,7 +46,10 @@ class LoadedMethod:
         is_map = bool(body) and (body[0] & 0xF0 == _FIXMAP or body[0] in _MAPS)
         decoder = self.by_name if is_map else self.by_position
         try:
-            return msgspec.structs.astuple(decoder.decode(body, frames))
+            arguments = msgspec.structs.astuple(decoder.decode(body, frames))
+            for argument in arguments:
+                values.check_depth(argument)
+            return arguments
         except InvalidRequest:
             raise
         except BaseException as error:  # an annotation may be a struct with code of its own
@@ -138,7 +141,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
         raise ActorLoadFailed(f"{where} is a coroutine or generator; requests are plain methods")
     try:
-        hints = typing.get_type_hints(function)
+        hints = typing.get_type_hints(function, include_extras=True)
     except Exception as error:
         raise ActorLoadFailed(
             f"{where}: its annotations cannot be resolved ({error}); import what they name outside TYPE_CHECKING"
