@@ -30,6 +30,12 @@ class BlockingLane(Lane):
         """What wakes the threads that wait and do not lead, the longest-waiting first."""
         self._watched: set[Reply] = set()
         """Replies with callbacks, for the background thread."""
+        self._watching: Reply | None = None
+        """That with the earliest deadline, for which the background thread waits."""
+        self._overtaken: Reply | None = None
+        """The same, when another has come whose deadline is earlier."""
+        self._watching: Reply | None = None
+        """The reply that the watcher waits for."""
         self._watch_more = threading.Condition()
         self._watcher: threading.Thread | None = None
         self._flush_wanted = threading.Lock()
@@ -50,19 +56,13 @@ class BlockingLane(Lane):
         while not reply.done:
             left_s = (until_ns - time.monotonic_ns()) / 1e9
             if left_s <= 0:
-                self._hand_over()  # we may have been woken to lead
+                if self._followers:
+                    self._hand_over()  # we may have been woken to lead
                 if until_ns < reply.deadline_ns:
                     raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
                 self._expire(reply)
-            elif self._leader.acquire(blocking=False):
-                try:
-                    self._receive_for(reply, left_s)
-                finally:
-                    self._leader.release()
-                    if self._followers:
-                        self._hand_over()
             else:
-                self._follow(reply, left_s)
+                self._step(reply, left_s)
 
     def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
         """Take a lifecycle event, at once."""
@@ -86,6 +86,18 @@ class BlockingLane(Lane):
             self._epoll.close()
             os.close(self._wake)
 
+    def _step(self, reply: Reply, timeout_s: float) -> None:
+        """Receive for all if nobody does, else wait to be woken; return when something has happened."""
+        if self._leader.acquire(blocking=False):
+            try:
+                self._receive_for(reply, timeout_s)
+            finally:
+                self._leader.release()
+                if self._followers:
+                    self._hand_over()
+        else:
+            self._follow(reply, timeout_s)
+
     def _receive_for(self, reply: Reply, timeout_s: float) -> None:
         """Receive, as the leader, until something has happened; return then."""
         self._leading = reply  # first: from here on whoever else finds replies wakes us
@@ -95,7 +107,7 @@ class BlockingLane(Lane):
                     if link.outbox:
                         self._flush(link)
                     self._receive(link, reply)
-        ready = [] if reply.done else self._epoll.poll(timeout_s)
+        ready = [] if reply.done or reply is self._overtaken else self._epoll.poll(timeout_s)
         self._leading = None
         for descriptor, _ in ready:
             readable = self._by_descriptor.get(descriptor)
@@ -118,7 +130,7 @@ class BlockingLane(Lane):
             for link in self._links:
                 if link.outbox:
                     self._flush(link)
-            if reply.done:
+            if reply.done or reply is self._overtaken:
                 return
             self._followers[woken] = reply
             reply._waiters = (*reply._waiters, woken)
@@ -195,14 +207,32 @@ class BlockingLane(Lane):
                 self._watcher = threading.Thread(target=self._watch_all, name="atomr-mp replies", daemon=True)
                 self._watcher.start()
             self._watch_more.notify()
+            watching = self._watching
+        if watching is not None and reply.deadline_ns < watching.deadline_ns:
+            self._wake_waiting_for(watching)
 
     def _watch_all(self) -> None:
+        """Wait for the reply whose deadline comes first, step by step; the watcher's thread."""
         while True:
             with self._watch_more:
+                self._watching = None
                 self._watched = {reply for reply in self._watched if not reply.done}
                 while not self._watched:
                     if self._watcher is not threading.current_thread():
                         return
                     self._watch_more.wait()
-                first = min(self._watched, key=lambda reply: reply.deadline_ns)
-            self.wait(first, None)
+                first = self._watching = min(self._watched, key=lambda reply: reply.deadline_ns)
+            left_s = (first.deadline_ns - time.monotonic_ns()) / 1e9
+            if left_s > 0:
+                self._step(first, left_s)
+            else:
+                self._expire(first)
+
+    def _wake_waiting_for(self, reply: Reply) -> None:
+        """Have the threads that wait for a reply look around again."""
+        with self._lock:
+            for woken in [woken for woken, waited_for in self._followers.items() if waited_for is reply]:
+                del self._followers[woken]
+                woken.release()
+            if self._leading is reply:
+                os.eventfd_write(self._wake, 1)

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from atomr_mp.client import Client
 
-DRAIN_MS: Final = 5
-"""How long answers of an ended incarnation may take to come out of libzmq."""
+DRAIN_MS: Final = 1000
+"""How long answers of an ended incarnation may take to come out of libzmq. They are in the kernel, and its end behind
+them, so this is only as long as libzmq's thread gets no processor: microseconds, on a busy machine tens of ms."""
 
 MESSAGE_CALLS: Final = 16
 """Most calls put into one message; more would make the worker wait for the first."""

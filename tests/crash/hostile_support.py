@@ -306,18 +306,21 @@ class Dealer:
         login: tuple[bytes, bytes] | None = None,
         **options: int,
     ) -> None:
+        user, password = session.login() if login is None else login
+        set_first = {"ROUTING_ID": session.routing_id() if routing_id is None else routing_id}
+        if user:
+            set_first |= {"PLAIN_USERNAME": user, "PLAIN_PASSWORD": password}
         self._context = zmq.Context()
         self.socket: Final = self._context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.setsockopt(zmq.ROUTING_ID, session.routing_id() if routing_id is None else routing_id)
-        user, password = session.login() if login is None else login
-        if user:
-            self.socket.setsockopt(zmq.PLAIN_USERNAME, user)
-            self.socket.setsockopt(zmq.PLAIN_PASSWORD, password)
-        for name, value in options.items():
-            self.socket.setsockopt(getattr(zmq, name), value)
         self._monitor = self.socket.get_monitor_socket()
-        self.socket.connect(session.device[4])
+        self.socket.linger = 0
+        try:
+            for name, value in {**set_first, **options}.items():
+                self.socket.setsockopt(getattr(zmq, name), value)
+            self.socket.connect(session.device[4])
+        except zmq.ZMQError:
+            self.__exit__()
+            raise
 
     def __enter__(self) -> Self:
         return self

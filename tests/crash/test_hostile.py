@@ -489,7 +489,14 @@ def test_a_wrong_secret_is_refused_and_counted(victim: Victim) -> None:
     """So is an unknown session, and one that is none; the peer is told so by ZeroMQ's own error."""
     with RawSession.admitted(victim) as client:
         name, secret = client.login()
-        wrong = [(name, secret[:-1]), (name, b""), (name, b"\xff" * 32), (secret, name), (b"\xff", secret), (b"x", b"")]
+        wrong = [
+            (name, secret[:-1]),
+            (name, b"0"),
+            (name, b"\xff" * 32),
+            (secret, name),
+            (b"\xff", secret),
+            (b"x", b"y"),
+        ]
         for login in wrong:
             # Only once: ZeroMQ would try again and again.
             with victim.counted(0, 1), Dealer(client, login=login, RECONNECT_IVL=-1) as dealer:
