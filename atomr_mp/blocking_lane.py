@@ -34,8 +34,6 @@ class BlockingLane(Lane):
         """That with the earliest deadline, for which the background thread waits."""
         self._overtaken: Reply | None = None
         """The same, when another has come whose deadline is earlier."""
-        self._watching: Reply | None = None
-        """The reply that the watcher waits for."""
         self._watch_more = threading.Condition()
         self._watcher: threading.Thread | None = None
         self._flush_wanted = threading.Lock()
@@ -200,7 +198,8 @@ class BlockingLane(Lane):
 
     # --- callbacks with nobody waiting -----------------------------------------------------------------------------
 
-    def _watch(self, reply: Reply) -> None:
+    def watch(self, reply: Reply) -> None:
+        """Have the watcher wait for a reply."""
         with self._watch_more:
             self._watched.add(reply)
             if self._watcher is None:
@@ -208,14 +207,16 @@ class BlockingLane(Lane):
                 self._watcher.start()
             self._watch_more.notify()
             watching = self._watching
-        if watching is not None and reply.deadline_ns < watching.deadline_ns:
-            self._wake_waiting_for(watching)
+            if watching is None or reply.deadline_ns >= watching.deadline_ns:
+                return
+            self._overtaken = watching
+        self._wake_waiting_for(watching)
 
     def _watch_all(self) -> None:
         """Wait for the reply whose deadline comes first, step by step; the watcher's thread."""
         while True:
             with self._watch_more:
-                self._watching = None
+                self._watching = self._overtaken = None
                 self._watched = {reply for reply in self._watched if not reply.done}
                 while not self._watched:
                     if self._watcher is not threading.current_thread():

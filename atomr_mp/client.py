@@ -81,7 +81,8 @@ class Client:
         """Descriptors of threads in `wait_until`, which want to know of every event."""
         self._ids = itertools.count(1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
-        self._closed = False
+        self.closed = False
+        """This client was closed by its own application."""
         self.forked = False
         """This process was forked from the client's: nothing can be done with it here."""
         self._blocking = BlockingLane(self, 0, self.devices)
@@ -154,9 +155,9 @@ class Client:
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
         with self._session_lock:
-            if self._closed or self.forked:
+            if self.closed or self.forked:
                 return
-            self._closed = True
+            self.closed = True
             self._lose(errors.PoolLost("this client was closed"))
             lanes = list(self._loops.values())
         self._blocking.close()
@@ -214,7 +215,7 @@ class Client:
 
     def forget_in_child(self) -> None:
         """Let go, in a forked child: one that kept the session's descriptor would keep the session alive."""
-        if not self._closed:
+        if not self.closed:
             self.forked = True
             self._session_lock = threading.RLock()  # a thread of the parent may hold the other
             self.lost = errors.PoolLost(FORKED)

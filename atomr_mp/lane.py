@@ -19,7 +19,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, DeviceState, IncarnationEnded
-from atomr_mp.reply import Reply
+from atomr_mp.reply import Reply, set_done
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class Lane(ABC):
             if reply._callbacks is None:
                 reply._callbacks = []
             reply._callbacks.append(callback)
-        self._watch(reply)
+        self.watch(reply)
         return True
 
     @abstractmethod
@@ -232,7 +232,8 @@ class Lane(ABC):
         for link in self._links:
             self._hold(link)
             if link.connection is not None:
-                link.connection.wait_disconnected(DRAIN_MS)
+                if not self._client.closed:  # the workers of a lost pool die too, but not those of one that we leave
+                    link.connection.wait_disconnected(DRAIN_MS)
                 self._receive(link)
                 self._disconnect(link)
             link.held.clear()
@@ -257,7 +258,7 @@ class Lane(ABC):
         """Wake whoever waits for a reply."""
 
     @abstractmethod
-    def _watch(self, reply: Reply) -> None:
+    def watch(self, reply: Reply) -> None:
         """See that a reply with a callback is received though nobody waits for it. Without the lock."""
 
     @abstractmethod
@@ -349,6 +350,8 @@ class Lane(ABC):
         reply.done = True
         if reply._waiters or self._leading is reply:
             self._finished(reply)
+        if reply._future is not None:
+            set_done(reply._future)
         if reply._callbacks is not None:
             self._called_back.append(reply)
 

@@ -38,7 +38,6 @@ class LoopLane(Lane):
         """The outboxes will be sent at the end of this turn of the loop."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
-        self._watched: set[Reply] = set()
         loop.add_reader(client.session_descriptor, client.read_session)
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
@@ -131,10 +130,10 @@ class LoopLane(Lane):
             self._loop.remove_reader(connection.fileno())
 
     def _finished(self, reply: Reply) -> None:
-        self._watched.discard(reply)
+        """Nobody waits in this lane but by futures and callbacks."""
 
-    def _watch(self, reply: Reply) -> None:
-        self._watched.add(reply)
+    def watch(self, reply: Reply) -> None:
+        """See that the loop looks at a reply's deadline."""
         if self._timer is None or reply.deadline_ns < self._timer_ns:
             self._set_timer(reply.deadline_ns)
 
@@ -142,12 +141,16 @@ class LoopLane(Lane):
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ns = deadline_ns
-        self._timer = self._loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), self._expire_watched)
+        self._timer = self._loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), self._expire_late)
 
-    def _expire_watched(self) -> None:
+    def _expire_late(self) -> None:
+        """End the replies whose deadline has passed, and look again when the next one's does."""
         self._timer = None
         now_ns = time.monotonic_ns()
-        for reply in [reply for reply in self._watched if reply.deadline_ns <= now_ns]:
-            self._expire(reply)
-        if self._watched:
-            self._set_timer(min(reply.deadline_ns for reply in self._watched))
+        waiting = [reply for link in self._links for _, reply in link.flight.items() if not reply.done]
+        for reply in waiting:
+            if reply.deadline_ns <= now_ns:
+                self._expire(reply)
+        left = [reply.deadline_ns for reply in waiting if not reply.done]
+        if left:
+            self._set_timer(min(left))

@@ -33,6 +33,8 @@ class Reply:
     """Payload frames of the result."""
     _error: errors.AtomrError | None = None
     _callbacks: list[Callable[[Reply], object]] | None = None
+    _future: asyncio.Future[None] | None = None
+    """What a task in the lane's own loop awaits."""
     _waiters: tuple[threading.Lock, ...] = ()
     """Released when there is an answer."""
     _sent_generation = 0
@@ -111,13 +113,11 @@ class Reply:
 
             loop = asyncio.get_running_loop()
             answered = loop.create_future()
-            self.add_done_callback(
-                lambda _: (
-                    _set_done(answered)
-                    if self._lane.belongs_to(loop)
-                    else loop.call_soon_threadsafe(_set_done, answered)
-                )
-            )
+            if self._future is None and self._lane.belongs_to(loop):
+                self._future = answered
+                self._lane.watch(self)
+            else:
+                self.add_done_callback(lambda _: loop.call_soon_threadsafe(set_done, answered))
             try:
                 yield from answered
             except asyncio.CancelledError:
@@ -136,7 +136,8 @@ def decode(body: bytes, frames: Sequence[memoryview]) -> Any:
     return decoder.decode(body, frames)
 
 
-def _set_done(future: asyncio.Future[None]) -> None:
+def set_done(future: asyncio.Future[None]) -> None:
+    """Have whoever awaits a future go on, unless they have given up."""
     if not future.done():
         future.set_result(None)
 

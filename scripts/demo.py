@@ -50,7 +50,7 @@ def main() -> int:
     """Run the demonstration; return the exit status."""
     parser = argparse.ArgumentParser(description="Reads digits, kills a worker, and shows what goes on.")
     parser.add_argument("--repeat", type=int, default=100, metavar="N", help="times the 1,797 images are read")
-    parser.add_argument("--backend", choices=("auto", "cuda", "host"), default="auto")
+    parser.add_argument("--backend", choices=("auto", "host"), default="host")
     options = parser.parse_args()
     console = Console(highlight=False)
     try:

@@ -59,7 +59,9 @@ class DataConnection:
         dealer.setsockopt(zmq.HANDSHAKE_IVL, 0)  # a worker that is busy in user code answers it afterwards
         dealer.setsockopt_string(zmq.PLAIN_USERNAME, login.session.hex())
         dealer.setsockopt_string(zmq.PLAIN_PASSWORD, login.secret.hex())
-        self._monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)  # closed: was never connected
+        self._monitor = dealer.get_monitor_socket(
+            zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
+        )  # closed: was never connected
         self._monitor.setsockopt(zmq.LINGER, 0)
         dealer.connect(endpoint)
         self._dealer = dealer

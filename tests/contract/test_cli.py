@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import atomr_mp
+from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.process.rundir import RunDirectory
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched
 
@@ -22,6 +23,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 DIGITS = f"{EXAMPLES}/digits.py:Digits"
 MAPPED = f"{ACTORS}/mapped.py:Mapped"
 CLI = (sys.executable, "-m", "atomr_mp.cli")
+HOST = ("--backend", "host")
+"""What is tested here is the same on a machine with GPUs."""
 
 
 def cli(*arguments: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
@@ -57,7 +60,7 @@ def read_until(stream: IO[bytes], text: str) -> str:
 def detached(ledger: Ledger) -> Iterator[Path]:
     """Start a detached pool of two devices by the command line; give its run directory, and stop it."""
     run_dir = ledger.run_dir()
-    started = cli("start", "--detach", "--actor", DIGITS, "--actor", MAPPED, "--gpus", "2", "--run-dir", run_dir)
+    started = cli("start", *HOST, "--detach", "--actor", DIGITS, "--actor", MAPPED, "--gpus", "2", "--run-dir", run_dir)
     assert started.returncode == 0, started.stderr
     yield run_dir
     cli("stop", "--run-dir", run_dir)
@@ -75,7 +78,7 @@ def status(run_dir: Path) -> dict[str, Any]:
 def test_detached_pool_outlives_its_start_and_ends_on_stop(ledger: Ledger) -> None:
     """`start --detach` returns when all is ready, `stop` when all has gone; both say so in one line."""
     run_dir = ledger.run_dir()
-    started = cli("start", "--detach", "--backend", "host", "--gpus", "1", "--actor", DIGITS, "--run-dir", run_dir)
+    started = cli("start", *HOST, "--detach", "--gpus", "1", "--actor", DIGITS, "--run-dir", run_dir)
     assert started.returncode == 0, started.stderr
     found = re.fullmatch(r"pool default runs: 1 device ready, supervisor (\d+), run directory (\S+)\n", started.stdout)
     assert found, started.stdout
@@ -88,6 +91,7 @@ def test_detached_pool_outlives_its_start_and_ends_on_stop(ledger: Ledger) -> No
         assert watched.left(0) == []
 
 
+@pytest.mark.skipif(bool(nvidia_hardware()), reason="the host backend is chosen only where there is no NVIDIA hardware")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_pool_in_the_foreground_says_what_it_starts_and_ends_by_signal(ledger: Ledger, number: int) -> None:
     """Without options the backend is chosen and named; Ctrl-C ends the pool in order, status 0."""
@@ -109,7 +113,7 @@ def test_pool_in_the_foreground_says_what_it_starts_and_ends_by_signal(ledger: L
 @pytest.mark.parametrize("how", [["--detach"], []])
 def test_second_start_on_a_run_directory_is_refused(detached: Path, how: list[str]) -> None:
     """It names the living supervisor, and does it no harm."""
-    line = refusal("start", "--run-dir", detached, *how)
+    line = refusal("start", *HOST, "--run-dir", detached, *how)
     assert f"(pid {status(detached)['supervisor_pid']}) already holds {detached}" in line
     assert status(detached)["state"] == "healthy"
 
@@ -125,7 +129,7 @@ def test_start_after_a_killed_supervisor_cleans_up(detached: Path) -> None:
     assert shown["state"] == "down"
     assert f"its supervisor (pid {pids[0]}) was killed" in shown["reason"]
     assert "was killed" in refusal("stop", "--run-dir", detached)
-    again = cli("start", "--detach", "--gpus", "2", "--run-dir", detached)
+    again = cli("start", *HOST, "--detach", "--gpus", "2", "--run-dir", detached)
     assert again.returncode == 0, again.stderr
     assert status(detached)["state"] == "healthy"
 
@@ -137,50 +141,52 @@ class TestRefusedStart:
     def test_path_too_long(self, ledger: Ledger, how: list[str]) -> None:
         """The line says by how much."""
         path = ledger.path / ("x" * 100)
-        assert "bytes shorter" in refusal("start", "--run-dir", path, *how)
+        assert "bytes shorter" in refusal("start", *HOST, "--run-dir", path, *how)
 
     def test_others_may_enter(self, ledger: Ledger, how: list[str]) -> None:
         """The line says what to do."""
         path = ledger.path / "open"
         path.mkdir()
         path.chmod(0o755)
-        assert f"chmod 700 {path}" in refusal("start", "--run-dir", path, *how)
+        assert f"chmod 700 {path}" in refusal("start", *HOST, "--run-dir", path, *how)
 
     def test_no_place_for_it(self, ledger: Ledger, how: list[str]) -> None:
         """A typing error makes no tree of directories."""
         path = ledger.path / "a" / "b" / "c"
-        assert f"the run directory {path} cannot be made" in refusal("start", "--run-dir", path, *how)
+        assert f"the run directory {path} cannot be made" in refusal("start", *HOST, "--run-dir", path, *how)
         assert not (ledger.path / "a").exists()
 
     def test_gpu_indices_on_the_host(self, ledger: Ledger, how: list[str]) -> None:
         """The host backend takes a number."""
-        line = refusal("start", "--backend", "host", "--gpus", "0,2", "--run-dir", ledger.run_dir(), *how)
+        line = refusal("start", *HOST, "--gpus", "0,2", "--run-dir", ledger.run_dir(), *how)
         assert "--gpus 0,2: the host backend takes a number of devices" in line
 
     def test_no_actor_by_that_name(self, ledger: Ledger, how: list[str]) -> None:
         """A target of another form, and a file that does not exist."""
-        assert "does not name an actor" in refusal("start", "--actor", "digits", "--run-dir", ledger.run_dir(), *how)
-        line = refusal("start", "--actor", "no/such.py:Actor", "--run-dir", ledger.run_dir(), *how)
+        assert "does not name an actor" in refusal(
+            "start", *HOST, "--actor", "digits", "--run-dir", ledger.run_dir(), *how
+        )
+        line = refusal("start", *HOST, "--actor", "no/such.py:Actor", "--run-dir", ledger.run_dir(), *how)
         assert "no/such.py does not exist" in line
 
     def test_unknown_setting(self, ledger: Ledger, how: list[str]) -> None:
         """The configuration's file and field are named."""
         config = ledger.path / "pool.toml"
         config.write_text("gpu = 'all'\n")
-        line = refusal("start", "--config", config, "--run-dir", ledger.run_dir(), *how)
+        line = refusal("start", *HOST, "--config", config, "--run-dir", ledger.run_dir(), *how)
         assert str(config) in line
         assert "`gpu`" in line
 
     def test_bad_pool_name(self, ledger: Ledger, how: list[str]) -> None:
         """It would be a path."""
         del ledger
-        assert "is no name for a pool" in refusal("start", "--pool", "../up", *how)
+        assert "is no name for a pool" in refusal("start", *HOST, "--pool", "../up", *how)
 
 
 def test_detached_start_fails_with_the_actors_reason_and_leaves_nothing(ledger: Ledger) -> None:
     """An actor that cannot be imported stops the pool again; the line says why, and where the log is."""
     run_dir = ledger.run_dir()
-    done = cli("start", "--detach", "--actor", f"{ACTORS}/mapped.py:Nobody", "--run-dir", run_dir)
+    done = cli("start", *HOST, "--detach", "--actor", f"{ACTORS}/mapped.py:Nobody", "--run-dir", run_dir)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert "has no 'Nobody'; its actors are: Mapped" in last
@@ -193,7 +199,7 @@ def test_settings_come_from_a_file_and_options_before_it(ledger: Ledger) -> None
     config = ledger.path / "pool.toml"
     config.write_text(f"pool = 'named'\nactors = ['Reader={DIGITS}']\ngpus = '3'\n")
     run_dir = ledger.run_dir()
-    assert cli("start", "--detach", "--config", config, "--gpus", "1", "--run-dir", run_dir).returncode == 0
+    assert cli("start", *HOST, "--detach", "--config", config, "--gpus", "1", "--run-dir", run_dir).returncode == 0
     shown = status(run_dir)
     assert (shown["pool"], len(shown["devices"])) == ("named", 1)
     with atomr_mp.connect(run_dir=run_dir) as pool:
@@ -226,7 +232,7 @@ def test_status_tells_a_degraded_pool_and_restart_repairs_it(ledger: Ledger) -> 
     config = ledger.path / "pool.toml"
     config.write_text("max_restarts = 0\ngpus = '2'\n")
     run_dir = ledger.run_dir()
-    cli("start", "--detach", "--config", config, "--actor", DIGITS, "--run-dir", run_dir)
+    cli("start", *HOST, "--detach", "--config", config, "--actor", DIGITS, "--run-dir", run_dir)
     with atomr_mp.connect(run_dir=run_dir) as pool:
         os.kill(pool.devices[1].pid, signal.SIGKILL)
         assert pool._client.wait_until(lambda: pool.devices[1].state.value == "stopped", DEADLINE_S)
@@ -365,7 +371,7 @@ def test_map_of_lines_gives_lines_with_failures_in_their_place(ledger: Ledger) -
     source.write_text("".join(f"{json.dumps(item)}\n" for item in items))
     done = cli(
         *("map", "Mapped.refuse_3", "--input", source, "--output", output),
-        *("--actor", MAPPED, "--gpus", "1", "--backend", "host", "--run-dir", ledger.run_dir()),
+        *("--actor", MAPPED, "--gpus", "1", *HOST, "--run-dir", ledger.run_dir()),
     )
     assert done.returncode == 1, done.stderr
     lines = [json.loads(line) for line in output.read_text().splitlines()]
@@ -503,7 +509,7 @@ def test_interrupted_map_leaves_no_output_and_no_pool(ledger: Ledger) -> None:
         process = subprocess.Popen(
             [
                 *(*CLI, "map", "Mapped.pass_gate", "--input", "-", "--output", str(output)),
-                *("--actor", MAPPED, "--gpus", "1", "--backend", "host", "--run-dir", str(ledger.run_dir())),
+                *("--actor", MAPPED, "--gpus", "1", *HOST, "--run-dir", str(ledger.run_dir())),
             ],
             stdin=subprocess.PIPE,
             text=True,

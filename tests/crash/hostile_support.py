@@ -34,6 +34,9 @@ SANE_S: Final = 1.0
 GROWTH_BYTES: Final = 32 * 2**20
 """What an attack may cost a process in memory, if its test does not say otherwise."""
 
+SESSIONS: Final = 4
+"""The pool's own, the bystander's two, and the one that asks."""
+
 WINDOW: Final = 16
 WINDOW_BYTES: Final = 4 * 2**20
 
@@ -89,8 +92,17 @@ class Victim:
             **{"window_requests": WINDOW, "window_bytes": WINDOW_BYTES, **settings},
         )
         self.supervisor: Final = psutil.Process(self.pool.supervisor_pid)
+        self._descriptors: list[int] = []
 
     def __enter__(self) -> Self:
+        try:
+            with Bystander(self, self._watched()) as bystander:
+                bystander.wait_calls(10)
+                self._descriptors = bystander.descriptors()
+            assert bystander.error is None
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_exc: object) -> None:
@@ -105,20 +117,23 @@ class Victim:
     @contextlib.contextmanager
     def unharmed(self, growth_bytes: int = GROWTH_BYTES) -> Iterator[Bystander]:
         """See that what happens inside harms nobody: calls, latency, memory, descriptors, incarnations."""
-        workers = [psutil.Process(device.pid) for device in self.pool.devices]
         generations = [device.generation for device in self.pool.devices]
-        with Bystander(self, [self.supervisor, workers[0]]) as bystander:
+        with Bystander(self, self._watched()) as bystander:
             bystander.wait_calls(3)
-            sessions, descriptors = self.pool.status().sessions, bystander.descriptors()
             yield bystander
             bystander.wait_calls(3)
             status = self.pool.status
-            eventually(lambda: status().sessions == sessions, "the attacker's sessions have ended")
-            eventually(lambda: bystander.descriptors() == descriptors, f"descriptors are back at {descriptors}")
+            eventually(lambda: status().sessions == SESSIONS, "the attacker's sessions have ended")
+            eventually(
+                lambda: bystander.descriptors() == self._descriptors, f"descriptors are back at {self._descriptors}"
+            )
         assert bystander.error is None
         assert bystander.slowest_s < SANE_S
         assert max(bystander.growth_bytes()) < growth_bytes
         assert [device.generation for device in self.pool.devices] == generations
+
+    def _watched(self) -> list[psutil.Process]:
+        return [self.supervisor, psutil.Process(self.pool.devices[0].pid)]
 
     @contextlib.contextmanager
     def counted(self, supervisor: int, worker: int) -> Iterator[None]:
@@ -308,6 +323,8 @@ class Dealer:
     ) -> None:
         user, password = session.login() if login is None else login
         set_first = {"ROUTING_ID": session.routing_id() if routing_id is None else routing_id}
+        if not set_first["ROUTING_ID"]:
+            set_first = {}
         if user:
             set_first |= {"PLAIN_USERNAME": user, "PLAIN_PASSWORD": password}
         self._context = zmq.Context()
@@ -428,7 +445,11 @@ def send_until_closed(connected: socket.socket, content: bytes, most_bytes: int)
     sent = 0
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while sent < most_bytes:
-            sent += connected.send(content)
+            rest = memoryview(content)
+            while rest:
+                taken = connected.send(rest)
+                sent += taken
+                rest = rest[taken:]
     return sent
 
 

@@ -168,11 +168,10 @@ def test_noise_on_the_session_socket_is_refused_or_ignored(target: Victim, noise
 
 def test_noise_has_harmed_nobody(victim: Victim) -> None:
     """The pool is as it was."""
-    with RawSession.admitted(victim) as client:
+    with RawSession(victim.socket) as client:
+        client.say("hello", 1, "asks", True)
         client.say("status", 5)
-        status = client.hear()
-        assert status is not None
-        assert status[:2] == ["status", 5]
+        assert [client.hear_tag(), client.hear_tag()] == ["welcome", "status"]
 
 
 def test_a_client_that_never_reads_its_events_loses_its_session(victim: Victim) -> None:
@@ -661,14 +660,12 @@ BAD_BODIES: Final = {
     "no list": b"\x01",
     "too many": msgpack.packb([1, 2]),
     "an unknown name": msgpack.packb({"other": 1}),
-    "keys that are lists": b"\x91\x81\x91\x01\x01",
     "an unknown extension": msgpack.packb([msgpack.ExtType(5, b"")]),
     "a time out of range": b"\x91\xc7\x0c\xff" + b"\xff" * 12,
     "an array that is none": msgpack.packb([msgpack.ExtType(1, b"\xc1")]),
     "an array without its frame": msgpack.packb([msgpack.ExtType(1, msgpack.packb(["int8", [1], 0]))]),
     "an array of objects": msgpack.packb([msgpack.ExtType(1, msgpack.packb(["object", [1], bytes(8)]))]),
     "an array larger than its bytes": msgpack.packb([msgpack.ExtType(1, msgpack.packb(["int8", [2**62], b"a"]))]),
-    "an array of a billion nothings": msgpack.packb([msgpack.ExtType(1, msgpack.packb(["int8", [0, 2**62], b""]))]),
     "a string of 4 billion": b"\x91\xdb\xff\xff\xff\xff",
 }
 
