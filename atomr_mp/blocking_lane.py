@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.lane import MESSAGE_CALLS, Lane, Link
@@ -18,6 +17,11 @@ from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:
     from atomr_mp.client import Client
+
+
+FLUSH_S: Final = 0.001
+"""How long a call that is made while earlier ones are unanswered may wait for others to travel with, if no thread waits
+for any reply meanwhile."""
 
 
 class BlockingLane(Lane):
@@ -36,8 +40,10 @@ class BlockingLane(Lane):
         """The same, when another has come whose deadline is earlier."""
         self._watch_more = threading.Condition()
         self._watcher: threading.Thread | None = None
+        self._flushing = False
+        """The flusher looks at the outboxes."""
         self._flush_wanted = threading.Lock()
-        """Held while no outbox waits for the flusher."""
+        """Released to have it look."""
         self._flush_wanted.acquire()
         self._flusher: threading.Thread | None = None
         self._by_descriptor: dict[int, Link] = {}
@@ -74,7 +80,9 @@ class BlockingLane(Lane):
             self._watch_more.notify()
         with self._lock:
             flusher, self._flusher = self._flusher, None
-            self._want_flush()
+            if flusher is not None and not self._flushing:
+                self._flushing = True
+                self._flush_wanted.release()
         if flusher is not None:
             flusher.join()
         if watcher is not None and watcher is not threading.current_thread():
@@ -88,16 +96,21 @@ class BlockingLane(Lane):
         """Receive for all if nobody does, else wait to be woken; return when something has happened."""
         if self._leader.acquire(blocking=False):
             try:
-                self._receive_for(reply, timeout_s)
+                session_spoke = self._receive_for(reply, timeout_s)
             finally:
                 self._leader.release()
                 if self._followers:
                     self._hand_over()
+            # Only now, for both run callbacks: those may wait for other replies, or close the client.
+            if session_spoke:
+                self._client.read_session()
+            if self._called_back:
+                self.call_back()
         else:
             self._follow(reply, timeout_s)
 
-    def _receive_for(self, reply: Reply, timeout_s: float) -> None:
-        """Receive, as the leader, until something has happened; return then."""
+    def _receive_for(self, reply: Reply, timeout_s: float) -> bool:
+        """Receive, as the leader, until something has happened; return whether there is news in the session."""
         self._leading = reply  # first: from here on whoever else finds replies wakes us
         for link in self._links:
             if link.outbox or link.unread:
@@ -107,6 +120,7 @@ class BlockingLane(Lane):
                     self._receive(link, reply)
         ready = [] if reply.done or reply is self._overtaken else self._epoll.poll(timeout_s)
         self._leading = None
+        session_spoke = False
         for descriptor, _ in ready:
             readable = self._by_descriptor.get(descriptor)
             if readable is not None:
@@ -115,10 +129,9 @@ class BlockingLane(Lane):
             elif descriptor == self._wake:
                 os.eventfd_read(self._wake)
             else:
-                self._client.read_session()
+                session_spoke = True
         self._client.session_polled_ns = reply._sent_ns
-        if self._called_back:
-            self._call_back()
+        return session_spoke
 
     def _follow(self, reply: Reply, timeout_s: float) -> None:
         """Wait until the leader has received the reply, or has left the lead to us."""
@@ -156,33 +169,30 @@ class BlockingLane(Lane):
             os.eventfd_write(self._wake, 1)
 
     def _queued(self, link: Link) -> None:
-        """Send an outbox that is full; any other when a thread waits for any reply, or by the flusher.
-
-        The flusher runs as soon as the calling thread lets go of the interpreter, within its switch interval of 5 ms.
-        """
-        waiting = len(link.outbox)
-        if waiting >= MESSAGE_CALLS:
+        """Send an outbox that is full; any other when a thread waits for any reply, or by the flusher."""
+        if len(link.outbox) >= MESSAGE_CALLS:
             self._flush(link)
-        elif waiting == 1:
+        elif not self._flushing:
+            self._flushing = True
             if self._flusher is None:
                 self._flusher = threading.Thread(target=self._flush_all, name="atomr-mp flusher", daemon=True)
                 self._flusher.start()
-            self._want_flush()
-
-    def _want_flush(self) -> None:
-        with contextlib.suppress(RuntimeError):  # it is wanted already
             self._flush_wanted.release()
 
     def _flush_all(self) -> None:
-        """Send outboxes for which nobody waits; the flusher's thread."""
+        """Send outboxes for which nobody waits, until there are none; the flusher's thread."""
         while True:
             self._flush_wanted.acquire()
-            with self._lock:
-                if self._flusher is not threading.current_thread():
-                    return
-                for link in self._links:
-                    if link.outbox:
-                        self._flush(link)
+            while self._flushing:
+                # To wake a thread for each outbox would cost a third of all calls' rate (docs/performance.md).
+                time.sleep(FLUSH_S)
+                with self._lock:
+                    if self._flusher is not threading.current_thread():
+                        return
+                    self._flushing = any(link.outbox for link in self._links)
+                    for link in self._links:
+                        if link.outbox:
+                            self._flush(link)
 
     def _arrived(self, _link: Link) -> None:
         if self._leading is not None:

@@ -120,6 +120,7 @@ class Client:
                     self._hear(message)
             except (errors.PoolLost, errors.ProtocolError) as error:
                 self._lose(errors.PoolLost(error.message))
+        self._blocking.call_back()
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Take in lifecycle events until `condition()` holds; False if it does not within `timeout_s`.
@@ -160,6 +161,7 @@ class Client:
             self.closed = True
             self._lose(errors.PoolLost("this client was closed"))
             lanes = list(self._loops.values())
+        self._blocking.call_back()
         self._blocking.close()
         for lane in lanes:
             lane.close()

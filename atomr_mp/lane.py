@@ -130,7 +130,7 @@ class Lane(ABC):
         with self._lock:
             if not reply.done and self._withdraw(reply):
                 self._end(reply, errors.Cancelled("cancelled before it was sent"))
-        self._call_back()
+        self.call_back()
 
     def add_callback(self, reply: Reply, callback: Callback) -> bool:
         """Have `callback` run once the reply is there; False if it is there already."""
@@ -169,7 +169,7 @@ class Lane(ABC):
 
     @abstractmethod
     def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
-        """Take a lifecycle event, from whichever thread has received it."""
+        """Take a lifecycle event, from whichever thread has received it; it then lets `call_back` run."""
 
     def _apply(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
         with self._lock:
@@ -180,7 +180,6 @@ class Lane(ABC):
                     self._incarnation_ended(self._links[message.device], message)
                 case errors.PoolLost():
                     self._pool_lost(message)
-        self._call_back()
 
     def _device_changed(self, link: Link, info: DeviceInfo) -> None:
         link.info = info
@@ -370,7 +369,7 @@ class Lane(ABC):
                         maybe_executed=sent,
                     ),
                 )
-        self._call_back()
+        self.call_back()
 
     def _withdraw(self, reply: Reply) -> bool:
         """See that a request does not start; return True if it was not even sent, else the worker is asked."""
@@ -388,8 +387,8 @@ class Lane(ABC):
                 self._arrived(link)
         return False
 
-    def _call_back(self) -> None:
-        """Run the callbacks of finished replies, without the lock."""
+    def call_back(self) -> None:
+        """Run the callbacks of finished replies. With no lock held: they may call, wait, and close the client."""
         while self._called_back:
             try:
                 reply = self._called_back.popleft()

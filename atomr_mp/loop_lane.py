@@ -70,8 +70,9 @@ class LoopLane(Lane):
         """Take a lifecycle event, in the loop."""
         if asyncio._get_running_loop() is self._loop:
             self._apply(message)
+            self._loop.call_soon(self.call_back)
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._apply, message)
+            self._loop.call_soon_threadsafe(self.take, message)
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         # At its end the session's descriptor stays readable: the loop would not come to rest.
@@ -117,7 +118,7 @@ class LoopLane(Lane):
     def _on_readable(self, link: Link) -> None:
         with self._lock:
             self._receive(link)
-        self._call_back()
+        self.call_back()
 
     def _arrived(self, link: Link) -> None:
         self._loop.call_soon(self._on_readable, link)

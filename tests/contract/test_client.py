@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import signal
@@ -192,6 +193,58 @@ def test_an_exception_in_a_callback_is_logged_and_hurts_nobody(
             assert called.acquire(timeout=10)
     assert len(caplog.records) == 3
     assert "LookupError: in a callback" in caplog.text
+
+
+@pytest.mark.parametrize("wait", [blocking, awaiting, None])
+@pytest.mark.parametrize("what", ["wait", "close"])
+def test_a_callback_may_wait_and_close(pool: atomr_mp.Pool, wait: Wait | None, what: str) -> None:
+    """Whoever receives holds nothing meanwhile that others need."""
+    done = threading.Event()
+    found: list[object] = []
+
+    def use(reply: atomr_mp.Reply) -> None:
+        if what == "wait":
+            found.append(other.call("Probe.echo", reply.result() + 1).result(10))
+        else:
+            other.close()
+            found.append(2)
+        done.set()
+
+    with atomr_mp.connect(run_dir=pool.run_dir) as other:
+        other.wait_ready()
+        reply = other.call("Probe.echo", 1)
+        reply.add_done_callback(use)
+        if wait is not None:
+            assert wait(reply) == 1
+        assert done.wait(10)
+    assert found == [2]
+
+
+def test_a_callback_may_close_a_client_whose_worker_died(ledger: Ledger) -> None:
+    """It learns of that as lifecycle events come in."""
+    done = threading.Semaphore(0)
+
+    def close(client: atomr_mp.Pool, _: atomr_mp.Reply) -> None:
+        client.close()
+        done.release()
+
+    with (
+        ledger.start() as pool,
+        ledger.gate("gate") as gate,
+        atomr_mp.connect(run_dir=pool.run_dir) as waiting,
+        atomr_mp.connect(run_dir=pool.run_dir) as idle,
+    ):
+        held = []
+        for client in (waiting, idle):
+            client.wait_ready()
+            reply = client.call("Bystander.hold", gate.path)
+            reply.add_done_callback(functools.partial(close, client))
+            held.append(reply)
+        gate.wait()
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        assert isinstance(held[0].exception(10), errors.WorkerLost)
+        for _ in held:
+            assert done.acquire(timeout=10)
 
 
 def test_a_callback_may_call(pool: atomr_mp.Pool) -> None:

@@ -125,7 +125,8 @@ class Victim:
             status = self.pool.status
             eventually(lambda: status().sessions == SESSIONS, "the attacker's sessions have ended")
             eventually(
-                lambda: bystander.descriptors() == self._descriptors, f"descriptors are back at {self._descriptors}"
+                lambda: bystander.descriptors() == self._descriptors,
+                f"descriptors are back at {self._descriptors}, are {bystander.descriptors()}",
             )
         assert bystander.error is None
         assert bystander.slowest_s < SANE_S
@@ -185,6 +186,7 @@ class Bystander:
         with self._done:
             until = self._calls + count
             assert self._done.wait_for(lambda: self._calls >= until or self.error, DEADLINE_S), "a bystander waits"
+        assert self.error is None
 
     def _run(self, victim: Victim) -> None:
         try:
