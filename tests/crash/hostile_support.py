@@ -34,8 +34,8 @@ SANE_S: Final = 1.0
 GROWTH_BYTES: Final = 32 * 2**20
 """What an attack may cost a process in memory, if its test does not say otherwise."""
 
-SESSIONS: Final = 4
-"""The pool's own, the bystander's two, and the one that asks."""
+SESSIONS: Final = 3
+"""The pool's own and the bystander's two; whoever asks is an observer and not counted."""
 
 WINDOW: Final = 16
 WINDOW_BYTES: Final = 4 * 2**20
