@@ -81,8 +81,9 @@ class Client:
         """Descriptors of threads in `wait_until`, which want to know of every event."""
         self._ids = itertools.count(1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
-        self.closed = False
-        """This client was closed by its own application."""
+        self._closed = False
+        self.workers_live = False
+        """Our session has ended, not the pool: its workers will not disconnect."""
         self.forked = False
         """This process was forked from the client's: nothing can be done with it here."""
         self._blocking = BlockingLane(self, 0, self.devices)
@@ -156,9 +157,9 @@ class Client:
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
         with self._session_lock:
-            if self.closed or self.forked:
+            if self._closed or self.forked:
                 return
-            self.closed = True
+            self._closed = self.workers_live = True
             self._lose(errors.PoolLost("this client was closed"))
             lanes = list(self._loops.values())
         self._blocking.call_back()
@@ -192,6 +193,7 @@ class Client:
             case session.IncarnationEnded():
                 pass
             case session.Goodbye(error):
+                self.workers_live = error.code != errors.PoolLost.code
                 self._lose(errors.PoolLost(f"the supervisor ended this session: {error.message}"))
                 return
             case _:
@@ -217,7 +219,7 @@ class Client:
 
     def forget_in_child(self) -> None:
         """Let go, in a forked child: one that kept the session's descriptor would keep the session alive."""
-        if not self.closed:
+        if not self._closed:
             self.forked = True
             self._session_lock = threading.RLock()  # a thread of the parent may hold the other
             self.lost = errors.PoolLost(FORKED)
@@ -318,9 +320,10 @@ class Observer:
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the event loop that runs in this thread; asyncio is not imported for it."""
-    running = sys.modules.get("asyncio")
-    # Exported for event loops' authors; the public function raises where there is none, at ten times the cost.
-    return None if running is None else running._get_running_loop()  # noqa: SLF001 - see above
+    # Exported for event loops' authors; the public function raises where there is none, at ten times the cost. While
+    # another thread still imports asyncio, it may not be there yet: nor is a loop.
+    running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+    return None if running is None else running()
 
 
 def default_name() -> str:

@@ -231,7 +231,7 @@ class Lane(ABC):
         for link in self._links:
             self._hold(link)
             if link.connection is not None:
-                if not self._client.closed:  # the workers of a lost pool die too, but not those of one that we leave
+                if not self._client.workers_live:
                     link.connection.wait_disconnected(DRAIN_MS)
                 self._receive(link)
                 self._disconnect(link)

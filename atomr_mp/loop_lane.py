@@ -134,7 +134,11 @@ class LoopLane(Lane):
         """Nobody waits in this lane but by futures and callbacks."""
 
     def watch(self, reply: Reply) -> None:
-        """See that the loop looks at a reply's deadline."""
+        """See that the loop looks at a reply's deadline; from any thread."""
+        if asyncio._get_running_loop() is not self._loop:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self.watch, reply)
+            return
         if self._timer is None or reply.deadline_ns < self._timer_ns:
             self._set_timer(reply.deadline_ns)
 

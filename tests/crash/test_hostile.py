@@ -351,7 +351,7 @@ def test_a_connection_without_a_hello_ends(monkeypatch: pytest.MonkeyPatch, loop
     polite, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, polite:
         polite.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(1, "polite"))))
-        loop.watch(polite.fileno(), select.EPOLLIN, lambda _: (loop.forget(polite.fileno()), ours.sendall(b"\0\0")))
+        ours.sendall(b"\0\0")
         connected.add(SessionPeer(its), owner=False)
         connected.add(SessionPeer(theirs), owner=False)
         loop.watch(ours.fileno(), select.EPOLLIN, lambda _: loop.stop())
@@ -444,12 +444,12 @@ def test_a_stranger_is_cut_off_with_its_first_bytes(victim: Victim, first: bytes
 
 
 @LIVE
-@given(noise=st.binary(min_size=1, max_size=300), greeted=st.booleans())
-def test_noise_on_the_data_socket_is_cut_off_or_ignored(target: Victim, noise: bytes, greeted: bool) -> None:
+@given(noise=st.binary(min_size=1, max_size=300), first=st.sampled_from([b"", greeting()]))
+def test_noise_on_the_data_socket_is_cut_off_or_ignored(target: Victim, noise: bytes, first: bytes) -> None:
     """With ZMTP's greeting in front and without; nothing comes back but a greeting or ZMTP's own error."""
     with RawSession.admitted(target) as client, connect(client.path) as stranger:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            stranger.sendall(greeting() + noise if greeted else noise)
+            stranger.sendall(first + noise)
             stranger.shutdown(socket.SHUT_WR)
         wait_closed(stranger)
 
@@ -504,7 +504,8 @@ def test_a_wrong_secret_is_refused_and_counted(victim: Victim) -> None:
                 assert not dealer.has_reply()
         with Dealer(client, login=(b"", b""), RECONNECT_IVL=-1) as dealer:
             dealer.send(client.header(call(1)))
-            dealer.wait_event(zmq.Event.HANDSHAKE_FAILED_NO_DETAIL)
+            # Which of the two depends on who is faster.
+            dealer.wait_event(zmq.Event.HANDSHAKE_FAILED_NO_DETAIL, zmq.Event.HANDSHAKE_FAILED_PROTOCOL)
 
 
 def test_data_connections_that_come_and_go_leave_nothing(victim: Victim) -> None:
@@ -728,21 +729,23 @@ def test_a_message_that_never_ends_is_freed_with_its_connection(target: Victim) 
 
 def test_a_client_that_never_reads_its_replies_loses_its_session(victim: Victim) -> None:
     """What waits for it is bounded by the high-water mark; then the session ends, typed, and all of it is freed."""
-    before = victim.pool.status().workers[0].completed
-    with victim.counted(1, 1), RawSession.admitted(victim) as client, Dealer(client, RCVHWM=1) as dealer:
+    before, refused = victim.pool.status().workers[0].completed, victim.refused()
+    with RawSession.admitted(victim) as client, Dealer(client, RCVHWM=1) as dealer:
         client.socket.setblocking(False)  # only looked at
         for number in range(1000):
-            with contextlib.suppress(BlockingIOError):
-                if b"goodbye" in client.socket.recv(65536, socket.MSG_PEEK):
-                    break
+            if _ended(client):
+                break
             dealer.send(client.header(call(number, "Target.blob", (60_000,))))
             # Within its window it stays.
+            answered = before + number + 1
             eventually(
-                lambda least=before + number + 1: victim.pool.status().workers[0].completed >= least or _ended(client),
+                lambda: victim.pool.status().workers[0].completed >= answered or _ended(client),  # noqa: B023 - called here
                 "the call has been answered",
             )
         client.socket.settimeout(DEADLINE_S)
         assert client.goodbye() == "protocol_error"
+    # Calls that were on their way meanwhile count too.
+    assert all(after > count for after, count in zip(victim.refused(), refused, strict=True))
 
 
 def _ended(client: RawSession) -> bool:
