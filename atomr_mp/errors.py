@@ -131,6 +131,7 @@ class WorkerLost(RequestError):
         device: Index of the device in the pool.
         generation: The incarnation that ended.
         cause: How it ended, in words ("killed by SIGKILL").
+        was_running: False if the request had ended and only its answer was lost, so it is not what ended the worker.
     """
 
     code: ClassVar[str] = "worker_lost"
@@ -138,6 +139,7 @@ class WorkerLost(RequestError):
     device: int = -1
     generation: int = 0
     cause: str = ""
+    was_running: bool = True
 
 
 @dataclass(eq=False)
@@ -151,6 +153,7 @@ class ContextPoisoned(RequestError):
         device: Index of the device in the pool.
         generation: The incarnation that was poisoned.
         status: The driver's status code (CUDA numbering), 0 if not from a driver.
+        was_running: As in `WorkerLost`.
     """
 
     code: ClassVar[str] = "context_poisoned"
@@ -159,6 +162,7 @@ class ContextPoisoned(RequestError):
     device: int = -1
     generation: int = 0
     status: int = 0
+    was_running: bool = True
 
 
 @dataclass(eq=False)

@@ -41,7 +41,8 @@ class Job(Generic[T]):
 
     Args:
         idempotent: Items may be run twice.
-        attempts: How often an item may be run. A send after which it certainly was not run does not count.
+        attempts: How often an item may be running when its worker ends, or fail otherwise. A send does not count
+            after which it certainly was not run, or had ended and only its answer was lost.
         in_flight: How many items may be in flight in all; None to find out, up to `MAX_DEPTH` per device.
         devices: How many devices take work; may be changed.
     """
@@ -58,8 +59,8 @@ class Job(Generic[T]):
         self._flying: set[int] = set()
         self._again: list[int] = []
         """Heap of the items to be sent again: the oldest holds up the others."""
-        self._tries: dict[int, tuple[int, int]] = {}
-        """Of items that failed and are not settled: how often they were sent, and may have run."""
+        self._tries: dict[int, _Tries] = {}
+        """Of items that failed and are not settled."""
         self._settled: dict[int, T | Failure] = {}
         self._taken = 0
         self._out = 0
@@ -125,12 +126,14 @@ class Job(Generic[T]):
     def failed(self, index: int, error: errors.AtomrError) -> bool:
         """An item has failed; return whether it is to be sent again."""
         self._land(index)
-        sent, ran = self._tries.get(index, (0, 0))
+        tries = self._tries.setdefault(index, _Tries())
+        tries.sent += 1
         maybe_executed = getattr(error, "maybe_executed", True)
-        ran += maybe_executed
-        self._tries[index] = (sent + 1, ran)
-        # What has run may run again only if that does no harm, and not for ever: it may be what ends the workers.
-        if isinstance(error, _LOST) and (not maybe_executed or (self._idempotent and ran < self._attempts)):
+        tries.maybe_executed |= maybe_executed
+        # What had ended, and whose answer was lost with others, is not what ends the workers.
+        tries.suspected += maybe_executed and getattr(error, "was_running", True)
+        # What has run may run again only if that does no harm, and not for ever.
+        if isinstance(error, _LOST) and (not maybe_executed or (self._idempotent and tries.suspected < self._attempts)):
             self.resubmitted += 1
             heapq.heappush(self._again, index)
             return True
@@ -165,11 +168,21 @@ class Job(Generic[T]):
         self._full = False
 
     def _fail(self, index: int, error: errors.AtomrError) -> None:
-        sent, ran = self._tries.pop(index, (0, 0))
-        if ran and isinstance(error, errors.RequestError):
+        tries = self._tries.pop(index, _Tries())
+        if tries.maybe_executed and isinstance(error, errors.RequestError):
             error.maybe_executed = True
         self.failures += 1
-        self._settled[index] = Failure(index, error, sent)
+        self._settled[index] = Failure(index, error, tries.sent)
+
+
+@dataclass
+class _Tries:
+    """What became of an item's sends so far."""
+
+    sent: int = 0
+    suspected: int = 0
+    """Ends of workers on which it was running."""
+    maybe_executed: bool = False
 
 
 class Depth:

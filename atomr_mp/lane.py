@@ -208,12 +208,13 @@ class Lane(ABC):
             link.connection.wait_disconnected(DRAIN_MS)
             self._receive(link)
             self._disconnect(link)
-        started = frozenset(ended.started)
+        started, running = frozenset(ended.started), frozenset(ended.running)
         back = []
         for request_id, reply in link.flight.items():
             if reply._sent_generation != ended.generation:
                 continue
-            maybe_executed = request_id in started or reply._sent_ns <= ended.known_since_ns
+            forgotten = reply._sent_ns <= ended.known_since_ns
+            maybe_executed = request_id in started or forgotten
             if ended.planned and not maybe_executed:
                 back.append(reply)
                 continue
@@ -221,6 +222,8 @@ class Lane(ABC):
             error = ended.error.error()
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = maybe_executed
+            if isinstance(error, errors.WorkerLost | errors.ContextPoisoned):
+                error.was_running = request_id in running or (forgotten and request_id not in started)
             self._end(reply, error)
         for reply in reversed(back):
             reply._sent_generation = 0

@@ -213,7 +213,8 @@ class Pool:
             items: What can be sent, see `call`; any iterable, also an endless one.
             in_flight: How many items are sent and not answered at a time, in all. None to find out: up to 32 per
                 device, fewer if items are slow.
-            attempts: How often an item is run before it has failed; 2 at least to have it sent again.
+            attempts: How many ends of workers on which it was running an item may survive to be sent again, and one:
+                3 for two resubmissions. A worker's end for which it cannot be blamed does not count.
             deadline_s: Deadline of each attempt, see `call`; the time it waits behind other items counts.
             return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its
                 error is raised there, and what is in flight is cancelled.

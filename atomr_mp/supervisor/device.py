@@ -358,12 +358,23 @@ class Device:
         )
         board = BoardReader(process.board)
         started: dict[int, list[int]] = {}
+        running: dict[int, list[int]] = {}
         for entry in board.entries():
             started.setdefault(entry.session, []).append(entry.request_id)
+            if entry.ended_ns == 0:
+                running.setdefault(entry.session, []).append(entry.request_id)
         info, since_ns = ErrorInfo.of(error), board.known_since_ns()
 
         def make(number: int) -> IncarnationEnded:
-            return IncarnationEnded(self.index, process.generation, planned, info, started.get(number, []), since_ns)
+            return IncarnationEnded(
+                device=self.index,
+                generation=process.generation,
+                planned=planned,
+                error=info,
+                started=started.get(number, []),
+                known_since_ns=since_ns,
+                running=tuple(running.get(number, ())),
+            )
 
         self._sessions.incarnation_ended(self, make)
         board.release()

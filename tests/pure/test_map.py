@@ -205,6 +205,18 @@ def test_bystander_outlives_any_number_of_deaths() -> None:
     assert job.pop() == (0, "well")
 
 
+def test_an_item_whose_answer_was_lost_with_others_is_not_blamed() -> None:
+    """It had ended: sent again for any number of deaths if it may run twice, and never if it may not."""
+    lost = errors.WorkerLost("dead", maybe_executed=True, was_running=False)
+    job: Job[str] = Job(idempotent=True, attempts=1, in_flight=1, devices=1)
+    for _ in range(10):
+        assert job.take() == 0
+        assert job.failed(0, lost)
+    job = Job(idempotent=False, attempts=3, in_flight=1, devices=1)
+    assert job.take() == 0
+    assert not job.failed(0, lost)
+
+
 def test_item_that_may_have_run_is_not_sent_again_unless_idempotent() -> None:
     """A method that is not idempotent runs at most once, and its error says that it may have run."""
     job: Job[str] = Job(idempotent=False, attempts=3, in_flight=1, devices=1)

@@ -42,6 +42,7 @@ class Request:
     arguments: tuple[Any, ...] = ()
     frames: Sequence[memoryview] = ()
     slot = OFF_BOARD
+    started_ns = 0
 
     def __init__(self, peer: Peer, call: data.Call, method: LoadedMethod) -> None:
         self.peer = peer
@@ -135,6 +136,7 @@ class Envelope:
             self._drop(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
             return False
         # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
+        request.started_ns = now_ns
         request.slot = self._board.start(session.number, request.id, now_ns, request.deadline_ns)
         try:
             request.arguments = request.method.arguments(request.body, request.frames)
@@ -154,7 +156,9 @@ class Envelope:
         Raises:
             FatalError: The error ends this worker.
         """
-        self._board.end(request.slot, time.monotonic_ns())
+        now_ns = time.monotonic_ns()
+        self._board.end(request.slot, now_ns)
+        request.method.took(now_ns - request.started_ns)
         peer = request.peer
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes

@@ -32,6 +32,9 @@ TURN_MESSAGES: Final = 32
 TURN_NS: Final = 500_000
 """How long a turn runs queued requests before it looks at its channels again."""
 
+QUICK_NS: Final = 50_000
+"""Requests that take no longer are answered together with those that follow in the same turn."""
+
 FLUSH_REPLIES: Final = 64
 FLUSH_BYTES: Final = 2**20
 """At this size an outbox is sent without waiting for the turn's end."""
@@ -226,6 +229,8 @@ class Host:
         until_ns = time.monotonic_ns() + TURN_NS
         while queue:
             request = queue.popleft()
+            if request.method.typical_ns > QUICK_NS:
+                self._flush()  # nobody's answer waits for, or is lost with, what may take long
             peer = request.peer
             self._outbox[peer] = None
             if envelope.begin(request):

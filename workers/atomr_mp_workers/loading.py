@@ -24,8 +24,11 @@ from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.session import ActorInfo, MethodInfo
 from atomr_mp_workers.actor import OPTIONS, Actor, MethodOptions
 
+UNKNOWN_NS: Final = 2**62
+"""Stands for how long a method takes that has never run."""
 
-@dataclass(frozen=True)
+
+@dataclass(eq=False)
 class LoadedMethod:
     """A request that can be run: how its arguments are decoded, and what to call with them."""
 
@@ -36,6 +39,12 @@ class LoadedMethod:
     info: MethodInfo
     by_position: values.Decoder[Any]
     by_name: values.Decoder[Any]
+    typical_ns: int = UNKNOWN_NS
+    """How long it takes, as far as is known: a moving mean."""
+
+    def took(self, ns: int) -> None:
+        """Learn from a run."""
+        self.typical_ns = ns if self.typical_ns == UNKNOWN_NS else self.typical_ns + (ns - self.typical_ns) // 4
 
     def arguments(self, body: bytes, frames: Sequence[memoryview]) -> tuple[Any, ...]:
         """Decode a call's arguments; an array is by position, a map by name.
