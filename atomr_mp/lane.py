@@ -295,7 +295,12 @@ class Lane(ABC):
         """Send a link's outbox."""
         replies, link.outbox = link.outbox, []
         for at in range(0, len(replies), MESSAGE_CALLS):
-            self._send(link, replies[at : at + MESSAGE_CALLS])
+            together = replies[at : at + MESSAGE_CALLS]
+            if sum([len(reply._body) for reply in together]) <= data.MAX_BODY_BYTES:
+                self._send(link, together)
+                continue
+            for reply in together:  # their header could be a frame too long, which ends the connection
+                self._send(link, [reply])
 
     def _send(self, link: Link, replies: list[Reply]) -> None:
         connection = link.connection

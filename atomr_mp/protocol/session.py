@@ -167,7 +167,7 @@ class IncarnationEnded(Message, frozen=True, tag="ended"):
     """This session's requests that the worker had started, as far back as `known_since_ns`."""
     known_since_ns: U64
     """CLOCK_MONOTONIC; requests sent earlier may have been started without being listed."""
-    running: tuple[U64, ...] = ()
+    running: list[U64] = msgspec.field(default_factory=list)
     """Those of `started` that had not ended: what it died of is among them, or none of them."""
 
 

@@ -373,7 +373,7 @@ class Device:
                 error=info,
                 started=started.get(number, []),
                 known_since_ns=since_ns,
-                running=tuple(running.get(number, ())),
+                running=running.get(number, []),
             )
 
         self._sessions.incarnation_ended(self, make)

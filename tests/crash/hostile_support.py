@@ -333,6 +333,7 @@ class Dealer:
         self.socket: Final = self._context.socket(zmq.DEALER)
         self._monitor = self.socket.get_monitor_socket()
         self.socket.linger = 0
+        self.socket.sndtimeo = int(DEADLINE_S * 1000)
         try:
             for name, value in {**set_first, **options}.items():
                 self.socket.setsockopt(getattr(zmq, name), value)

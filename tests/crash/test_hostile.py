@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import resource
@@ -24,6 +25,7 @@ import zmq
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import atomr_mp
 from atomr_mp import errors
 from atomr_mp.config import Config
 from atomr_mp.process.events import EventLog
@@ -499,11 +501,9 @@ def test_a_wrong_secret_is_refused_and_counted(victim: Victim) -> None:
         for login in wrong:
             # Only once: ZeroMQ would try again and again.
             with victim.counted(0, 1), Dealer(client, login=login, RECONNECT_IVL=-1) as dealer:
-                dealer.send(client.header(call(1)))
                 assert dealer.wait_event(zmq.Event.HANDSHAKE_FAILED_AUTH) == (zmq.Event.HANDSHAKE_FAILED_AUTH, 400)
                 assert not dealer.has_reply()
         with Dealer(client, login=(b"", b""), RECONNECT_IVL=-1) as dealer:
-            dealer.send(client.header(call(1)))
             # Which of the two depends on who is faster.
             dealer.wait_event(zmq.Event.HANDSHAKE_FAILED_NO_DETAIL, zmq.Event.HANDSHAKE_FAILED_PROTOCOL)
 
@@ -714,6 +714,18 @@ def test_a_frame_too_long_costs_its_sender_the_connection_only(victim: Victim) -
     with RawSession.admitted(victim) as client, zmtp_login(client) as raw:
         raw.sendall(zmtp_long(0, MAX_FRAME_BYTES + 1))
         wait_closed(raw)
+
+
+def test_calls_with_large_bodies_never_make_a_frame_too_long() -> None:
+    """The client sends together what is made together, but not what would cost it the connection."""
+    body = bytes(data.MAX_BODY_BYTES - 100)
+
+    async def call_together(pool: atomr_mp.Pool) -> list[bool]:
+        calls = [pool.call("Target.echo", body, device=0, deadline_s=DEADLINE_S) for _ in range(6)]
+        return [await reply == body for reply in calls]
+
+    with Victim(window_bytes=64 * MIB) as roomy:
+        assert asyncio.run(call_together(roomy.pool)) == [True] * 6
 
 
 def test_a_message_that_never_ends_is_freed_with_its_connection(target: Victim) -> None:
