@@ -332,8 +332,13 @@ class Lane(ABC):
                 link.unread = False
                 return
             header, frames = message
+            try:
+                replies = data.FROM_WORKER.decode(header).replies
+            except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
+                _LOG.exception("device %d sent a message that is dropped", link.device)
+                continue
             at = 0
-            for answer in data.FROM_WORKER.decode(header).replies:
+            for answer in replies:
                 reply = take(answer.id)
                 if reply is not None and not reply.done:
                     reply._body = answer.body

@@ -1,18 +1,20 @@
 """The data channel's end in the worker: a ZeroMQ ROUTER to which only admitted sessions can connect.
 
 A peer must show a session's secret (ZMQ PLAIN, answered by the ZAP handler here) before it can send a single frame,
-so whatever an unknown peer does, libzmq holds at most its handshake.
+so whatever an unknown peer does, libzmq holds at most one command of its handshake, of at most MAX_FRAME_BYTES.
 """
 
 from __future__ import annotations
 
 import hmac
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 import zmq
 
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
 
 FLUSH_MS: Final = 1000
@@ -20,7 +22,7 @@ FLUSH_MS: Final = 1000
 
 
 class PeerNotReadingError(Exception):
-    """The peer's queue is full, because it does not read its answers."""
+    """The peer's queue is full, in messages or in bytes, because it does not read its answers."""
 
 
 class DataSocket:
@@ -28,12 +30,15 @@ class DataSocket:
 
     Args:
         endpoint: Address to bind.
-        window: Requests that one connection may have unanswered.
+        window: What one connection may have unanswered; answers that wait to be read are bounded by the same.
         secret: Returns the secret of a session's public name, None if there is no such session.
     """
 
-    def __init__(self, endpoint: str, window: int, secret: Callable[[bytes], bytes | None]) -> None:
+    def __init__(self, endpoint: str, window: Window, secret: Callable[[bytes], bytes | None]) -> None:
         self._secret = secret
+        self._unread_bytes = window.payload_bytes
+        self._unread: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
+        """Large frames by peer that libzmq still holds, the oldest first."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         # The handler must be bound before the first handshake.
         self._zap = self._context.socket(zmq.REP)
@@ -42,8 +47,8 @@ class DataSocket:
         router = self._context.socket(zmq.ROUTER)
         router.setsockopt(zmq.LINGER, 0)
         router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.SNDHWM, 2 * window)
-        router.setsockopt(zmq.RCVHWM, 2 * window)
+        router.setsockopt(zmq.SNDHWM, 2 * window.requests)
+        router.setsockopt(zmq.RCVHWM, 2 * window.requests)
         router.setsockopt(zmq.BACKLOG, 4096)  # a client whose connection finds it full does not try again
         router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
         router.setsockopt(zmq.PLAIN_SERVER, 1)
@@ -80,6 +85,7 @@ class DataSocket:
             PeerNotReadingError: The peer's queue is full.
         """
         send = self._send
+        self._check_unread(peer)
         try:
             send(peer, _NOBLOCK_MORE)
             if not frames:
@@ -88,12 +94,31 @@ class DataSocket:
             send(header, _NOBLOCK_MORE)
             last = len(frames) - 1
             for index, frame in enumerate(frames):
-                send(frame, _NOBLOCK if index == last else _NOBLOCK_MORE, copy=len(frame) < _COPY_BELOW_BYTES)
+                flags = _NOBLOCK if index == last else _NOBLOCK_MORE
+                if len(frame) < _COPY_BELOW_BYTES:
+                    send(frame, flags)
+                else:
+                    tracker = send(frame, flags, copy=False, track=True)
+                    self._unread.setdefault(peer, deque()).append((tracker, len(frame)))
         except zmq.Again as error:
             raise PeerNotReadingError from error
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
+            self._unread.pop(peer, None)
+
+    def _check_unread(self, peer: bytes) -> None:
+        """Forget what has left for a peer; complain if too much has not."""
+        unread = self._unread.get(peer)
+        if unread is None:
+            return
+        while unread and unread[0][0].done:
+            unread.popleft()
+        if not unread:
+            del self._unread[peer]
+        elif sum(nbytes for _, nbytes in unread) > self._unread_bytes:
+            del self._unread[peer]
+            raise PeerNotReadingError
 
     def shake_hands(self) -> int:
         """Answer all waiting handshakes; return how many were refused."""

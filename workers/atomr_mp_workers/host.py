@@ -32,6 +32,9 @@ TURN_MESSAGES: Final = 32
 TURN_NS: Final = 500_000
 """How long a turn runs queued requests before it looks at its channels again."""
 
+STRAGGLERS_NS: Final = 100_000_000
+"""How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
+
 QUICK_NS: Final = 50_000
 """Requests that take no longer are answered together with those that follow in the same turn."""
 
@@ -63,7 +66,8 @@ class Host:
         self._completions = Completions()
         self._sent = False
         """Something was sent since the data socket was last found empty, so its descriptor cannot be relied on."""
-        self._draining = False
+        self._drained_ns = 0
+        """When a worker that is told to finish may leave, if it has nothing to do then; 0 if it is not told."""
         self._actors: list[LoadedActor] = []
         self._log = logging.getLogger("atomr_mp.worker")
 
@@ -102,7 +106,7 @@ class Host:
                 thread = ActorThread(actor.name, self._completions)
                 self._threads.update({method.name: thread for method in actor.methods if method.options.thread})
         self._envelope = Envelope(methods, self._board, self._token)
-        self._data = DataSocket(start.endpoint, start.window.requests, self._peers.secret)
+        self._data = DataSocket(start.endpoint, start.window, self._peers.secret)
 
     def _setup_actor(self, actor: LoadedActor, context: Context) -> None:
         try:
@@ -131,8 +135,8 @@ class Host:
         gc.freeze()
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         idle = True
-        while not (self._draining and idle and self._is_done()):
-            ready = {descriptor for descriptor, _ in poll.poll(-1 if idle else 0)}
+        while (patience_s := self._patience_s(idle=idle)) is not None:
+            ready = {descriptor for descriptor, _ in poll.poll(patience_s)}
             if control_channel in ready:
                 self._obey()
             if handshakes in ready:
@@ -155,7 +159,7 @@ class Host:
                 case control.SessionEnded(number):
                     self._end_session(number)
                 case control.Drain():
-                    self._draining = True
+                    self._drained_ns = time.monotonic_ns() + STRAGGLERS_NS
                 case _:
                     self._log.error("out of turn: %r", order)
 
@@ -213,6 +217,8 @@ class Host:
         except errors.ProtocolError as error:
             self._violated(peer, str(error))
             return
+        if len(peer.replies) >= FLUSH_REPLIES:  # a message may hold more refused calls than fit with others
+            self._flush()
         if self._peers.exceeds_window(peer):
             self._violated(peer, "it sent more than its window of unanswered requests")
         for request in requests:
@@ -273,8 +279,14 @@ class Host:
 
     # --- the end ---------------------------------------------------------------------------------------------------
 
-    def _is_done(self) -> bool:
-        return not self._queue and not any(thread.running or thread.waiting for thread in self._threads.values())
+    def _patience_s(self, *, idle: bool) -> float | None:
+        """Return how long to wait for something to happen; None when this worker is drained."""
+        if not idle:
+            return 0
+        if not self._drained_ns or any(thread.running or thread.waiting for thread in self._threads.values()):
+            return -1
+        left_ns = self._drained_ns - time.monotonic_ns()
+        return left_ns / 1e9 if left_ns > 0 else None
 
     def _leave(self) -> None:
         self._data.close(flush=True)

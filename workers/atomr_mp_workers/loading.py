@@ -40,11 +40,11 @@ class LoadedMethod:
     by_position: values.Decoder[Any]
     by_name: values.Decoder[Any]
     typical_ns: int = UNKNOWN_NS
-    """How long it takes, as far as is known: a moving mean."""
+    """How long it takes, as far as is known."""
 
     def took(self, ns: int) -> None:
-        """Learn from a run."""
-        self.typical_ns = ns if self.typical_ns == UNKNOWN_NS else self.typical_ns + (ns - self.typical_ns) // 4
+        """Learn from a run: at once if it was short, step by step if it was long, which may be the machine's doing."""
+        self.typical_ns = ns if ns < self.typical_ns else self.typical_ns + (ns - self.typical_ns) // 4
 
     def arguments(self, body: bytes, frames: Sequence[memoryview]) -> tuple[Any, ...]:
         """Decode a call's arguments; an array is by position, a map by name.
