@@ -96,6 +96,8 @@ class Victim:
 
     def __enter__(self) -> Self:
         try:
+            for device in self.pool.devices:  # pyzmq makes its collector of large messages with the first of them
+                self.pool.call("Target.blob", 100_000, device=device.index).result()
             with Bystander(self, self._watched()) as bystander:
                 bystander.wait_calls(10)
                 self._descriptors = bystander.descriptors()

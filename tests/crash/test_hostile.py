@@ -739,15 +739,16 @@ def test_a_message_that_never_ends_is_freed_with_its_connection(target: Victim) 
     assert psutil.Process(target.pool.devices[0].pid).memory_info().rss < 200 * MIB
 
 
-def test_a_client_that_never_reads_its_replies_loses_its_session(victim: Victim) -> None:
-    """What waits for it is bounded by the high-water mark; then the session ends, typed, and all of it is freed."""
+@pytest.mark.parametrize("size", [60_000, 4_000_000], ids=["small replies", "large replies"])
+def test_a_client_that_never_reads_its_replies_loses_its_session(victim: Victim, size: int) -> None:
+    """What waits for it is bounded, in messages and in bytes; then the session ends, typed, and all of it is freed."""
     before, refused = victim.pool.status().workers[0].completed, victim.refused()
     with RawSession.admitted(victim) as client, Dealer(client, RCVHWM=1) as dealer:
         client.socket.setblocking(False)  # only looked at
         for number in range(1000):
             if _ended(client):
                 break
-            dealer.send(client.header(call(number, "Target.blob", (60_000,))))
+            dealer.send(client.header(call(number, "Target.blob", (size,))))
             # Within its window it stays.
             answered = before + number + 1
             eventually(

@@ -38,7 +38,7 @@ class DataSocket:
         self._secret = secret
         self._unread_bytes = window.payload_bytes
         self._unread: dict[bytes, deque[tuple[zmq.MessageTracker, int]]] = {}
-        """Large frames by peer that libzmq still holds, the oldest first."""
+        """Large parts of messages by peer that libzmq still holds, the oldest first."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         # The handler must be bound before the first handshake.
         self._zap = self._context.socket(zmq.REP)
@@ -88,18 +88,17 @@ class DataSocket:
         self._check_unread(peer)
         try:
             send(peer, _NOBLOCK_MORE)
-            if not frames:
+            if not frames and len(header) < _COPY_BELOW_BYTES:
                 send(header, _NOBLOCK)
                 return
-            send(header, _NOBLOCK_MORE)
-            last = len(frames) - 1
-            for index, frame in enumerate(frames):
+            last = len(frames)
+            for index, part in enumerate((header, *frames)):
                 flags = _NOBLOCK if index == last else _NOBLOCK_MORE
-                if len(frame) < _COPY_BELOW_BYTES:
-                    send(frame, flags)
+                if len(part) < _COPY_BELOW_BYTES:
+                    send(part, flags)
                 else:
-                    tracker = send(frame, flags, copy=False, track=True)
-                    self._unread.setdefault(peer, deque()).append((tracker, len(frame)))
+                    tracker = send(part, flags, copy=False, track=True)
+                    self._unread.setdefault(peer, deque()).append((tracker, len(part)))
         except zmq.Again as error:
             raise PeerNotReadingError from error
         except zmq.ZMQError as error:
