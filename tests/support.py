@@ -224,7 +224,7 @@ def settled(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> bool
     while not condition():
         if time.monotonic() > until:
             return False
-        time.sleep(0.002)
+        time.sleep(0.002)  # between looks at what no event tells of: another process's counters, memory, files
     return True
 
 

@@ -592,7 +592,7 @@ def test_requests_of_a_loop_are_told_of_a_death(ledger: Ledger) -> None:
         held = pool.call("Probe.hold", gate.path)
         await asyncio.to_thread(gate.wait)
         queued = [pool.call("Probe.note", f"{n}") for n in range(5)]
-        await asyncio.sleep(0)  # they are sent at the end of the turn
+        await asyncio.sleep(0)  # one turn of the loop, no duration: they are sent at its end
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         found = await asyncio.gather(held, *queued, return_exceptions=True)
         assert [type(error) for error in found] == [errors.WorkerLost] * 6

@@ -131,7 +131,7 @@ def test_slow_input_does_not_hold_back_what_it_gave_before(pool: atomr_mp.Pool) 
     def slow() -> Iterator[int]:
         nonlocal taken
         while True:
-            time.sleep(0.005)
+            time.sleep(0.005)  # an input that takes its time is what is tested
             yield taken
             taken += 1
 

@@ -101,7 +101,7 @@ def test_an_event_loop_survives_its_pool(ledger: Ledger) -> None:
         with pytest.raises(errors.PoolLost):
             await pool.call("Probe.where")
         before = time.process_time()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # a loop that has nothing to do must use no processor for as long
         return time.process_time() - before
 
     with ledger.gate("gate") as gate:

@@ -19,4 +19,4 @@ with atomr_mp.connect(run_dir=run_dir, name="to be killed") as pool:
         others[-1].result(0.05)  # whoever waits also sends what waits to be sent
     except TimeoutError:
         print("sent", flush=True)
-    time.sleep(600)
+    time.sleep(600)  # until it is killed, which is what it is for
