@@ -13,12 +13,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atomr_mp.device import Device
     from atomr_mp.pool import Pool, connect, start
+    from atomr_mp.refs import GpuRef
     from atomr_mp.reply import Reply
 
 __version__ = "0.1.0"
 
-__all__ = ["Pool", "Reply", "connect", "start"]
+__all__ = ["Device", "GpuRef", "Pool", "Reply", "connect", "start"]
+
+_MODULES = {"Device": "device", "GpuRef": "refs", "Reply": "reply"}
+"""Where a name is, if not in `pool`."""
 
 
 def __getattr__(name: str) -> Any:
@@ -26,5 +31,5 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     if name in __all__:
-        return getattr(importlib.import_module("atomr_mp.reply" if name == "Reply" else "atomr_mp.pool"), name)
+        return getattr(importlib.import_module(f"atomr_mp.{_MODULES.get(name, 'pool')}"), name)
     raise AttributeError(f"module 'atomr_mp' has no attribute {name!r}")

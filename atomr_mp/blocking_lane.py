@@ -9,9 +9,13 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+import zmq
+
 from atomr_mp import errors
 from atomr_mp.lane import MESSAGE_CALLS, Lane, Link
+from atomr_mp.protocol import data
 from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, IncarnationEnded
+from atomr_mp.releases import Releases
 from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
 
@@ -22,6 +26,11 @@ if TYPE_CHECKING:
 FLUSH_S: Final = 0.001
 """How long a call that is made while earlier ones are unanswered may wait for others to travel with, if no thread waits
 for any reply meanwhile."""
+
+
+MAX_UNHEARD: Final = 64
+"""Releases that are sent for themselves while the worker is not heard of; further ones travel with the next call. So
+they never fill the connection, however long the worker is busy."""
 
 
 class BlockingLane(Lane):
@@ -178,6 +187,34 @@ class BlockingLane(Lane):
                 self._flusher = threading.Thread(target=self._flush_all, name="atomr-mp flusher", daemon=True)
                 self._flusher.start()
             self._flush_wanted.release()
+
+    def give_back(self, releases: Releases, *, freed: bool = False) -> None:
+        """Send what is to be given back to an incarnation.
+
+        All lanes have it sent here, where connections last as long as their incarnations: what is lost with a
+        connection would be waited for by all later calls.
+
+        Args:
+            releases: What is to be given back.
+            freed: Nothing else is about to be sent.
+        """
+        with self._lock:
+            link = self._links[releases.device]
+            if link.releases is releases and not (freed and releases.unheard >= MAX_UNHEARD):
+                releases.unheard += freed
+                self._give_back(link)
+
+    def _give_back(self, link: Link) -> None:
+        releases = link.releases
+        while link.connection is not None and (message := releases.message()) is not None:
+            try:
+                link.unread = link.connection.send(data.FROM_CLIENT.encode(message), [])
+            except zmq.Again:  # the worker is far behind
+                releases.unsent(message)
+                return
+            releases.sent(message)
+            if link.unread:
+                self._arrived(link)
 
     def _flush_all(self) -> None:
         """Send outboxes for which nobody waits, until there are none; the flusher's thread."""

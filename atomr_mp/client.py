@@ -13,13 +13,14 @@ import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from atomr_mp import errors
 from atomr_mp.blocking_lane import BlockingLane
 from atomr_mp.lane import FORKED, Lane
-from atomr_mp.protocol import session
+from atomr_mp.protocol import session, token
 from atomr_mp.protocol.codec import VERSION
+from atomr_mp.releases import Releases
 from atomr_mp.reply import Reply
 from atomr_mp.transport import data as transport
 from atomr_mp.transport.session import SessionConnection
@@ -27,6 +28,10 @@ from atomr_mp.transport.session import SessionConnection
 if TYPE_CHECKING:
     import asyncio
 
+    import numpy as np
+
+    from atomr_mp.buffers import Buffers
+    from atomr_mp.client_slabs import Placement
     from atomr_mp.loop_lane import LoopLane
 
 _LOG: Final = logging.getLogger("atomr_mp")
@@ -79,6 +84,15 @@ class Client:
         self._session_lock = threading.RLock()
         self._waiting: set[int] = set()
         """Descriptors of threads in `wait_until`, which want to know of every event."""
+        self._sending = threading.Lock()
+        """Held to send in the session."""
+        self._questions = itertools.count(1)
+        self._answers: dict[int, Answered | None] = {}
+        """Answers in the session for which threads wait."""
+        self._memory_lock = threading.Lock()
+        """Held to make what is below."""
+        self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
+        self._buffers: Buffers | None = None
         self._ids = itertools.count(1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
@@ -87,13 +101,18 @@ class Client:
         self.forked = False
         """This process was forked from the client's: nothing can be done with it here."""
         self._blocking = BlockingLane(self, 0, self.devices)
-        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLane] = weakref.WeakKeyDictionary()
+        self._loops: dict[asyncio.AbstractEventLoop, LoopLane] = {}
+        """Lanes of event loops; those of closed loops go when the next one comes."""
         for device in self.devices:
             self._blocking.take(session.DeviceChanged(device))
         _CLIENTS.add(self)
 
-    def submit(self, method: str, arguments: object, *, device: int | None, deadline_s: float) -> Reply:
+    def submit(
+        self, method: str, arguments: object, *, device: int | None, deadline_s: float, blocking: bool = False
+    ) -> Reply:
         """Send a request; see `pool.Pool` for what the arguments mean.
+
+        With `blocking`, its result may be waited for in an event loop's thread too.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -103,8 +122,8 @@ class Client:
         """
         if self.forked:
             raise errors.PoolLost(FORKED)
-        loop = running_loop()
-        lane = self._blocking if loop is None else self._loop_lane(loop)
+        loop = None if blocking else running_loop()
+        lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
         now_ns = time.monotonic_ns()
         if now_ns - self.session_polled_ns > READ_EVERY_NS:
             self.read_session()
@@ -118,7 +137,10 @@ class Client:
             self.session_polled_ns = time.monotonic_ns()
             try:
                 for message in self._connection.receive_waiting():
-                    self._hear(message)
+                    if isinstance(message, session.Answer | session.SlabOpened):
+                        self._answer(message)
+                    else:
+                        self._hear(message)
             except (errors.PoolLost, errors.ProtocolError) as error:
                 self._lose(errors.PoolLost(error.message))
         self._blocking.call_back()
@@ -154,34 +176,126 @@ class Client:
                 self._waiting.discard(heard)
             os.close(heard)
 
+    # --- shared memory ---------------------------------------------------------------------------------------------
+
+    @property
+    def buffers(self) -> Buffers:
+        """What this client holds of shared memory."""
+        if self._buffers is None:
+            from atomr_mp.buffers import Buffers  # late: it takes NumPy
+
+            with self._memory_lock:
+                if self._buffers is None:
+                    self._buffers = Buffers(self)
+        return self._buffers
+
+    def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
+        """Copy an argument into memory that workers can read; None if it has to travel otherwise."""
+        return self.buffers.place(array)
+
+    def releases(self, device: int, generation: int | None = None) -> Releases:
+        """Return what is to be given back to an incarnation, by default to the device's current one."""
+        if generation is None:
+            generation = self.devices[device].generation
+        with self._memory_lock:
+            found = self._releases.get((device, generation))
+            if found is None:
+                found = Releases(token.pack(self.epoch, device, generation))
+                self._releases[device, generation] = found
+        return found
+
+    def give_back(self, releases: Releases, *, freed: bool = False) -> None:
+        """Send what is to be given back to an incarnation, if possible; see `BlockingLane.give_back`."""
+        if not self.forked:
+            self._blocking.give_back(releases, freed=freed)
+
+    def ask(
+        self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None
+    ) -> Answered:
+        """Ask something in the session and wait for the answer, and the descriptor that came with it. Thread-safe.
+
+        Args:
+            question: Returns the message with the given id; called when nothing else can be sent before it.
+            timeout_s: How long to wait.
+            descriptor: Travels with it; stays the caller's.
+
+        Raises:
+            PoolLost: There is no pool any more.
+            DeadlineExceeded: No answer came in time.
+            AtomrError: It was refused.
+        """
+        number = next(self._questions)
+        self._answers[number] = None
+        try:
+            self._say(lambda: question(number), descriptor)
+            if not self.wait_until(lambda: self._answers[number] is not None, timeout_s):
+                raise errors.DeadlineExceeded(f"the supervisor did not answer within {timeout_s:g} s")
+            answered, self._answers[number] = self._answers[number], None
+        finally:
+            with self._session_lock:
+                too_late = self._answers.pop(number)
+            if too_late is not None and too_late.descriptor is not None:
+                os.close(too_late.descriptor)
+        assert answered is not None
+        if isinstance(answered.message, session.Answer) and answered.message.error is not None:
+            raise answered.message.error.error()
+        return answered
+
+    def tell(self, message: session.FromClient) -> None:
+        """Say something in the session that is not answered; nothing if the pool is lost."""
+        with contextlib.suppress(errors.PoolLost):
+            self._say(lambda: message)
+
+    def _say(self, message: Callable[[], session.FromClient], descriptor: int | None = None) -> None:
+        with self._sending:
+            if self.lost is not None:
+                raise errors.PoolLost(self.lost.message, maybe_executed=False)
+            self._connection.send(message(), descriptor)
+
+    def _answer(self, message: session.Answer | session.SlabOpened) -> None:
+        """Keep an answer for whoever waits for it."""
+        carries = isinstance(message, session.SlabOpened)
+        descriptor = self._connection.take_descriptor(message.id) if carries else None
+        if message.id in self._answers:
+            self._answers[message.id] = Answered(message, descriptor)
+            self._wake_waiting()
+        elif descriptor is not None:
+            os.close(descriptor)
+
+    def _wake_waiting(self) -> None:
+        for eventfd in self._waiting:
+            os.eventfd_write(eventfd, 1)
+
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
         with self._session_lock:
             if self._closed or self.forked:
                 return
             self._closed = self.workers_live = True
+            lives = self.lost is None
             self._lose(errors.PoolLost("this client was closed"))
             lanes = list(self._loops.values())
         self._blocking.call_back()
         self._blocking.close()
         for lane in lanes:
             lane.close()
+        if (self._buffers is None or self._buffers.close()) and lives:
+            with contextlib.suppress(errors.PoolLost), self._sending:
+                self._connection.send(session.Bye())
         self._connection.close()
         self.zmq_context.destroy(linger=0)
 
-    def _loop_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
+    def _new_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
         from atomr_mp.loop_lane import LoopLane
 
-        lane = self._loops.get(loop)
-        if lane is None:
-            with self._session_lock:
-                for old_loop, old in list(self._loops.items()):
-                    if old.is_closed:
-                        old.close()
-                        del self._loops[old_loop]
-                lane = self._loops[loop] = LoopLane(self, next(self._lane_numbers), self.devices, loop)
-                for device in self.devices:
-                    lane.take(session.DeviceChanged(device))
+        with self._session_lock:
+            for old_loop, old in list(self._loops.items()):
+                if old.is_closed:
+                    old.close()
+                    del self._loops[old_loop]
+            lane = self._loops[loop] = LoopLane(self, next(self._lane_numbers), self.devices, loop)
+            for device in self.devices:
+                lane.take(session.DeviceChanged(device))
         return lane
 
     def _hear(self, message: session.FromSupervisor) -> None:
@@ -190,8 +304,10 @@ class Client:
                 self.devices[device.index] = device
                 if actors is not None:
                     self._learn(actors)
-            case session.IncarnationEnded():
-                pass
+            case session.IncarnationEnded(device_index, generation):
+                ended = self._releases.get((device_index, generation))
+                if ended is not None:
+                    ended.over = True
             case session.Goodbye(error):
                 self.workers_live = error.code != errors.PoolLost.code
                 self._lose(errors.PoolLost(f"the supervisor ended this session: {error.message}"))
@@ -200,8 +316,9 @@ class Client:
                 return
         for lane in (self._blocking, *self._loops.values()):
             lane.take(message)
-        for descriptor in self._waiting:
-            os.eventfd_write(descriptor, 1)
+        if isinstance(message, session.IncarnationEnded) and ended is not None and self._buffers is not None:
+            self._buffers.over(ended)  # after the lanes, which take in its last answers
+        self._wake_waiting()
         for listener in self.listeners:
             try:
                 listener(message)
@@ -222,6 +339,7 @@ class Client:
         if not self._closed:
             self.forked = True
             self._session_lock = threading.RLock()  # a thread of the parent may hold the other
+            self._sending, self._memory_lock = threading.Lock(), threading.Lock()
             self.lost = errors.PoolLost(FORKED)
             for lane in (self._blocking, *self._loops.values()):
                 lane.forget_in_child()
@@ -236,7 +354,7 @@ def greet(connection: SessionConnection, name: str, *, observer: bool) -> sessio
         name: What this client is called.
         observer: Whether the session is for questions and orders only, never for calls.
     """
-    connection.send(session.Hello(VERSION, name[:200], observer))
+    connection.send(session.Hello(VERSION, name[:200], observer, shared_memory=not observer))
     try:
         answer = connection.receive(HELLO_TIMEOUT_S)
     except TimeoutError as error:
@@ -249,6 +367,14 @@ def greet(connection: SessionConnection, name: str, *, observer: bool) -> sessio
             raise refused.error()
         case _:
             raise errors.ProtocolError(f"the supervisor answered the hello with {type(answer).__name__}")
+
+
+class Answered(NamedTuple):
+    """An answer in the session."""
+
+    message: session.Answer | session.SlabOpened
+    descriptor: int | None
+    """What came with it; the asker's to close."""
 
 
 class Observer:

@@ -7,6 +7,7 @@ whole. `plan` decides what it leaves open: which backend, how many devices, wher
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -16,12 +17,17 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.process.rundir import default_run_dir
-from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 
 Backend = Literal["auto", "cuda", "host"]
+
+Completion = Literal["adaptive", "host_function", "polled", "synchronous"]
+
+STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
+"""What `Config.streams` may be."""
 
 MAX_DEVICES: Final = 64
 
@@ -58,6 +64,17 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long a worker may take to finish what it holds when it is to be replaced or stopped."""
     log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
     """Size at which a worker's log is rotated."""
+    memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Most that the slabs of one device may take; 0 on the host backend for half of the machine's memory, divided by
+    the number of devices."""
+    streams: str = "per_actor"
+    """Which library works on which stream: "per_actor", one for each; "fresh", a new one whenever one is asked for;
+    "pooled:N", N in turn; "single", one for all."""
+    completion: Completion = "adaptive"
+    """How a worker learns that a stream has done its work: "adaptive" looks for some tens of microseconds and then has
+    itself woken; "host_function" has itself woken; "polled" looks every 50 microseconds; "synchronous" waits."""
+    inline_bytes: Annotated[int, msgspec.Meta(ge=0)] = 65536
+    """Requests of libraries that touch no more are done by the host backend's loop itself, not by a stream's thread."""
     core_dumps: bool = False
     """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
     cgroups: bool = False
@@ -97,11 +114,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             ConfigurationError: What is asked for does not exist here; the message says what was found.
         """
         backend = self._backend()
+        if not STREAMS.fullmatch(self.streams):
+            raise errors.ConfigurationError(
+                f"streams = {self.streams!r}: use per_actor, fresh, single, or pooled:N with N from 1 to 99"
+            )
+        devices = _host_devices(self.gpus)
         return Plan(
             pool=self.pool,
             run_dir=str(self.run_path),
             backend=backend,
-            devices=_host_devices(self.gpus),
+            devices=devices,
             actors=actor_specs(self.actors),
             window=Window(self.window_requests, self.window_bytes),
             intensity=Intensity(
@@ -114,6 +136,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             start_timeout_s=self.start_timeout_s,
             drain_timeout_s=self.drain_timeout_s,
             log_max_bytes=self.log_max_bytes,
+            execution=Execution(
+                memory_bytes=self.memory_bytes or _host_memory_bytes() // (2 * len(devices)),
+                streams=self.streams,
+                completion=self.completion,
+                inline_bytes=self.inline_bytes,
+            ),
             core_dumps=self.core_dumps,
             cgroups=self.cgroups,
         )
@@ -170,6 +198,15 @@ def _host_devices(gpus: str) -> list[DevicePlan]:
             f"--gpus {gpus}: the host backend takes a number of devices from 1 to {MAX_DEVICES}, or all"
         )
     return [DevicePlan(index, f"host:{index}", {}) for index in range(count)]
+
+
+def _host_memory_bytes() -> int:
+    """Return how much memory this machine has, or this container may use (cgroup version 2)."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(machine, int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    except (OSError, ValueError):  # no cgroup, or no limit
+        return machine
 
 
 def _anchored(actor: str, directory: Path) -> str:

@@ -15,11 +15,17 @@ __all__ = [
     "ActorFailed",
     "ActorLoadFailed",
     "AtomrError",
+    "BorrowConflict",
     "Cancelled",
     "ConfigurationError",
     "ContextPoisoned",
     "DeadlineExceeded",
     "DeviceUnavailable",
+    "GpuRefOutOfExtent",
+    "GpuRefReleased",
+    "GpuRefSameProcess",
+    "GpuRefStale",
+    "GpuRefWrongDevice",
     "InvalidRequest",
     "LibraryError",
     "NotAuthorized",
@@ -269,6 +275,88 @@ class StaleGeneration(RequestError):
     device: int = -1
     generation: int = 0
     current: int = 0
+
+
+@dataclass(eq=False)
+class GpuRefStale(RequestError):
+    """The ref is of an incarnation of its device that has ended, and its memory with it.
+
+    Holds: nothing ran. Views that were taken before stay readable until they are collected.
+    Do: put the data again, or compute it again, on the current incarnation.
+
+    Args:
+        device: Index of the ref's device in the pool.
+        generation: The incarnation that made it.
+        current: The device's incarnation now, 0 if not known.
+    """
+
+    code: ClassVar[str] = "gpu_ref_stale"
+    device: int = -1
+    generation: int = 0
+    current: int = 0
+
+
+@dataclass(eq=False)
+class GpuRefReleased(RequestError):
+    """The ref's memory was given back: by `free`, by the end of a `with`, or this client never had a lease of it.
+
+    Holds: nothing ran.
+    Do: keep the ref until its last use; to hand it to another process, `share` it.
+
+    Args:
+        device: Index of the ref's device in the pool.
+    """
+
+    code: ClassVar[str] = "gpu_ref_released"
+    device: int = -1
+
+
+@dataclass(eq=False)
+class GpuRefWrongDevice(RequestError):
+    """The request needs the ref's memory on the device it runs on, or on one that can reach it.
+
+    Holds: nothing ran.
+    Do: send the request to the ref's device, or copy the data first (`copy_to`).
+
+    Args:
+        device: Index of the ref's device in the pool.
+    """
+
+    code: ClassVar[str] = "gpu_ref_wrong_device"
+    device: int = -1
+
+
+@dataclass(eq=False)
+class GpuRefOutOfExtent(RequestError):
+    """The ref reaches beyond the memory that it names.
+
+    Holds: nothing ran.
+    Do: views are made from refs (`ref[a:b]`, `reshape`, `transpose`); they never leave its extent.
+    """
+
+    code: ClassVar[str] = "gpu_ref_out_of_extent"
+
+
+@dataclass(eq=False)
+class GpuRefSameProcess(RequestError):
+    """A view of the memory was asked for in the process that made it, which cannot open its own handle.
+
+    Holds: nothing ran.
+    Do: use the array itself; an actor's arguments are arrays already.
+    """
+
+    code: ClassVar[str] = "gpu_ref_same_process"
+
+
+@dataclass(eq=False)
+class BorrowConflict(RequestError):
+    """Two uses of a buffer exclude each other: one writes what the other reads or writes, and no order settles it.
+
+    Holds: nothing ran.
+    Do: the message names both uses; release the view, or give the request operands that do not overlap.
+    """
+
+    code: ClassVar[str] = "borrow_conflict"
 
 
 @dataclass(eq=False)

@@ -12,13 +12,15 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.flight import Flight
+from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, DeviceState, IncarnationEnded
+from atomr_mp.releases import Lease, Releases
 from atomr_mp.reply import Reply, set_done
 from atomr_mp.transport.data import DataConnection
 
@@ -56,7 +58,9 @@ class Link:
         self.connection: DataConnection | None = None
         self.generation = 0
         """The incarnation of `connection`."""
-        self.token = b""
+        self.token = token.pack(bytes(16), info.index, 0)
+        self.releases = Releases(self.token)
+        """What is to be given back to the incarnation of `connection`."""
         self.sending = False
         """Whether requests may be sent now; if not, they are held."""
         self.unread = False
@@ -76,6 +80,7 @@ class Lane(ABC):
         self._client = client
         self._number = number
         self._lock = threading.Lock()
+        self._place_array: Final = client.place
         self._links = [Link(info, Flight(client.login.window, info.index)) for info in devices]
         self._called_back: deque[Reply] = deque()
         """Finished replies whose callbacks are to be run once the lock is free."""
@@ -101,8 +106,10 @@ class Lane(ABC):
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more.
         """
-        body, payload = values.encode(arguments)
+        body, payload, placed = values.encode(arguments, self._place_array)
         reply = Reply(self, request_id, method, deadline_ns, body)
+        if placed:
+            reply._placed, reply._refs, device = self._client.buffers.attach(placed, device)
         payload_bytes = len(body)
         if payload:
             reply._payload = payload
@@ -113,12 +120,11 @@ class Lane(ABC):
             link = self._place() if device is None else self._links[device]
             if not link.sending and link.info.state in _CLOSED:
                 raise _unavailable(link.info)
-            flight = link.flight
-            flight.add(request_id, reply, payload_bytes)
+            in_flight = link.flight.add(request_id, reply, payload_bytes)
             reply._link = link
             if not link.sending:
                 link.held.append(reply)
-            elif len(flight) == 1:
+            elif in_flight == 1:
                 self._send(link, [reply])  # the worker has nothing of ours
             else:
                 link.outbox.append(reply)
@@ -187,7 +193,8 @@ class Lane(ABC):
             self._disconnect(link)
             link.connection = DataConnection(self._client.zmq_context, info.endpoint, self._client.login, self._number)
             link.generation = info.generation
-            link.token = token.pack(self._client.epoch, info.index, info.generation)
+            link.releases = self._client.releases(info.index, info.generation)
+            link.token = link.releases.token
             self._connected(link, link.connection)
         link.sending = info.admitted and info.state is DeviceState.READY
         if link.sending:
@@ -260,6 +267,10 @@ class Lane(ABC):
         """Wake whoever waits for a reply."""
 
     @abstractmethod
+    def _give_back(self, link: Link) -> None:
+        """Send what is to be given back to a link's incarnation; what is called from now on comes after it."""
+
+    @abstractmethod
     def watch(self, reply: Reply) -> None:
         """See that a reply with a callback is received though nobody waits for it. Without the lock."""
 
@@ -308,24 +319,26 @@ class Lane(ABC):
         calls: list[data.Call] = []
         frames: list[values.Buffer] = []
         now_ns = time.monotonic_ns()
-        generation = link.generation
+        generation, releases = link.generation, link.releases
+        if releases.pending:
+            self._give_back(link)
         for reply in replies:
             payload = reply._payload
             if payload:
                 frames += payload
-            calls.append(data.Call(reply.id, reply.method, reply.deadline_ns, len(payload), reply._body))
+            calls.append(data.Call(reply.id, reply.method, reply.deadline_ns, len(payload), reply._body, reply._refs))
             reply._sent_ns = now_ns
             reply._sent_generation = generation
-        link.unread = connection.send(_encode_calls(data.Calls(link.token, calls)), frames)
+        link.unread = connection.send(_encode_calls(data.Calls(link.token, calls, releases.serial)), frames)
         if link.unread:
             self._arrived(link)
 
-    def _receive(self, link: Link, until: Reply | None = None) -> None:
-        """Take in what has arrived on a link; stop early once the reply `until` is there."""
-        connection = link.connection
+    def _receive(self, link: Link, until: Reply | None = None) -> None:  # noqa: C901 - a further call would cost more
+        """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come."""
+        connection, flight = link.connection, link.flight
         if connection is None:
             return
-        take = link.flight.take
+        take = flight.take
         while until is None or not until.done:
             message = connection.receive()
             if message is None:
@@ -333,13 +346,18 @@ class Lane(ABC):
                 return
             header, frames = message
             try:
-                replies = data.FROM_WORKER.decode(header).replies
+                decoded = data.FROM_WORKER.decode(header)
             except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
                 _LOG.exception("device %d sent a message that is dropped", link.device)
                 continue
+            if decoded.returned:
+                self._client.buffers.returned(decoded.returned)
+            link.releases.unheard = 0
             at = 0
-            for answer in replies:
+            for answer in decoded.replies:
                 reply = take(answer.id)
+                if answer.leases or (reply is not None and reply._placed):
+                    self._settle(link, reply, answer)
                 if reply is not None and not reply.done:
                     reply._body = answer.body
                     if answer.frames:
@@ -349,10 +367,14 @@ class Lane(ABC):
                         self._hold(link)  # the supervisor will say so too, but later
                     self._end(reply, error)
                 at += answer.frames
+            if not flight:
+                break  # an attempt to receive that fails costs as much as a message; `send` looks before the next
         link.unread = True
 
     def _end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome, unless it has one: its deadline may have passed before."""
+        if reply._placed and reply._link is not None and reply.id not in reply._link.flight:
+            reply._placed = ()
         if reply.done:
             return
         if error is not None:
@@ -413,6 +435,21 @@ class Lane(ABC):
                     callback(reply)
                 except Exception:  # noqa: BLE001 - whoever receives just now is not to blame, nor other callbacks
                     _LOG.exception("a callback of %r failed", reply)
+
+    def _settle(self, link: Link, reply: Reply | None, answer: data.Reply) -> None:
+        """Take an answer's leases, or give them back if nobody wants it; let go of what its call has referred to."""
+        if reply is not None and reply._placed:
+            executed = answer.error is None or bool(answer.error.fields.get("maybe_executed", True))
+            placed, reply._placed = reply._placed, ()
+            self._client.buffers.answered(placed, link.releases, executed=executed)
+        if reply is None or reply.done:
+            link.releases.give_back(answer.leases)
+        elif answer.leases:
+            reply._leases = link.releases.leases(answer.leases)
+
+    def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
+        """Return what makes refs and arrays of what is in an answer that came with these leases."""
+        return self._client.buffers.resolver(leases)
 
     def _disconnect(self, link: Link) -> None:
         if link.connection is not None:

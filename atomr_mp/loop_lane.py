@@ -115,6 +115,9 @@ class LoopLane(Lane):
                 if link.outbox:
                     self._flush(link)
 
+    def _give_back(self, link: Link) -> None:
+        self._client.give_back(link.releases)
+
     def _on_readable(self, link: Link) -> None:
         with self._lock:
             self._receive(link)

@@ -14,6 +14,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client import Client, Observer
 from atomr_mp.config import Backend, Config
+from atomr_mp.device import DEFAULT_DEADLINE_S, Device
 from atomr_mp.launch import launch
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, default_run_dir
 from atomr_mp.protocol.session import DeviceInfo, DeviceState, Status
@@ -22,9 +23,7 @@ from atomr_mp.transport.session import SessionConnection
 
 if TYPE_CHECKING:
     from atomr_mp.map import Mapper, Progress
-
-DEFAULT_DEADLINE_S: Final = 60.0
-"""Deadline of requests for which neither the caller nor the actor's author has said anything."""
+    from atomr_mp.refs import GpuRef
 
 START_MARGIN_S: Final = 30.0
 """On top of the workers' own start timeout: the supervisor's start, and a wait for survivors of a former one."""
@@ -115,6 +114,7 @@ class Pool:
     def __init__(self, client: Client, run_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
         self._client = client
         self._mapper: Mapper | None = None
+        self._devices: dict[int, Device] = {}
         self._process = process
         self.run_dir: Final = run_dir
         self._session_socket: Final = run_dir / SESSION_SOCKET
@@ -142,6 +142,30 @@ class Pool:
         self._client.read_session()
         return list(self._client.devices)
 
+    def device(self, index: int = 0) -> Device:
+        """Return a device, to make buffers in its memory and to use its libraries.
+
+        Args:
+            index: The device's index.
+
+        Raises:
+            InvalidRequest: There is no such device.
+        """
+        if not 0 <= index < len(self._client.devices):
+            raise errors.InvalidRequest(f"there is no device {index}; this pool has {len(self._client.devices)}")
+        return self._devices.setdefault(index, Device(self._client, index))
+
+    def claim(self, shared: bytes) -> GpuRef:
+        """Take what another client has shared with `GpuRef.share`, once. Blocks.
+
+        Raises:
+            PoolMismatch: It was shared in another pool.
+            GpuRefStale: The incarnation that had it has ended.
+            GpuRefReleased: It was claimed before, or its time is over.
+            ProtocolError: These bytes are no share.
+        """
+        return self._client.buffers.claim(shared)
+
     @property
     def methods(self) -> list[str]:
         """The requests that can be made, as "Actor.method"."""
@@ -158,13 +182,16 @@ class Pool:
     ) -> Reply:
         """Make a request.
 
-        Never blocks. While the device comes back after a loss, the request waits for it in this process.
+        Waits for no answer. While the device comes back after a loss, the request waits for it in this process.
+        Arrays of 256 KiB and more are copied into memory that the workers can read, and the first of them waits for the
+        workers to be told of it; a ref to another device's memory waits until that device has lent it.
 
         Args:
             method: "Actor.method".
-            *args: Its arguments: None, bool, int, float, str, bytes, lists, maps with string keys, NumPy arrays.
-                Arrays must not be written before the reply is there.
-            device: Index of the device; None for the one with the fewest unanswered requests of this client.
+            *args: Its arguments: None, bool, int, float, str, bytes, lists, maps with string keys, NumPy arrays,
+                refs. Arrays must not be written before the reply is there.
+            device: Index of the device; None for that of the refs among the arguments, or else the one with the fewest
+                unanswered requests of this client.
             deadline_s: When the request ends with `DeadlineExceeded`; None for the method's own default, or
                 `DEFAULT_DEADLINE_S`.
             kwargs: Arguments by name.

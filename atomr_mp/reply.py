@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from atomr_mp.lane import Lane, Link
+    from atomr_mp.releases import Lease
 
 
 class Reply:
@@ -31,6 +32,12 @@ class Reply:
     """Payload frames of the request, until there is an answer."""
     _frames: Sequence[memoryview] = ()
     """Payload frames of the result."""
+    _placed: Sequence[object] = ()
+    """Arguments in shared memory, until the worker has answered or ended, whether or not anybody still waits."""
+    _refs = 0
+    """How many refs are among the arguments."""
+    _leases: dict[int, Lease] | None = None
+    """Of the refs in the result, by buffer: here from the answer's arrival on, whether or not it is ever decoded."""
     _error: errors.AtomrError | None = None
     _callbacks: list[Callable[[Reply], object]] | None = None
     _future: asyncio.Future[None] | None = None
@@ -82,6 +89,9 @@ class Reply:
             self._lane.wait(self, timeout_s)
         if self._error is not None:
             raise self._error
+        if self._leases is not None:
+            # Of its own: a slab may have to be asked for meanwhile, and then others' callbacks run.
+            return values.Decoder[Any]().decode(self._body, self._frames, self._lane.resolver(self._leases))
         return decode(self._body, self._frames)
 
     def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:

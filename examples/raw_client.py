@@ -131,8 +131,8 @@ def call(session: Session, device: list[Any], method: str, arguments: Any, deadl
     finally:
         worker.close()
         context.term()
-    _tag, _token, replies = msgpack.unpackb(header)
-    _id, _frames, body, error = replies[0]
+    _tag, _token, replies, *_ = msgpack.unpackb(header)  # newer versions may add fields at the end
+    _id, _frames, body, error, *_ = replies[0]
     return error, None if error is not None else from_wire(body, frames)
 
 

@@ -66,9 +66,8 @@ class BoardWriter:
     def __init__(self, memory: memoryview) -> None:
         self._words = memory.cast("Q")
         self._words[0] = MAGIC
-        self._free = list(range(SLOTS - 1, -1, -1))
-        self._ended: deque[int] = deque()
-        """Slots to use again, the earliest ended first."""
+        self._free = deque(range(SLOTS))
+        """Slots that are not running, those never used first, then the earliest ended."""
 
     def count(self, counter: Counter, by: int = 1) -> None:
         """Add to a counter."""
@@ -76,13 +75,16 @@ class BoardWriter:
 
     def start(self, session: int, request_id: int, now_ns: int, deadline_ns: int) -> int:
         """Note that a request starts; return its slot, for `end`."""
-        slot = self._take_slot()
         words = self._words
         words[_STARTED] += 1
-        if slot == OFF_BOARD:
+        if not self._free:
             words[_FORGOTTEN] = max(words[_FORGOTTEN], now_ns)
-            return slot
+            return OFF_BOARD
+        slot = self._free.popleft()
         at = _FIRST_SLOT + slot * _SLOT_WORDS
+        # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
+        if words[at + 3] > words[_FORGOTTEN]:  # noqa: PLR1730 - max() would cost the half of a request's entry
+            words[_FORGOTTEN] = words[at + 3]
         sequence = words[at]
         words[at] = sequence + 1
         words[at + 1] = session
@@ -99,19 +101,7 @@ class BoardWriter:
         if slot == OFF_BOARD:
             return
         self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 5] = now_ns
-        self._ended.append(slot)
-
-    def _take_slot(self) -> int:
-        if self._free:
-            return self._free.pop()
-        if not self._ended:
-            return OFF_BOARD
-        slot = self._ended.popleft()
-        # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
-        started_ns = self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 3]
-        if started_ns > self._words[_FORGOTTEN]:  # noqa: PLR1730 - max() would cost the half of a request's entry
-            self._words[_FORGOTTEN] = started_ns
-        return slot
+        self._free.append(slot)
 
 
 class BoardReader:

@@ -7,7 +7,8 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text
-from atomr_mp.protocol.session import ActorInfo, Window
+from atomr_mp.protocol.refs import SlabNumber
+from atomr_mp.protocol.session import ActorInfo, SlabHandle, Window
 
 
 class ActorSpec(Message, frozen=True):
@@ -16,6 +17,15 @@ class ActorSpec(Message, frozen=True):
     name: Name
     target: Text
     """"package.module:Class" or "path/to/file.py:Class", an absolute path."""
+
+
+class Execution(Message, frozen=True):
+    """How a worker uses its device; `config.Config` has the fields of the same names."""
+
+    memory_bytes: U64
+    streams: Name
+    completion: Name
+    inline_bytes: U64
 
 
 # --- supervisor to worker ------------------------------------------------------------------------------------------
@@ -34,6 +44,7 @@ class Start(Message, frozen=True, tag="start"):
     """ZeroMQ address to bind."""
     actors: list[ActorSpec]
     window: Window
+    execution: Execution
 
 
 class SessionOpened(Message, frozen=True, tag="session_opened"):
@@ -43,19 +54,85 @@ class SessionOpened(Message, frozen=True, tag="session_opened"):
     """The session's short name on this channel and on the board."""
     session: Bytes16
     secret: Bytes16
+    shared_memory: bool = False
+    """Large results may go by shared memory."""
 
 
 class SessionEnded(Message, frozen=True, tag="session_ended"):
-    """Discard the session's undecoded requests and refuse its routing ids for ever; answered `SessionClosed`."""
+    """Discard the session's undecoded requests and refuse its routing ids for ever; answered `SessionClosed`.
+
+    The session's memory stays until `Reclaim`.
+    """
 
     number: U32
+
+
+class Reclaim(Message, frozen=True, tag="reclaim"):
+    """Free what only this session held: no worker works for it any more, and its process cannot reach the memory."""
+
+    number: U32
+
+
+class ExportSlab(Message, frozen=True, tag="export_slab"):
+    """Hand out a slab in which the session has a lease, and count it as opened; answered `SlabExported`."""
+
+    id: U32
+    number: U32
+    """The session."""
+    slab: SlabNumber
+    to_device: U16 | None = None
+    """Whose worker will map it; None for the client."""
+
+
+class ClientSlab(Message, frozen=True, tag="client_slab"):
+    """Memory of a client, for arguments of its calls. With one file descriptor, a memfd."""
+
+    number: U32
+    slab: SlabNumber
+    nbytes: U64
+
+
+class ClientSlabForgotten(Message, frozen=True, tag="client_slab_forgotten"):
+    """The client has no use for it any more."""
+
+    number: U32
+    slab: SlabNumber
+
+
+class ForeignSlab(Message, frozen=True, tag="foreign_slab"):
+    """Another device's slab, for arguments of this session's calls. With one file descriptor on the host backend."""
+
+    number: U32
+    device: U16
+    generation: U32
+    slab: SlabNumber
+    nbytes: U64
+    handle: SlabHandle
+
+
+class IncarnationOver(Message, frozen=True, tag="incarnation_over"):
+    """Another device's incarnation has ended: close what was mapped of it, and count it as a holder no more."""
+
+    device: U16
+    generation: U32
 
 
 class Drain(Message, frozen=True, tag="drain"):
     """Finish what has been received, answer it, and exit with status 0."""
 
 
-FromSupervisor = Start | SessionOpened | SessionEnded | Drain
+FromSupervisor = (
+    Start
+    | SessionOpened
+    | SessionEnded
+    | Reclaim
+    | ExportSlab
+    | ClientSlab
+    | ClientSlabForgotten
+    | ForeignSlab
+    | IncarnationOver
+    | Drain
+)
 
 
 # --- worker to supervisor ------------------------------------------------------------------------------------------
@@ -74,9 +151,18 @@ class SessionAdmitted(Message, frozen=True, tag="session_admitted"):
 
 
 class SessionClosed(Message, frozen=True, tag="session_closed"):
-    """Nothing of the session will be started any more."""
+    """Nothing of the session runs or will be started any more; what was mapped for it is closed."""
 
     number: U32
+
+
+class SlabExported(Message, frozen=True, tag="slab_exported"):
+    """Answer to `ExportSlab`. On the host backend with one file descriptor, unless there is an error."""
+
+    id: U32
+    nbytes: U64
+    handle: SlabHandle = b""
+    error: ErrorInfo | None = None
 
 
 class SessionViolated(Message, frozen=True, tag="session_violated"):
@@ -93,7 +179,7 @@ class Fault(Message, frozen=True, tag="fault"):
     started_ns: U64 = 0
 
 
-FromWorker = Ready | SessionAdmitted | SessionClosed | SessionViolated | Fault
+FromWorker = Ready | SessionAdmitted | SessionClosed | SlabExported | SessionViolated | Fault
 
 FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="control")
 FROM_WORKER: Final[Codec[FromWorker]] = Codec(FromWorker, channel="control")

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp.protocol.codec import U64, Codec, ErrorInfo, Message, Name
+from atomr_mp.protocol.refs import BufferId, SlabNumber
 from atomr_mp.protocol.token import TOKEN_BYTES
 
 MAX_BODY_BYTES: Final = 4 * 2**20
@@ -22,6 +23,9 @@ MAX_CALLS: Final = 1024
 
 MAX_FRAMES: Final = 255
 """Most payload frames of one call."""
+
+MAX_RELEASED: Final = 4096
+"""Most entries of each kind in one release."""
 
 MAX_LANES: Final = 16
 """Most data connections of one session to one worker: one for blocking threads, one for each asyncio loop."""
@@ -46,6 +50,8 @@ class Call(Message, frozen=True):
     """How many of the message's payload frames are this call's."""
     body: Body
     """Arguments, see `values`: an array by position, or a map by name."""
+    refs: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many refs are among the arguments; a call with any takes its borrows in the order of arrival."""
 
 
 class Calls(Message, frozen=True, tag=1):
@@ -53,6 +59,9 @@ class Calls(Message, frozen=True, tag=1):
 
     token: Token
     calls: Annotated[list[Call], msgspec.Meta(min_length=1, max_length=MAX_CALLS)]
+    after: U64 = 0
+    """Serial of the latest release that the client had sent to this incarnation, on any connection; these calls wait
+    until it has been taken in."""
 
 
 class Cancel(Message, frozen=True, tag=2):
@@ -62,6 +71,20 @@ class Cancel(Message, frozen=True, tag=2):
     ids: Annotated[list[U64], msgspec.Meta(max_length=MAX_CALLS)]
 
 
+class Release(Message, frozen=True, tag=3):
+    """Client to worker: these are not needed any more. Not answered."""
+
+    token: Token
+    serial: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+    """Counts the session's releases to this incarnation from 1, over all connections."""
+    leases: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_RELEASED)]
+    """Buffers; each entry gives one lease back."""
+    borrows: Annotated[list[U64], msgspec.Meta(max_length=MAX_RELEASED)]
+    """Borrows that the client took by `memory.borrow`, by their ids."""
+    slabs: Annotated[list[SlabNumber], msgspec.Meta(max_length=MAX_RELEASED)]
+    """Slabs of which the client has no mapping any more."""
+
+
 class Reply(Message, frozen=True):
     """One answer: a result in `body` and frames, or an error."""
 
@@ -69,6 +92,8 @@ class Reply(Message, frozen=True):
     frames: FrameCount
     body: Body
     error: ErrorInfo | None = None
+    leases: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
+    """Buffers of the refs in the result; the session has one more lease of each."""
 
 
 class Replies(Message, frozen=True, tag=1):
@@ -76,9 +101,11 @@ class Replies(Message, frozen=True, tag=1):
 
     token: Token
     replies: Annotated[list[Reply], msgspec.Meta(max_length=MAX_CALLS)]
+    returned: Annotated[list[U64], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
+    """Ids of `refs.ClientArray` that nothing in the worker uses any more, of this call or of earlier ones."""
 
 
-FromClient = Calls | Cancel
+FromClient = Calls | Cancel | Release
 
 FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="data")
 FROM_WORKER: Final[Codec[Replies]] = Codec(Replies, channel="data")

@@ -39,8 +39,8 @@ class Flight(Generic[T]):
         """Whether the next request would be refused for its number."""
         return len(self._requests) >= self._window.requests
 
-    def add(self, request_id: int, request: T, payload_bytes: int) -> None:
-        """Take credit for a request.
+    def add(self, request_id: int, request: T, payload_bytes: int) -> int:
+        """Take credit for a request; return how many are in flight with it.
 
         A single request larger than the whole window in bytes is admitted when nothing else is in flight.
 
@@ -62,6 +62,7 @@ class Flight(Generic[T]):
             raise errors.ProtocolError(f"request {request_id} is in flight already; ids are unique in a session")
         self._requests[request_id] = (request, payload_bytes)
         self._bytes += payload_bytes
+        return len(self._requests)
 
     def take(self, request_id: int) -> T | None:
         """Give a request's credit back and return it, or None if it is not in flight."""

@@ -28,6 +28,10 @@ from atomr_mp.protocol.codec import (
     Name,
     Text,
 )
+from atomr_mp.protocol.refs import SlabNumber
+
+SlabHandle = Annotated[bytes, msgspec.Meta(max_length=64)]
+"""What opens a slab where no file descriptor does: a CUDA IPC handle; empty on the host backend."""
 
 
 class DeviceState(StrEnum):
@@ -99,6 +103,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """What the client calls itself, for logs and `status`."""
     observer: bool = False
     """The session is for questions and orders only: the workers never hear of it, and it may not call."""
+    shared_memory: bool = False
+    """It can open slabs, so large results may come in shared memory; otherwise all come through the socket."""
 
 
 class StatusRequest(Message, frozen=True, tag="status"):
@@ -120,7 +126,54 @@ class StopRequest(Message, frozen=True, tag="stop"):
     id: U32
 
 
-FromClient = Hello | StatusRequest | RestartRequest | StopRequest
+class OpenSlab(Message, frozen=True, tag="open_slab"):
+    """Ask for a slab in which this session has a lease; answered by `SlabOpened`, or `Answer` with an error."""
+
+    id: U32
+    device: U16
+    generation: U32
+    slab: SlabNumber
+
+
+class RegisterSlab(Message, frozen=True, tag="register_slab"):
+    """Make memory of the client known to all workers, those to come included; answered by `Answer`.
+
+    With one file descriptor: a memfd of exactly `nbytes`, sealed against shrinking and growing.
+    """
+
+    id: U32
+    slab: SlabNumber
+    """Chosen by the client; grows from one registration to the next."""
+    nbytes: U64
+
+
+class ForgetSlab(Message, frozen=True, tag="forget_slab"):
+    """Have the workers forget a registered slab. Not answered."""
+
+    slab: SlabNumber
+
+
+class LendSlab(Message, frozen=True, tag="lend_slab"):
+    """Have a device's slab, in which this session has a lease, mapped by another device's worker.
+
+    Answered by `Answer`; calls to that worker may then have refs into it.
+    """
+
+    id: U32
+    device: U16
+    generation: U32
+    slab: SlabNumber
+    to_device: U16
+    to_generation: U32
+
+
+class Bye(Message, frozen=True, tag="bye"):
+    """The last message: the client has closed all its mappings of slabs, so their memory need not wait for its end."""
+
+
+FromClient = (
+    Hello | StatusRequest | RestartRequest | StopRequest | OpenSlab | RegisterSlab | ForgetSlab | LendSlab | Bye
+)
 
 
 # --- supervisor to client ------------------------------------------------------------------------------------------
@@ -178,6 +231,15 @@ class Answer(Message, frozen=True, tag="answer"):
     error: ErrorInfo | None = None
 
 
+class SlabOpened(Message, frozen=True, tag="slab_opened"):
+    """Answer to `OpenSlab`: on the host backend with one file descriptor, a sealed memfd."""
+
+    id: U32
+    nbytes: U64
+    handle: SlabHandle = b""
+    """On CUDA: the IPC handle of its allocation."""
+
+
 class WorkerStatus(Message, frozen=True):
     """A device in a status snapshot."""
 
@@ -221,7 +283,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
     error: ErrorInfo
 
 
-FromSupervisor = Welcome | DeviceChanged | IncarnationEnded | Answer | Status | Goodbye
+FromSupervisor = Welcome | DeviceChanged | IncarnationEnded | Answer | Status | SlabOpened | Goodbye
 
 FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="session")
 FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="session")

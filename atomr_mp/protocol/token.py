@@ -27,6 +27,11 @@ def pack(epoch: bytes, device: int, generation: int) -> bytes:
     return _LAYOUT.pack(epoch, device, generation)
 
 
+def unpack(token: bytes) -> tuple[bytes, int, int]:
+    """Return (epoch, device, generation) of a token."""
+    return _LAYOUT.unpack(token)
+
+
 def refusal(token: bytes, current: bytes) -> errors.RequestError | None:
     """Return why `token` is not `current`, or None if it is."""
     if token == current:

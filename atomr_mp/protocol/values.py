@@ -1,8 +1,11 @@
-"""Arguments and results inside a call: msgpack, with arrays beside it as raw frames. Pure.
+"""Arguments and results inside a call: msgpack, with arrays beside it as raw frames or in shared memory. Pure.
 
 Plain values (None, bool, int, float, str, bytes, list, map) are msgpack's own. A NumPy array is extension type 1, whose
 content is the msgpack array [dtype name, shape, data]; data is the bytes themselves (C order, little-endian), or for
-arrays larger than `INLINE_BYTES` the index of the payload frame that holds them. NumPy scalars travel as plain numbers.
+arrays larger than `INLINE_BYTES` the index of the payload frame that holds them. An array in a device's memory is
+extension type 2, a `refs.WireRef`; one in memory of the client extension type 3, a `refs.ClientArray`: that is how
+arrays larger than `SHARED_BYTES` travel where both ends can map the memory. NumPy scalars travel as plain numbers,
+complex numbers as arrays without dimensions.
 NumPy is imported when the first array arrives: a process that never sees one never pays for it.
 """
 
@@ -10,15 +13,19 @@ from __future__ import annotations
 
 import functools
 import math
+import struct
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES
+from atomr_mp.protocol.layout import MAX_DIMENSIONS, Operand, check_shape
+from atomr_mp.protocol.refs import ClientArray, WireRef
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,41 +33,64 @@ if TYPE_CHECKING:
 INLINE_BYTES: Final = 8192
 """Arrays up to this size are copied into the body: an own frame costs more than the copy."""
 
+SHARED_BYTES: Final = 256 * 1024
+"""Arrays from this size on travel in shared memory where that is possible: the copy through a socket costs more than
+the bookkeeping."""
+
 MAX_DEPTH: Final = 64
 """Deepest nesting of lists and maps in untyped values."""
-
-MAX_DIMENSIONS: Final = 32
-"""Most dimensions of an array."""
 
 ARRAY: Final = 1
 """msgpack extension type of an array."""
 
-DTYPES: Final = frozenset(
-    {
-        *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    }
-)
-"""Element types that cross the wire, by NumPy's names."""
+REF: Final = 2
+"""msgpack extension type of a `refs.WireRef`."""
+
+CLIENT_ARRAY: Final = 3
+"""msgpack extension type of a `refs.ClientArray`."""
+
+DTYPES: Final = frozenset(dtypes.ITEM_BYTES)
+"""Element types that cross the wire, by NumPy's and ml_dtypes' names."""
 
 Buffer = bytes | memoryview
 T = TypeVar("T")
 
 
-def encode(value: object) -> tuple[bytes, list[Buffer]]:
-    """Return (body, payload frames) of a value.
+class Placed(Protocol):
+    """An array that lies in shared memory."""
 
-    The frames refer to the arrays' own memory: they must not be written before the message has been sent.
+    def to_wire(self) -> WireRef | ClientArray:
+        """Return what crosses the wire."""
+
+
+class Encoded(NamedTuple):
+    """A value, ready to be sent."""
+
+    body: bytes
+    frames: list[Buffer]
+    """Refer to the arrays' own memory: they must not be written before the message has been sent."""
+    placed: list[Placed]
+    """What the value refers to in shared memory; to be kept until the value is not needed any more."""
+
+
+def encode(value: object, place: Callable[[np.ndarray[Any, Any]], Placed | None] | None = None) -> Encoded:
+    """Return the wire form of a value.
+
+    Args:
+        value: What to send.
+        place: Copies an array of at least `SHARED_BYTES` into shared memory; None if it cannot.
 
     Raises:
         InvalidRequest: The value holds something that does not cross the wire, or is too large.
     """
     frames: list[Buffer] = []
+    placed: list[Placed] = []
     try:
         try:
             body = _encode_plain(value)
         except _NeedsHookError:
-            body = msgspec.msgpack.encode(value, enc_hook=lambda item: _encode_other(item, frames))
+            hook = functools.partial(_encode_other, frames=frames, placed=placed, place=place)
+            body = msgspec.msgpack.encode(value, enc_hook=hook)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise errors.InvalidRequest(f"a value cannot be sent: {error}") from error
     if len(body) > MAX_BODY_BYTES:
@@ -70,7 +100,7 @@ def encode(value: object) -> tuple[bytes, list[Buffer]]:
         )
     if len(frames) > MAX_FRAMES:
         raise errors.InvalidRequest(f"{len(frames)} large arrays in one call; the limit is {MAX_FRAMES}")
-    return body, frames
+    return Encoded(body, frames, placed)
 
 
 class Decoder(Generic[T]):
@@ -82,16 +112,30 @@ class Decoder(Generic[T]):
 
     def __init__(self, type_: type[T] | Any = Any) -> None:
         self._frames: Sequence[Buffer] = ()
+        self._resolve: Callable[[WireRef | ClientArray], object] | None = None
         self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(type_, ext_hook=self._extension)
 
-    def decode(self, body: bytes, frames: Sequence[Buffer] = ()) -> T:
+    def decode(
+        self,
+        body: bytes,
+        frames: Sequence[Buffer] = (),
+        resolve: Callable[[WireRef | ClientArray], object] | None = None,
+    ) -> T:
         """Return the value.
 
+        Args:
+            body: Its wire form.
+            frames: Payload frames beside it.
+            resolve: Returns what stands for an array in shared memory, or raises a `RequestError`; None if there can
+                be none.
+
         Raises:
+            RequestError: What `resolve` has raised.
             InvalidRequest: The body is not msgpack, not of this decoder's type, or nested too deeply; the message
                 names the place.
         """
         self._frames = frames
+        self._resolve = resolve
         try:
             value = self._decoder.decode(body)
             check_depth(value)
@@ -101,14 +145,14 @@ class Decoder(Generic[T]):
             raise errors.InvalidRequest(f"the values are nested deeper than {MAX_DEPTH}") from error
         finally:
             self._frames = ()
+            self._resolve = None
         return value
 
     def _extension(self, code: int, data: memoryview) -> object:
         if code != ARRAY:
-            raise ValueError(f"unknown extension type {code}")
+            return self._shared(code, data)
         dtype, shape, content = _ARRAY_DECODER.decode(data)
-        if dtype not in DTYPES:
-            raise ValueError(f"unknown element type {dtype!r}")
+        element = dtypes.to_numpy(dtype)
         import numpy as np
 
         source: Buffer
@@ -120,14 +164,20 @@ class Decoder(Generic[T]):
         else:
             source = content
             copy = True  # the body's bytes are neither aligned nor writable
-        if len(shape) > MAX_DIMENSIONS:  # first, for the product of a long list of large numbers takes minutes
-            raise ValueError(f"an array of {len(shape)} dimensions; the limit is {MAX_DIMENSIONS}")
-        element = np.dtype(dtype)
+        check_shape(tuple(shape), element.itemsize)
         expected = math.prod(shape) * element.itemsize
-        if any(n < 0 for n in shape) or len(source) != expected:
+        if len(source) != expected:
             raise ValueError(f"an array of {dtype} and shape {shape} takes {expected} bytes, got {len(source)}")
         array = np.frombuffer(source, element).reshape(shape)
         return array.copy() if copy else array
+
+    def _shared(self, code: int, data: memoryview) -> object:
+        decoder = _SHARED_DECODERS.get(code)
+        if decoder is None:
+            raise ValueError(f"unknown extension type {code}")
+        if self._resolve is None:
+            raise ValueError("a ref where there can be none")
+        return self._resolve(decoder.decode(data))
 
 
 class _NeedsHookError(Exception):
@@ -140,17 +190,39 @@ def _needs_hook(_value: object) -> object:
 
 _encode_plain: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder(enc_hook=_needs_hook).encode
 _ARRAY_DECODER: Final = msgspec.msgpack.Decoder(tuple[str, list[int], bytes | int])
+_SHARED_DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
+    REF: msgspec.msgpack.Decoder(WireRef),
+    CLIENT_ARRAY: msgspec.msgpack.Decoder(ClientArray),
+}
 _CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 
 
-def _encode_other(value: object, frames: list[Buffer]) -> object:
+def _encode_other(
+    value: object,
+    *,
+    frames: list[Buffer],
+    placed: list[Placed],
+    place: Callable[[np.ndarray[Any, Any]], Placed | None] | None,
+) -> object:
+    if isinstance(value, Operand):
+        placed.append(value)
+        return _encode_placed(value)
     # Whoever holds a NumPy object has imported NumPy.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         if isinstance(value, numpy.ndarray):
+            _check_array(value)
+            if value.nbytes >= SHARED_BYTES and place is not None:
+                shared = place(value)
+                if shared is not None:
+                    placed.append(shared)
+                    return _encode_placed(shared)
             return _encode_array(numpy, value, frames)
-        if isinstance(value, numpy.generic) and _dtype_name(value.dtype) in DTYPES:
-            return value.item()
+        if isinstance(value, numpy.generic) and dtypes.name_of(value.dtype) in DTYPES:
+            return float(value) if value.dtype.kind == "V" else value.item()  # V: ml_dtypes' own
+    if isinstance(value, complex):
+        content = struct.pack("<2d", value.real, value.imag)
+        return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode(("complex128", (), content)))
     kind = type(value)
     raise errors.InvalidRequest(
         f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use None, bool, int, float, str, bytes, lists, "
@@ -158,16 +230,23 @@ def _encode_other(value: object, frames: list[Buffer]) -> object:
     )
 
 
-def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer]) -> msgspec.msgpack.Ext:
-    dtype = _dtype_name(array.dtype)
-    if dtype not in DTYPES:
+def _encode_placed(placed: Placed) -> msgspec.msgpack.Ext:
+    wire = placed.to_wire()
+    return msgspec.msgpack.Ext(REF if isinstance(wire, WireRef) else CLIENT_ARRAY, msgspec.msgpack.encode(wire))
+
+
+def _check_array(array: np.ndarray[Any, Any]) -> None:
+    if dtypes.name_of(array.dtype) not in DTYPES:
         raise errors.InvalidRequest(
             f"arrays of {array.dtype} cannot be sent; convert to one of {', '.join(sorted(DTYPES))}"
         )
     if array.ndim > MAX_DIMENSIONS:
         raise errors.InvalidRequest(f"an array of {array.ndim} dimensions; the limit is {MAX_DIMENSIONS}")
-    if type(array) is not numpy.ndarray and hasattr(array, "mask"):
+    if hasattr(array, "mask"):
         raise errors.InvalidRequest("a masked array cannot be sent: its mask would be lost; send `filled()`, or both")
+
+
+def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer]) -> msgspec.msgpack.Ext:
     if array.nbytes > MAX_FRAME_BYTES:
         raise errors.InvalidRequest(
             f"an array of {array.nbytes} bytes; the limit of a message is {MAX_FRAME_BYTES}: send it in parts"
@@ -180,13 +259,7 @@ def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer])
     else:
         content = len(frames)
         frames.append(memoryview(numpy.ascontiguousarray(array).reshape(-1).view(numpy.uint8)))
-    return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((dtype, array.shape, content)))
-
-
-@functools.cache
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    # NumPy computes a dtype's name anew each time.
-    return dtype.name
+    return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((dtypes.name_of(array.dtype), array.shape, content)))
 
 
 def check_depth(value: object) -> None:

@@ -25,6 +25,8 @@ from atomr_mp.supervision.directives import Directive, directive
 from atomr_mp.supervision.lifecycle import Action, Event, State, UnexpectedEventError, step
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import DevicePlan, Plan
+from atomr_mp.transport import descriptors
+from atomr_mp.transport.descriptors import Descriptor
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -36,8 +38,8 @@ actor's long message does not keep clients from connecting. The worker's log and
 class Sessions(Protocol):
     """What a device needs of the sessions."""
 
-    def introductions(self) -> Iterable[control.SessionOpened]:
-        """Return an introduction for every client that may call."""
+    def introductions(self) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+        """Return what a worker must know of every client that may call; the descriptors are the receiver's."""
 
     def device_changed(self, device: Device, actors: list[ActorInfo] | None = None) -> None:
         """Tell every client the device's new state."""
@@ -45,8 +47,17 @@ class Sessions(Protocol):
     def incarnation_ended(self, device: Device, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
+    def incarnation_over(self, device: Device, generation: int) -> None:
+        """An incarnation has ended, and the device has let go of it."""
+
     def admitted(self, device: Device, number: int) -> None:
         """A worker has acknowledged a session."""
+
+    def acknowledged(self, device: Device, number: int) -> None:
+        """A worker does nothing for a session any more."""
+
+    def exported(self, device: Device, message: control.SlabExported, descriptor: Descriptor | None) -> None:
+        """A worker has answered for a slab; the descriptor is the callee's."""
 
     def violated(self, number: int, reason: str) -> None:
         """A session broke the rules of the data plane."""
@@ -99,7 +110,11 @@ class Device:
         self._cgroups = CgroupParent.find() if plan.cgroups else None
         self._cgroup: WorkerCgroup | None = None
         self._history = intensity.History.EMPTY
-        self._unsent: deque[bytes] = deque()
+        self._unsent: deque[tuple[bytes, Descriptor | None]] = deque()
+        self._hears = False
+        """The control channel of the current incarnation has not ended."""
+        self._admitting: set[int] = set()
+        """Sessions that the current incarnation has acknowledged before all that it is to know of them was sent."""
         self._actors: list[ActorInfo] = []
         self._cause = ExitCause()
         self._lost: errors.AtomrError | None = None
@@ -159,11 +174,31 @@ class Device:
         if self.process is not None:
             self.process.kill()
 
-    def tell(self, message: control.FromSupervisor) -> None:
-        """Send the worker a message; one that it does not take yet is queued."""
-        if self.process is not None:
-            self._unsent.append(control.FROM_SUPERVISOR.encode(message))
+    def runs(self, generation: int) -> bool:
+        """Return whether an incarnation is the current one, and has not ended."""
+        return self.process is not None and self.generation == generation
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages to the worker wait here, since it has not read earlier ones."""
+        return bool(self._unsent)
+
+    def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> bool:
+        """Send the worker a message; one that it does not take yet is queued.
+
+        Args:
+            message: The message.
+            descriptor: Travels with it; owned from here on.
+
+        Returns:
+            Whether there is a worker, be it one that does not listen any more.
+        """
+        if self._hears:
+            self._unsent.append((control.FROM_SUPERVISOR.encode(message), descriptor))
             self._flush()
+        elif descriptor is not None:
+            descriptor.close()
+        return self.process is not None
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
@@ -194,37 +229,44 @@ class Device:
         if events & select.EPOLLOUT:
             self._flush()
         if events & ~select.EPOLLOUT and not self._read_control(process):
-            self._loop.forget(process.control.fileno())
+            self._stop_telling(process)
             self._feed(Event.END_OF_FILE)
 
     def _read_control(self, process: WorkerProcess) -> bool:
         """Take in what the worker has said; return False at its end of file."""
         while process is self.process:
             try:
-                packet = process.control.recv(MAX_SESSION_MESSAGE_BYTES)
+                packet, descriptor = descriptors.receive(process.control, MAX_SESSION_MESSAGE_BYTES)
             except BlockingIOError:
                 return True
             except OSError:
                 return False
-            if not packet:
-                return False
             try:
-                self._hear(control.FROM_WORKER.decode(packet))
+                if not packet:
+                    return False
+                self._hear(control.FROM_WORKER.decode(packet), descriptor)
             except errors.ProtocolError as error:
                 self._fault = errors.SetupFailed(f"the worker broke the protocol: {error}")
                 self._feed(Event.FAULT)
+            finally:
+                if descriptor is not None:
+                    descriptor.close()
         return True
 
-    def _hear(self, message: control.FromWorker) -> None:
+    def _hear(self, message: control.FromWorker, descriptor: Descriptor | None) -> None:
         match message:
             case control.Ready(actors):
                 self._actors = actors
                 self._feed_from_worker(Event.READY)
             case control.SessionAdmitted(number):
-                self.admitted.add(number)
-                self._sessions.admitted(self, number)
+                self._admitting.add(number)
+                self._admit()
             case control.SessionClosed(number):
                 self.admitted.discard(number)
+                self._admitting.discard(number)
+                self._sessions.acknowledged(self, number)
+            case control.SlabExported():
+                self._sessions.exported(self, message, None if descriptor is None else descriptor.share())
             case control.SessionViolated(number, reason):
                 self._note("violation", reason, session=number)
                 self._sessions.violated(number, reason)
@@ -239,7 +281,7 @@ class Device:
         assert process is not None
         self._read_control(process)  # its last words
         self._loop.forget(process.pidfd)
-        self._loop.forget(process.control.fileno())
+        self._stop_telling(process)
         self._cause = process.reap()
         self._run_dir.forget_worker(process.pid)
         if self._cgroup is not None:
@@ -254,8 +296,6 @@ class Device:
     def _spawn(self) -> None:
         self._cancel_timer()
         self.generation += 1
-        self.admitted.clear()
-        self._unsent.clear()
         self._fault = None
         self._cause = ExitCause()
         self._late = ""
@@ -282,6 +322,7 @@ class Device:
             self._cgroup = self._cgroups.add(f"device-{self.index}-{self.generation}", process.pid)
         self._loop.watch(process.pidfd, select.EPOLLIN, self._on_exit)
         self._loop.watch(process.control.fileno(), select.EPOLLIN, self._on_control)
+        self._hears = True
         self._note("start", "a worker starts", pid=process.pid)
         self.tell(
             control.Start(
@@ -294,10 +335,11 @@ class Device:
                 endpoint=self.endpoint,
                 actors=self._plan.actors,
                 window=self._plan.window,
+                execution=self._plan.execution,
             )
         )
-        for introduction in self._sessions.introductions():
-            self.tell(introduction)
+        for introduction, descriptor in self._sessions.introductions():
+            self.tell(introduction, descriptor)
         self._timer = self._loop.call_later(self._plan.start_timeout_s, self._on_start_timeout)
 
     def _on_no_process(self) -> None:
@@ -381,7 +423,9 @@ class Device:
         process.close()
         self.process = None
         self.admitted.clear()
+        self._admitting.clear()
         self._run_dir.worker_socket(self.index, process.generation).unlink(missing_ok=True)
+        self._sessions.incarnation_over(self, process.generation)
 
     def _error_of_requests(self, cause: ExitCause) -> errors.AtomrError:
         """Return what the requests that were on the incarnation end with."""
@@ -444,20 +488,43 @@ class Device:
             self._timer.cancel()
             self._timer = None
 
+    def _admit(self) -> None:
+        """Let clients call whom the worker has admitted, once it can read all that it is to know before their calls."""
+        if not self._unsent:
+            admitting, self._admitting = self._admitting, set()
+            for number in sorted(admitting):
+                self.admitted.add(number)
+                self._sessions.admitted(self, number)
+
     def _flush(self) -> None:
         process = self.process
         assert process is not None
         while self._unsent:
+            packet, descriptor = self._unsent[0]
             try:
-                process.control.send(self._unsent[0])
+                descriptors.send(process.control, packet, None if descriptor is None else descriptor.fileno())
             except BlockingIOError:
                 self._loop.rewatch(process.control.fileno(), select.EPOLLIN | select.EPOLLOUT)
                 return
             except OSError:  # its end of file will tell
-                self._unsent.clear()
+                self._drop_unsent()
                 return
             self._unsent.popleft()
+            if descriptor is not None:
+                descriptor.close()
         self._loop.rewatch(process.control.fileno(), select.EPOLLIN)
+        self._admit()
+
+    def _stop_telling(self, process: WorkerProcess) -> None:
+        self._hears = False
+        self._loop.forget(process.control.fileno())
+        self._drop_unsent()
+
+    def _drop_unsent(self) -> None:
+        for _, descriptor in self._unsent:
+            if descriptor is not None:
+                descriptor.close()
+        self._unsent.clear()
 
     def _note(self, event: str, text: str, **facts: Scalar) -> None:
         """Write an event into the log and onto the screen."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
 from atomr_mp.supervision.intensity import Intensity
 
@@ -34,6 +34,7 @@ class Plan(msgspec.Struct, frozen=True):
     start_timeout_s: float
     drain_timeout_s: float
     log_max_bytes: int
+    execution: Execution
     core_dumps: bool
     cgroups: bool
     temporary: bool = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import resource
 import select
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
@@ -14,8 +13,12 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import control, session
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
+from atomr_mp.supervisor import slabs
+from atomr_mp.supervisor.departures import Departures
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.room import check_room
+from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
 
 if TYPE_CHECKING:
@@ -28,9 +31,6 @@ HELLO_S: Final = 10.0
 
 ACCEPT_PAUSE_S: Final = 0.1
 """How long nobody is accepted after it has failed: whoever waits is still there, and would be tried without end."""
-
-RESERVED_DESCRIPTORS: Final = 256
-"""What sessions leave for workers that are to be started and for files; at most half of what the kernel allows."""
 
 
 class Orders(Protocol):
@@ -67,6 +67,8 @@ class Session:
         self.name = ""
         """Empty before the hello."""
         self.observer = True
+        self.shared_memory = False
+        """Whether it can open slabs."""
         self.hello_timer: Timer | None = None
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
@@ -94,6 +96,8 @@ class Sessions:
         self._loop = loop
         self._orders = orders
         self._sessions: dict[int, Session] = {}
+        self._slabs = slabs.Slabs(lambda: orders.devices, self._reply)
+        self._departures = Departures(loop, lambda: orders.devices)
         self._last_number = 0
         self._actors: list[session.ActorInfo] = []
         self._snapshot: session.Status | None = None
@@ -148,12 +152,16 @@ class Sessions:
         """End all sessions."""
         for each in list(self._sessions.values()):
             self._end(each, error)
+        self._departures.close()
 
     # --- what devices tell -----------------------------------------------------------------------------------------
 
-    def introductions(self) -> Iterable[control.SessionOpened]:
-        """Return an introduction for every client that may call."""
-        return [_introduction(each) for each in self._sessions.values() if each.may_call]
+    def introductions(self) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+        """Yield what a worker must know of every client that may call; the descriptors are the receiver's."""
+        for each in list(self._sessions.values()):
+            if each.may_call:
+                yield _introduction(each), None
+                yield from self._slabs.introductions(each.number)
 
     def device_changed(self, device: Device, actors: list[session.ActorInfo] | None = None) -> None:
         """Tell every client the device's new state, and what its actors are if that is new."""
@@ -170,6 +178,19 @@ class Sessions:
         for each in list(self._sessions.values()):
             if each.name:
                 self._send(each, make(each.number))
+
+    def incarnation_over(self, device: Device, generation: int) -> None:
+        """Let go of what clients and other workers had of an incarnation that has ended."""
+        self._slabs.incarnation_over(device.index, generation)
+        self._departures.device_ended(device.index)
+
+    def acknowledged(self, device: Device, number: int) -> None:
+        """Give a session's memory back if this worker was the last to work for it."""
+        self._departures.acknowledged(number, device.index)
+
+    def exported(self, device: Device, message: control.SlabExported, descriptor: Descriptor | None) -> None:
+        """Hand a slab on to whoever has asked for it; the descriptor is owned from here on."""
+        self._slabs.exported(device.index, message, descriptor)
 
     def admitted(self, device: Device, number: int) -> None:
         """Tell a client that it may call a device."""
@@ -211,11 +232,24 @@ class Sessions:
 
     def _hear(self, each: Session, message: session.FromClient) -> None:
         match message:
-            case session.Hello(version, name, observer) if not each.name:
-                session.check_version(version)
-                self._welcome(each, name, observer=observer)
+            case session.Hello() if not each.name:
+                session.check_version(message.version)
+                self._welcome(each, message)
             case _ if not each.name or isinstance(message, session.Hello):
                 raise errors.ProtocolError("a session begins with one hello")
+            case session.StatusRequest() | session.RestartRequest() | session.StopRequest():
+                self._carry_out(each, message)
+            case session.Bye():
+                self._end(each, None, bye=True)
+            case session.OpenSlab() | session.RegisterSlab() | session.ForgetSlab() | session.LendSlab():
+                if each.observer:
+                    raise errors.ProtocolError("slabs are for sessions that may call, and this is an observer's")
+                self._relay(each, message)
+
+    def _carry_out(
+        self, each: Session, order: session.StatusRequest | session.RestartRequest | session.StopRequest
+    ) -> None:
+        match order:
             case session.StatusRequest(request_id):
                 self._snapshot = self._snapshot or self._orders.status(request_id)
                 self._send(each, msgspec.structs.replace(self._snapshot, id=request_id))
@@ -232,8 +266,21 @@ class Sessions:
                 self._send(each, session.Answer(request_id))
                 self._orders.stop(f"{each.name} asked for it")
 
-    def _welcome(self, each: Session, name: str, *, observer: bool) -> None:
-        each.name, each.observer = name, observer
+    def _relay(self, each: Session, request: slabs.Request) -> None:
+        descriptor = None
+        match request:
+            case session.RegisterSlab(request_id):
+                descriptor = each.peer.take_descriptor(request_id)
+            case session.OpenSlab(request_id):
+                try:
+                    self._departures.may_map(each.number, each.peer)
+                except errors.Overloaded as error:
+                    self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
+                    return
+        self._slabs.hear(each.number, request, descriptor)
+
+    def _welcome(self, each: Session, hello: session.Hello) -> None:
+        each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
         _cancel_hello_timer(each)
         welcome = session.Welcome(
             version=VERSION,
@@ -251,17 +298,32 @@ class Sessions:
             for device in self._orders.devices:
                 device.tell(_introduction(each))
 
-    def _send(self, each: Session, message: session.FromSupervisor) -> None:
+    def _reply(self, number: int, message: session.FromSupervisor, descriptor: Descriptor | None) -> None:
+        each = self._sessions.get(number)
+        if each is not None:
+            self._send(each, message, descriptor)
+        elif descriptor is not None:
+            descriptor.close()
+
+    def _send(self, each: Session, message: session.FromSupervisor, descriptor: Descriptor | None = None) -> None:
         if each.closed:
+            if descriptor is not None:
+                descriptor.close()
             return
-        if not each.peer.send(message):
+        if not each.peer.send(message, descriptor):
             _LOG.warning("client %s does not read its events; its session is over", each.name)
             self._end(each, None)
         elif each.peer.wants_to_write:
             self._loop.rewatch(each.peer.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
-    def _end(self, each: Session, error: errors.AtomrError | None) -> None:
-        """End a session, telling the client why if it is still there."""
+    def _end(self, each: Session, error: errors.AtomrError | None, *, bye: bool = False) -> None:
+        """End a session, telling the client why if it is still there.
+
+        Args:
+            each: The session.
+            error: Why, if that is not the client's own wish.
+            bye: The client has said that it has no slab mapped any more.
+        """
         if each.closed:
             return
         each.closed = True
@@ -271,9 +333,10 @@ class Sessions:
             each.peer.send(session.Goodbye(ErrorInfo.of(error)))
         self._loop.forget(each.peer.fileno())
         each.peer.close()
+        self._slabs.session_ended(each.number)
         if each.may_call:
-            for device in self._orders.devices:
-                device.tell(control.SessionEnded(each.number))
+            told = [device.index for device in self._orders.devices if device.tell(control.SessionEnded(each.number))]
+            self._departures.ended(each.number, told, bye=bye)
         if each.owner:
             # Later: whoever tells clients of a device is in the middle of a step of that device.
             self._loop.call_later(0, self._orders.owner_gone)
@@ -281,13 +344,11 @@ class Sessions:
 
 def _crowded(peer: SessionPeer) -> errors.Overloaded | None:
     """Return why there is no room for a session, None if there is."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # The kernel gives the lowest number that is free.
-    if limit == resource.RLIM_INFINITY or peer.fileno() < limit - min(RESERVED_DESCRIPTORS, limit // 2):
-        return None
-    return errors.Overloaded(
-        "the supervisor has as many sessions as its limit of open files admits; close some, or raise the limit"
-    )
+    try:
+        check_room(peer.fileno())
+    except errors.Overloaded as error:
+        return error
+    return None
 
 
 def _cancel_hello_timer(each: Session) -> None:
@@ -297,4 +358,4 @@ def _cancel_hello_timer(each: Session) -> None:
 
 
 def _introduction(each: Session) -> control.SessionOpened:
-    return control.SessionOpened(each.number, each.session, each.secret)
+    return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory)

@@ -27,7 +27,6 @@ NOBLOCK: Final = int(zmq.NOBLOCK)
 NOBLOCK_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 EVENTS: Final = int(zmq.EVENTS)
 POLLIN: Final = int(zmq.POLLIN)
-RCVMORE: Final = int(zmq.RCVMORE)
 
 
 class Login(NamedTuple):
@@ -91,12 +90,15 @@ class DataConnection:
     def receive(self) -> tuple[bytes, list[memoryview]] | None:
         """Return (header, payload frames) of the next message, or None if there is none."""
         try:
-            header = self._recv(NOBLOCK)
+            frame = self._recv(NOBLOCK, False)
         except zmq.Again:
             return None
+        # ZeroMQ's own frame knows whether more follow; to ask the socket costs more than to receive.
+        header = frame.bytes
         frames: list[memoryview] = []
-        while self._get(RCVMORE):
-            frames.append(self._recv(copy=False).buffer)
+        while frame.more:
+            frame = self._recv(0, False)
+            frames.append(frame.buffer)
         return header, frames
 
     def wait_disconnected(self, timeout_ms: int) -> None:

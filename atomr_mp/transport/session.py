@@ -1,11 +1,13 @@
 """The session channel's two ends: a client's connection, and the supervisor's listener with its peers.
 
 Nothing here decides anything. The client's end blocks where it says so; the supervisor's end never does: what a
-client does not read is queued up to a bound, then the session is over.
+client does not read is queued up to a bound, then the session is over. File descriptors travel beside the first byte of
+their message; those that come with messages that carry none are closed.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -15,11 +17,14 @@ from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol import session
+from atomr_mp.transport import descriptors
+from atomr_mp.transport.descriptors import Descriptor, Incoming
 
 QUEUE_BYTES: Final = 2**20
 """What may wait for a client that does not read."""
 
-READ_BYTES: Final = 65536
+DESCRIPTOR_BYTES: Final = 2**16
+"""What a descriptor counts as that waits for such a client: a process has few of them."""
 
 
 class SessionConnection:
@@ -32,7 +37,9 @@ class SessionConnection:
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(True)
         self._socket = connected
-        self._framing = session.Framing()
+        self._incoming: Incoming[session.FromSupervisor] = Incoming(
+            connected, session.FROM_SUPERVISOR.decode, _carrier_to_client
+        )
         self._ready: deque[session.FromSupervisor] = deque()
         self.fileno: Final = connected.fileno
 
@@ -51,14 +58,20 @@ class SessionConnection:
             raise errors.PoolUnreachable(f"no pool answers at {path} ({error.strerror})") from error
         return cls(connecting)
 
-    def send(self, message: session.FromClient) -> None:
-        """Send a message; blocks only while the supervisor does not read.
+    def send(self, message: session.FromClient, descriptor: int | None = None) -> None:
+        """Send a message; blocks only while the supervisor does not read. One thread at a time.
+
+        Args:
+            message: The message.
+            descriptor: Travels with it, if it is one that carries any (`RegisterSlab`); stays the caller's.
 
         Raises:
             PoolLost: The supervisor is gone.
         """
+        data = session.frame(session.FROM_CLIENT.encode(message))
         try:
-            self._socket.sendall(session.frame(session.FROM_CLIENT.encode(message)))
+            sent = 0 if descriptor is None else descriptors.send(self._socket, data, descriptor)
+            self._socket.sendall(data[sent:])
         except OSError as error:
             raise errors.PoolLost(f"the pool's supervisor is gone ({error.strerror})") from error
 
@@ -94,21 +107,30 @@ class SessionConnection:
         self._ready.clear()
         return messages
 
+    def take_descriptor(self, request_id: int) -> int | None:
+        """Return the descriptor that came with the `SlabOpened` of this id, once; the caller's from then on.
+
+        None if none came: it has a handle instead, or no descriptor could be had, on either side. What is not taken
+        is closed with the connection.
+        """
+        descriptor = self._incoming.take(request_id)
+        return None if descriptor is None else descriptor.detach()
+
     def close(self) -> None:
         """Close; may be called twice."""
         self._socket.close()
+        self._incoming.close()
 
     def _read(self, flags: int) -> None:
         try:
-            received = self._socket.recv(READ_BYTES, flags)
+            messages = self._incoming.read(flags)
         except (BlockingIOError, TimeoutError):
             raise
         except OSError as error:
             raise errors.PoolLost(f"the pool's supervisor is gone ({error.strerror})") from error
-        if not received:
+        if messages is None:
             raise errors.PoolLost("the pool's supervisor has ended this session, or is gone")
-        for message in self._framing.feed(received):
-            self._ready.append(session.FROM_SUPERVISOR.decode(message))
+        self._ready += messages
 
 
 class Credentials(NamedTuple):
@@ -129,8 +151,9 @@ class SessionPeer:
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)
         self._socket = connected
-        self._framing = session.Framing()
-        self._unsent = bytearray()
+        self._incoming: Incoming[session.FromClient] = Incoming(connected, session.from_client, _carrier_to_supervisor)
+        self._unsent: deque[tuple[memoryview, Descriptor | None]] = deque()
+        self._unsent_bytes = 0
         raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
         pid, uid, _ = _UCRED.unpack(raw)
         self.credentials: Final = Credentials(pid, uid)
@@ -141,21 +164,36 @@ class SessionPeer:
         """Whether something waits until the client reads."""
         return bool(self._unsent)
 
-    def send(self, message: session.FromSupervisor) -> bool:
-        """Send a message, or queue it; False if the client reads too slowly or has gone: the session is over."""
-        self._unsent += session.frame(session.FROM_SUPERVISOR.encode(message))
-        return self.flush() and len(self._unsent) <= QUEUE_BYTES
+    def send(self, message: session.FromSupervisor, descriptor: Descriptor | None = None) -> bool:
+        """Send a message, or queue it; False if the client reads too slowly or has gone: the session is over.
+
+        Args:
+            message: The message.
+            descriptor: Travels with it; owned from here on.
+        """
+        data = memoryview(session.frame(session.FROM_SUPERVISOR.encode(message)))
+        self._unsent.append((data, descriptor))
+        self._unsent_bytes += len(data) + (0 if descriptor is None else DESCRIPTOR_BYTES)
+        return self.flush() and self._unsent_bytes <= QUEUE_BYTES
 
     def flush(self) -> bool:
         """Send what is queued, as far as the client reads; False if it has gone."""
         while self._unsent:
+            data, descriptor = self._unsent[0]
             try:
-                sent = self._socket.send(self._unsent)
+                sent = descriptors.send(self._socket, data, None if descriptor is None else descriptor.fileno())
             except BlockingIOError:
                 return True
             except OSError:
                 return False
-            del self._unsent[:sent]
+            self._unsent_bytes -= sent
+            if descriptor is not None:  # it went with the first byte
+                descriptor.close()
+                self._unsent_bytes -= DESCRIPTOR_BYTES
+            if sent < len(data):
+                self._unsent[0] = (data[sent:], None)
+            else:
+                self._unsent.popleft()
         return True
 
     def receive(self) -> list[session.FromClient] | None:
@@ -165,18 +203,43 @@ class SessionPeer:
             ProtocolError: What came is no message; the session cannot go on.
         """
         try:
-            received = self._socket.recv(READ_BYTES)
+            return self._incoming.read()
         except BlockingIOError:
             return []
         except OSError:
             return None
-        if not received:
-            return None
-        return [session.from_client(message) for message in self._framing.feed(received)]
+
+    def take_descriptor(self, request_id: int) -> Descriptor | None:
+        """Return the descriptor that came with the `RegisterSlab` of this id, once; the caller's from then on."""
+        return self._incoming.take(request_id)
+
+    def open_pidfd(self) -> int | None:
+        """Return a pidfd of the client's process, which the caller closes; None if the process has gone.
+
+        Raises:
+            OSError: No descriptor is left.
+        """
+        try:
+            try:
+                return self._socket.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+            except OSError as error:
+                if error.errno != errno.ENOPROTOOPT:
+                    raise
+            # Before Linux 6.5. If the process has ended and its pid is another's by now, that one is waited for too.
+            return os.pidfd_open(self.credentials.pid)
+        except OSError as error:
+            if error.errno in _NO_SUCH_PROCESS:
+                return None
+            raise
 
     def close(self) -> None:
         """Close; may be called twice."""
         self._socket.close()
+        self._incoming.close()
+        for _, descriptor in self._unsent:
+            if descriptor is not None:
+                descriptor.close()
+        self._unsent.clear()
 
 
 class SessionListener:
@@ -222,4 +285,18 @@ def refusal(credentials: Credentials) -> errors.NotAuthorized | None:
     return None
 
 
+def _carrier_to_client(message: session.FromSupervisor) -> int | None:
+    return message.id if isinstance(message, session.SlabOpened) and not message.handle else None
+
+
+def _carrier_to_supervisor(message: session.FromClient) -> int | None:
+    return message.id if isinstance(message, session.RegisterSlab) else None
+
+
 _UCRED: Final = struct.Struct("3i")
+
+_SO_PEERPIDFD: Final = 77
+"""Not in `socket` yet; the same number on all architectures but parisc and sparc."""
+
+_NO_SUCH_PROCESS: Final = frozenset({errno.ESRCH, errno.EINVAL, errno.ENODATA})
+"""What the kernel says, by version, of one that has been reaped, or whose pid is a thread's by now."""

@@ -104,7 +104,7 @@ def test_every_error_is_described_with_its_facts() -> None:
 
 def test_every_element_type_is_described() -> None:
     """The list of element types is complete, ranges by their ends."""
-    named = set(re.findall(r"`((?:bool|u?int|float|complex)\d*)`", section("Values")))
+    named = set(re.findall(r"`((?:bool|u?int|b?float|complex)\d*(?:_\w+)?)`", section("Values")))
     ranges = {f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
     assert named | ranges == values.DTYPES
 
@@ -114,4 +114,4 @@ def test_the_examples_are_real() -> None:
     assert list(map(session.from_client, session.Framing().feed(example("hello")))) == [session.Hello(1, "abc")]
     array = values.Decoder[object]().decode(example("array"))
     assert repr(array) == "array([1, 2], dtype=int16)"
-    assert values.encode(array) == (example("array"), [])
+    assert values.encode(array) == (example("array"), [], [])

@@ -15,14 +15,31 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from atomr_mp import errors
-from atomr_mp.protocol import values
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES
-from atomr_mp.protocol.values import ARRAY, DTYPES, INLINE_BYTES, MAX_DEPTH, MAX_DIMENSIONS, Decoder, encode
+from atomr_mp.protocol.layout import MAX_DIMENSIONS, Operand
+from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.token import TOKEN_BYTES
+from atomr_mp.protocol.values import (
+    ARRAY,
+    CLIENT_ARRAY,
+    DTYPES,
+    INLINE_BYTES,
+    MAX_DEPTH,
+    REF,
+    SHARED_BYTES,
+    Decoder,
+    encode,
+)
+from tests.fake_arrays import FakeArray
 
 Array = npt.NDArray[Any]
 
 ANY: Final = Decoder[Any]()
+
+BEYOND_NUMPY: Final = {"bfloat16", "float8_e4m3fn", "float8_e5m2"}
+"""Element types of ml_dtypes."""
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary(),
@@ -34,8 +51,8 @@ plain = st.recursive(
 @st.composite
 def arrays(draw: st.DrawFn) -> Array:
     """Draw an array of any element type and byte order: empty, of no dimension, strided, large, read-only."""
-    dtype = np.dtype(draw(st.sampled_from(sorted(DTYPES))))
-    if draw(st.booleans()):
+    dtype = dtypes.to_numpy(draw(st.sampled_from(sorted(DTYPES))))
+    if dtype.isbuiltin == 1 and draw(st.booleans()):  # ml_dtypes' have no other byte order
         dtype = dtype.newbyteorder(">")
     shape = draw(
         hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6)
@@ -61,13 +78,14 @@ def arrays(draw: st.DrawFn) -> Array:
 
 def over_the_wire(value: object) -> Any:
     """Return what arrives of a value."""
-    body, frames = encode(value)
+    body, frames, placed = encode(value)
+    assert placed == []
     return ANY.decode(body, [bytes(payload) for payload in frames])
 
 
 def assert_same(received: Array, sent: Array) -> None:
     """Compare bit for bit, NaNs included."""
-    native = sent.dtype.newbyteorder("=")
+    native = dtypes.to_numpy(sent.dtype.name)
     assert type(received) is np.ndarray
     assert received.dtype == native
     assert received.shape == sent.shape
@@ -80,16 +98,17 @@ def assert_same(received: Array, sent: Array) -> None:
 @given(plain)
 def test_plain_values_survive_the_round_trip(value: object) -> None:
     """Without a frame; compared by their encoding, in which a NaN is itself."""
-    body, frames = encode(value)
+    body, frames, placed = encode(value)
     assert frames == []
-    assert encode(ANY.decode(body))[0] == body
+    assert placed == []
+    assert encode(ANY.decode(body)).body == body
     assert value != value or msgspec.msgpack.encode(value) == body  # noqa: PLR0124  # a NaN
 
 
 @given(arrays())
 def test_an_array_survives_the_round_trip(array: Array) -> None:
     """Of any type, shape and layout; large ones beside the body, small ones inside."""
-    body, frames = encode(array)
+    body, frames, _ = encode(array)
     assert len(frames) == (array.nbytes > INLINE_BYTES)
     assert len(body) < INLINE_BYTES + 200
     received = ANY.decode(body, [bytes(payload) for payload in frames])
@@ -110,18 +129,37 @@ def test_arrays_and_plain_values_mix(drawn: list[Array], value: object) -> None:
 
 @given(arrays())
 def test_numpy_scalars_travel_as_plain_numbers(array: Array) -> None:
-    """As the Python number of the same value."""
-    assume(array.size and array.dtype.kind != "c")
-    scalar = array.flat[0]
+    """As the Python number of the same value; complex ones as arrays without dimensions."""
+    assume(array.size)
+    scalar = array.astype(dtypes.to_numpy(array.dtype.name)).flat[0]
     received = over_the_wire([scalar])[0]
-    assert type(received) is type(scalar.item())
-    assert received == scalar.item() or math.isnan(received)
+    if array.dtype.kind == "c":
+        assert_same(received, np.asarray(scalar, np.complex128))
+        return
+    number = float(scalar) if array.dtype.name in BEYOND_NUMPY else scalar.item()
+    assert type(received) is type(number)
+    assert received == number or math.isnan(received)
+
+
+@given(st.complex_numbers())
+def test_complex_numbers_travel_as_arrays_without_dimensions(number: complex) -> None:
+    """No plain value of msgpack's is one; both parts arrive bit for bit, and the array serves as a number."""
+    received = over_the_wire({"deep": [number]})["deep"][0]
+    assert_same(received, np.asarray(number, np.complex128))
+    assert complex(received) == number or number != number  # noqa: PLR0124  # a NaN
+
+
+@pytest.mark.parametrize("number", [np.complex64(1 - 2j), np.complex128(1 - 2j)])
+def test_numpys_complex_scalars_travel_as_pythons(number: Any) -> None:
+    """In full precision, beside plain values and arrays."""
+    one, two, _ = over_the_wire([number, 1, np.zeros(2)])
+    assert (one.dtype, one.shape, complex(one), two) == (np.complex128, (), 1 - 2j, 1)
 
 
 def test_a_large_array_is_not_copied_to_be_sent() -> None:
     """Its frame is its own memory, and on the other side its memory is the frame."""
     array = np.zeros(INLINE_BYTES + 1, np.uint8)
-    body, frames = encode(array)
+    body, frames, _ = encode(array)
     array[7] = 42
     assert bytes(frames[0])[7] == 42
     received = ANY.decode(body, frames)
@@ -139,7 +177,7 @@ def test_a_process_that_sees_no_array_does_not_import_numpy() -> None:
     """NumPy takes longer to import than all of the rest."""
     program = (
         "import sys; from atomr_mp.protocol.values import Decoder, encode; "
-        "Decoder().decode(encode({'a': [1, 'b', None]})[0]); assert 'numpy' not in sys.modules"
+        "Decoder().decode(encode({'a': [1, 'b', None]}).body); assert 'numpy' not in sys.modules"
     )
     environment = {"PYTHONPATH": ":".join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
@@ -147,13 +185,13 @@ def test_a_process_that_sees_no_array_does_not_import_numpy() -> None:
 
 def test_a_decoder_of_a_type_checks_it() -> None:
     """The message names the place."""
-    body, _ = encode([1, [2.5, "x"]])
+    body = encode([1, [2.5, "x"]]).body
     assert Decoder(tuple[int, tuple[float, str]]).decode(body) == (1, (2.5, "x"))
     with pytest.raises(errors.InvalidRequest, match=r"\$\[1\]\[0\]"):
         Decoder(tuple[int, tuple[str, str]]).decode(body)
-    assert Decoder(np.ndarray).decode(encode(np.arange(3))[0]).tolist() == [0, 1, 2]
+    assert Decoder(np.ndarray).decode(encode(np.arange(3)).body).tolist() == [0, 1, 2]
     with pytest.raises(errors.InvalidRequest, match="ndarray"):
-        Decoder(np.ndarray).decode(encode(1)[0])
+        Decoder(np.ndarray).decode(encode(1).body)
 
 
 # --- what cannot be sent -------------------------------------------------------------------------------------
@@ -168,8 +206,7 @@ endless.append(endless)
     [
         pytest.param(object(), id="an object"),
         pytest.param(int, id="a class"),
-        pytest.param(1j, id="a complex number"),
-        pytest.param(np.complex64(1j), id="a complex scalar"),
+        pytest.param(np.clongdouble(1j), id="a complex scalar of a type that does not cross"),
         pytest.param(np.longdouble(1), id="a scalar of a type that does not cross"),
         pytest.param(2**64, id="an int of more than 64 bits"),
         pytest.param(-(2**63) - 1, id="a negative int of more than 64 bits"),
@@ -194,7 +231,7 @@ def test_what_cannot_be_sent_is_refused_in_the_caller(value: object, beside: lis
 def test_more_large_arrays_than_a_call_may_have_are_refused() -> None:
     """The limit itself is within the limit."""
     array = np.zeros(INLINE_BYTES + 1, np.uint8)
-    assert len(encode([array] * MAX_FRAMES)[1]) == MAX_FRAMES
+    assert len(encode([array] * MAX_FRAMES).frames) == MAX_FRAMES
     with pytest.raises(errors.InvalidRequest, match=str(MAX_FRAMES)):
         encode([array] * (MAX_FRAMES + 1))
 
@@ -237,7 +274,10 @@ def extension(*content: object, code: int = ARRAY) -> bytes:
         pytest.param(b"\xdd\xff\xff\xff\xff", id="a list of four billion"),
         pytest.param(b"\x81\x80\x01", id="a key that cannot be one"),
         pytest.param(b"\x81" + extension("int8", [1], b"a") + b"\x01", id="an array as a key"),
-        pytest.param(extension("int8", [1], b"a", code=2), id="an unknown extension"),
+        pytest.param(extension("int8", [1], b"a", code=4), id="an unknown extension"),
+        pytest.param(extension("int8", [1], b"a", code=-1), id="msgpack's own extension, a time"),
+        pytest.param(extension("int8", [1], b"a", code=REF), id="an array that claims to be a ref"),
+        pytest.param(extension("int8", [1], b"a", code=CLIENT_ARRAY), id="an array that claims to be a client's"),
         pytest.param(extension("int8", [1]), id="an array without content"),
         pytest.param(extension("int8", [1], b"a", None), id="an array with more than content"),
         pytest.param(extension("object", [1], b"abcdefgh"), id="an array of objects"),
@@ -299,12 +339,180 @@ def test_any_body_is_a_value_or_an_invalid_request(
 def test_a_decoder_keeps_no_frames() -> None:
     """Neither after a success nor after a failure: they are large."""
     decoder = Decoder[Any]()
-    decoder.decode(encode(1)[0], [b"large"])
+    decoder.decode(encode(1).body, [b"large"])
     with pytest.raises(errors.InvalidRequest):
         decoder.decode(b"\xc1", [b"large"])
     assert decoder._frames == ()
 
 
-def test_every_element_type_is_one_of_numpys() -> None:
-    """By the name that NumPy gives it."""
-    assert {np.dtype(name).name for name in values.DTYPES} == values.DTYPES
+# --- arrays in shared memory ---------------------------------------------------------------------------------
+
+
+class Shared:
+    """A copy of an array, as `place` returns it."""
+
+    def __init__(self, array: Array, wire: WireRef | ClientArray) -> None:
+        self.array = array.copy()
+        self.wire = wire
+
+    def to_wire(self) -> WireRef | ClientArray:
+        """Return what crosses the wire."""
+        return self.wire
+
+
+def a_ref(number: int) -> WireRef:
+    """Return a ref."""
+    return WireRef(bytes(TOKEN_BYTES), number, 1, "uint8", [4], [1], 0)
+
+
+def test_arrays_from_a_size_on_are_placed() -> None:
+    """Smaller ones travel beside the body; what was placed is named in order, to be kept."""
+    asked: list[int] = []
+
+    def place(array: Array) -> Shared:
+        asked.append(array.nbytes)
+        wire = ClientArray(len(asked), 1, "uint8", [len(array)], 0) if len(asked) % 2 else a_ref(len(asked))
+        return Shared(array, wire)
+
+    sent = [np.zeros(n, np.uint8) for n in (SHARED_BYTES, SHARED_BYTES - 1, INLINE_BYTES, SHARED_BYTES + 1)]
+    body, frames, placed = encode(sent, place)
+    assert asked == [SHARED_BYTES, SHARED_BYTES + 1]
+    assert [len(payload) for payload in frames] == [SHARED_BYTES - 1]
+    assert len(body) < INLINE_BYTES + 500
+    resolved = iter(placed)
+    wires: list[WireRef | ClientArray] = []
+
+    def resolve(wire: WireRef | ClientArray) -> object:
+        wires.append(wire)
+        shared = next(resolved)
+        assert isinstance(shared, Shared)
+        return shared.array
+
+    received = ANY.decode(body, frames, resolve)
+    assert wires == [each.to_wire() for each in placed]
+    assert [type(wire) for wire in wires] == [ClientArray, WireRef]
+    for one, other in zip(received, sent, strict=True):
+        assert_same(one, other)
+
+
+def test_what_cannot_be_placed_travels_beside_the_body() -> None:
+    """There may be no room, or nobody who places."""
+    array = np.zeros(SHARED_BYTES, np.uint8)
+    for encoded in (encode(array), encode(array, lambda _: None)):
+        assert encoded.placed == []
+        assert [len(payload) for payload in encoded.frames] == [SHARED_BYTES]
+
+
+def test_an_array_that_does_not_cross_is_not_placed_either() -> None:
+    """It is refused before anybody copies it."""
+    for array in (np.zeros(SHARED_BYTES, "datetime64[s]"), np.ma.masked_array(np.zeros(SHARED_BYTES), True)):
+        with pytest.raises(errors.InvalidRequest):
+            encode(array, lambda _: pytest.fail("was placed"))
+
+
+def test_an_error_in_placing_is_the_callers() -> None:
+    """As it is: it says what to do."""
+
+    def place(_: Array) -> Shared:
+        raise errors.OutOfMemory("no room")
+
+    with pytest.raises(errors.OutOfMemory, match="no room"):
+        encode(np.zeros(SHARED_BYTES, np.uint8), place)
+
+
+def test_refs_travel_as_refs_whatever_their_size() -> None:
+    """Inside lists and maps too; each is named, once for each place where it stands."""
+    array = FakeArray.of(np.arange(6).reshape(2, 3), "float32")
+    view = array[:, ::-1].transpose()
+    body, frames, placed = encode({"one": array, "more": [view, array]})
+    assert frames == []
+    assert placed == [array, view, array]
+    received = ANY.decode(body, (), array.from_wire)
+    assert (received["more"][0].array == np.arange(6).reshape(2, 3)[:, ::-1].T).all()
+    assert received["one"].layout == array.layout
+
+
+def test_a_field_for_refs_takes_nothing_else() -> None:
+    """An array by value where a ref must be is refused, with the place."""
+    array = FakeArray.of([1, 2], "int8")
+    decoder = Decoder[list[Operand]](list[Operand])
+    assert decoder.decode(encode([array]).body, (), array.from_wire)[0].shape == (2,)
+    with pytest.raises(errors.InvalidRequest, match=r"Operand.*\$\[0\]"):
+        decoder.decode(encode([np.zeros(2)]).body)
+
+
+def test_a_ref_where_there_can_be_none_is_refused() -> None:
+    """Without anybody who resolves it."""
+    array = FakeArray.of([1, 2], "int8")
+    with pytest.raises(errors.InvalidRequest, match="can be none"):
+        ANY.decode(encode(array).body)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.GpuRefReleased("gone", device=3),
+        errors.GpuRefStale("old", device=1, generation=2, current=3),
+        errors.InvalidRequest("no slab"),
+    ],
+)
+def test_why_a_ref_is_refused_is_the_callers_to_know(error: errors.RequestError) -> None:
+    """The error is the resolver's own, facts and all; and the decoder can be used again."""
+
+    def resolve(_: object) -> object:
+        raise error
+
+    decoder = Decoder[dict[str, Any]](dict[str, Any])
+    body = encode({"a": FakeArray.of([1, 2], "int8")}).body
+    with pytest.raises(type(error)) as caught:
+        decoder.decode(body, [b"large"], resolve)
+    assert caught.value is error
+    assert decoder._resolve is None
+    assert decoder._frames == ()
+    assert decoder.decode(body, (), lambda _: 1) == {"a": 1}
+
+
+wires = st.builds(
+    WireRef,
+    token=st.binary(min_size=TOKEN_BYTES, max_size=TOKEN_BYTES),
+    buffer=st.integers(0, 2**63 - 1),
+    slab=st.integers(0, 2**32 - 1),
+    dtype=st.text(max_size=8),
+    shape=st.lists(st.integers(0, 2**47), max_size=3),
+    strides=st.lists(st.integers(-(2**47), 2**47), max_size=3),
+    offset=st.integers(0, 2**47),
+    value=st.booleans(),
+) | st.builds(
+    ClientArray,
+    id=st.integers(0, 2**63 - 1),
+    slab=st.integers(0, 2**32 - 1),
+    dtype=st.text(max_size=8),
+    shape=st.lists(st.integers(0, 2**47), max_size=3),
+    offset=st.integers(0, 2**47),
+)
+
+
+@given(wires, st.binary(max_size=4), st.integers(0, 100))
+def test_a_ref_arrives_as_it_was_sent_or_not_at_all(wire: WireRef | ClientArray, noise: bytes, at: int) -> None:
+    """Damage may make it another; never anything else than a ref."""
+    body, _, placed = encode(np.zeros(SHARED_BYTES, np.uint8), lambda array: Shared(array, wire))
+    assert len(placed) == 1
+    assert ANY.decode(body, (), lambda received: received) == wire
+    damaged = body[:at] + noise + body[at + len(noise) :]
+    with contextlib.suppress(errors.InvalidRequest):
+        ANY.decode(damaged, (), lambda received: received)
+
+
+@pytest.mark.parametrize("name", sorted(BEYOND_NUMPY))
+def test_an_element_type_of_ml_dtypes_needs_the_package(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not installed, the error says what to install."""
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    dtypes.to_numpy.cache_clear()
+    body = msgspec.msgpack.encode(
+        msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((name, [2], bytes(2 * dtypes.item_bytes(name)))))
+    )
+    with pytest.raises(errors.Unsupported, match="pip install ml-dtypes"):
+        ANY.decode(body)
+    monkeypatch.undo()
+    dtypes.to_numpy.cache_clear()
+    assert ANY.decode(body).tolist() == [0, 0]

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Protocol, TypeVar, overload
+
+from atomr_mp_workers.arrays import DeviceArray
+
+
+class DeviceMemory(Protocol):
+    """What makes arrays in the device's memory."""
+
+    def empty(self, dtype: str, shape: Iterable[int]) -> DeviceArray:
+        """Return a new array, its content undefined."""
+
+    def keep(self, array: Any) -> DeviceArray:
+        """Return a copy of an array."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,33 @@ class Context:
     """Counts this device's incarnations; grows when a worker is replaced."""
     log: logging.Logger
     """Writes to the worker's log file (`atomr-mp logs DEVICE`)."""
+    memory: DeviceMemory
+
+    def empty(self, shape: Sequence[int], dtype: str = "float32") -> DeviceArray:
+        """Return a new array in device memory, row-major, its content undefined. Any thread.
+
+        Returned from a method, it is a ref for the caller; write it through its `array`. In a request it is made in
+        memory of the caller's own; in `setup` in memory of this process, which every client can map to which it is
+        returned.
+
+        Args:
+            shape: Lengths of the dimensions.
+            dtype: Name of the element type, NumPy's or ml_dtypes'.
+
+        Raises:
+            InvalidRequest: There can be no such array.
+            OutOfMemory: There is no room.
+        """
+        return self.memory.empty(dtype, shape)
+
+    def keep(self, array: Any) -> DeviceArray:
+        """Return a copy of an array in device memory, as `empty` does: the caller gets a ref, not the content.
+
+        Raises:
+            InvalidRequest: Its element type does not cross the wire.
+            OutOfMemory: There is no room.
+        """
+        return self.memory.keep(array)
 
 
 class Actor:
@@ -50,6 +89,7 @@ class MethodOptions:
     idempotent: bool
     thread: bool
     deadline_s: float | None
+    writes: tuple[str, ...] = ()
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,7 +100,9 @@ def method(function: F, /) -> F: ...
 
 
 @overload
-def method(*, idempotent: bool = False, thread: bool = False, deadline_s: float | None = None) -> Callable[[F], F]: ...
+def method(
+    *, idempotent: bool = False, thread: bool = False, deadline_s: float | None = None, writes: Sequence[str] = ()
+) -> Callable[[F], F]: ...
 
 
 def method(
@@ -70,21 +112,29 @@ def method(
     idempotent: bool = False,
     thread: bool = False,
     deadline_s: float | None = None,
+    writes: Sequence[str] = (),
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
-    Arguments and results are None, bool, int, float, str, bytes, lists, maps with string keys, and NumPy arrays.
+    Arguments and results are None, bool, int, float, str, bytes, lists, maps with string keys, and arrays.
     Annotations are enforced: what does not fit is refused with `InvalidRequest` before the method runs.
+
+    A ref that is an argument arrives as an array over the device's own memory (NumPy's on the host backend), not
+    writable; as a `DeviceArray` where the parameter is annotated so, or the ref is inside a list or map. A result that
+    is a `DeviceArray` is a ref for the caller; any other array is sent. What is large travels in shared memory, so an
+    array that is an argument is not writable either.
 
     Args:
         function: The method, when used without arguments.
         idempotent: Running it twice does no harm, so it may be sent again after a worker was lost.
         thread: Run it on the actor's own thread instead of the process's loop.
         deadline_s: Default deadline of its requests, in seconds; None for the pool's default.
+        writes: Parameters that are refs whose memory the method writes. It waits for all that uses them, and what
+            comes later waits for it.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")
-    options = MethodOptions(idempotent=idempotent, thread=thread, deadline_s=deadline_s)
+    options = MethodOptions(idempotent=idempotent, thread=thread, deadline_s=deadline_s, writes=tuple(writes))
 
     def mark(function: F) -> F:
         setattr(function, OPTIONS, options)

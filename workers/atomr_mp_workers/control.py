@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
+import struct
 from typing import Final
 
 from atomr_mp.protocol import control
@@ -24,12 +27,21 @@ class ControlChannel:
         self._socket = socket.socket(fileno=descriptor)
         self._socket.set_inheritable(False)
         self._socket.setblocking(True)
+        self._came: int | None = None
+        """The descriptor that came with the last message, until it is taken."""
         self.fileno: Final = self._socket.fileno
 
-    def send(self, message: control.FromWorker) -> None:
-        """Send a message; one that cannot be sent means that the supervisor is gone."""
+    def send(self, message: control.FromWorker, descriptor: int | None = None) -> None:
+        """Send a message; one that cannot be sent means that the supervisor is gone.
+
+        Args:
+            message: The message.
+            descriptor: Travels with it; stays the caller's.
+        """
+        packet = control.FROM_WORKER.encode(message)
         try:
-            self._socket.send(control.FROM_WORKER.encode(message))
+            if descriptor is None or not self._send_with(packet, descriptor):
+                self._socket.send(packet)
         except OSError as error:
             raise SupervisorGoneError from error
 
@@ -44,11 +56,51 @@ class ControlChannel:
         except BlockingIOError:
             return None
 
+    def take_descriptor(self) -> int | None:
+        """Return the descriptor that came with the message received last, once; the caller's from then on.
+
+        None if none came: of a message that carries one, either side had no room for it. What is not taken before the
+        next message is closed.
+        """
+        descriptor, self._came = self._came, None
+        return descriptor
+
+    def close(self) -> None:
+        """Close; may be called twice."""
+        self._drop_descriptor()
+        self._socket.close()
+
     def _receive(self, flags: int) -> control.FromSupervisor:
+        self._drop_descriptor()
         try:
-            packet = self._socket.recv(MAX_SESSION_MESSAGE_BYTES, flags)
+            # Into this much room the kernel puts one descriptor, and closes any others.
+            packet, ancillary, _, _ = self._socket.recvmsg(
+                MAX_SESSION_MESSAGE_BYTES, _ROOM_FOR_ONE, flags | socket.MSG_CMSG_CLOEXEC
+            )
         except ConnectionError as error:
             raise SupervisorGoneError from error
+        for level, kind, content in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS and len(content) >= _NUMBER.size:
+                (self._came,) = _NUMBER.unpack_from(content)
         if not packet:
             raise SupervisorGoneError
         return control.FROM_SUPERVISOR.decode(packet)
+
+    def _send_with(self, packet: bytes, descriptor: int) -> bool:
+        """Send a packet with a descriptor; False if the kernel has too many of this user's under way."""
+        try:
+            socket.send_fds(self._socket, [packet], [descriptor])
+        except OSError as error:
+            if error.errno != errno.ETOOMANYREFS:
+                raise
+            return False
+        return True
+
+    def _drop_descriptor(self) -> None:
+        descriptor = self.take_descriptor()
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+_NUMBER: Final = struct.Struct("i")
+_ROOM_FOR_ONE: Final = socket.CMSG_LEN(_NUMBER.size)

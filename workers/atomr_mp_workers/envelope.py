@@ -6,17 +6,26 @@ once. Runs on the loop's thread, but for `call`, which an actor's thread may run
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp_workers.loading import LoadedMethod
+from atomr_mp_workers.arrays import DeviceArray
+from atomr_mp_workers.blocks import Block, Holder
+from atomr_mp_workers.buffers import Store
+from atomr_mp_workers.device.base import Event
+from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.loading import Method
 from atomr_mp_workers.peers import Peer
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.threads import Completions
 
 
 class FatalError(Exception):
@@ -38,32 +47,69 @@ class Request:
     dropped = False
     """Answered before it started (cancelled); the queue that holds it passes it over."""
     error: errors.AtomrError | None = None
-    result: Any = None
     arguments: tuple[Any, ...] = ()
     frames: Sequence[memoryview] = ()
     slot = OFF_BOARD
     started_ns = 0
+    encoded: values.Encoded | None = None
+    """The result, ready to be sent."""
+    decoded = False
+    borrows: Sequence[tuple[Block, bool]] = ()
+    """The memory that it uses, and whether it writes it."""
+    after: Sequence[Event] = ()
+    """What uses that memory and has to end first."""
+    event: Event | None = None
+    """Its own end, if others may have to wait for it."""
+    completions: Completions | None = None
+    """Where it comes back if it is not run by the loop."""
 
-    def __init__(self, peer: Peer, call: data.Call, method: LoadedMethod) -> None:
+    def __init__(self, peer: Peer, call: data.Call, method: Method) -> None:
         self.peer = peer
         self.id = call.id
         self.method = method
         self.deadline_ns = call.deadline_ns
         self.body = call.body
+        self.refs = call.refs
         self.payload_bytes = len(call.body)
         """What it counts for in its window."""
 
     def call(self) -> None:
         """Run the method, on the thread it belongs to; never raises."""
+        _current.request = self
         try:
-            self.result = self.method.function(*self.arguments)
+            result = self.method.function(*self.arguments)
         except errors.AtomrError as error:
             self.error = error
         except MemoryError as error:
             self.error = errors.OutOfMemory(f"{self.method.name} ran out of host memory: {describe(error)}")
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
             self.error = _failed(f"{self.method.name} raised", error)
+        else:
+            self._encode(result)
         self.arguments = ()
+
+    def finished(self) -> None:
+        """Say, from the thread that has run it, that it has ended."""
+        if self.event is not None:
+            self.event.end()
+        assert self.completions is not None
+        self.completions.add(self)
+
+    def _encode(self, result: object) -> None:
+        try:
+            self.encoded = values.encode(result, self.peer.session.place)
+        except errors.InvalidRequest as refused:
+            self.error = errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
+        except errors.AtomrError as error:
+            self.error = error
+        except BaseException as raised:  # noqa: BLE001 - of a result with code of its own, run by the encoder
+            self.error = _failed("encoding the result raised", raised)
+
+
+def current_holder() -> Holder | None:
+    """Return who holds what is made in the request that this thread runs, None if it runs none."""
+    request: Request | None = getattr(_current, "request", None)
+    return None if request is None else request.peer.session.holder
 
 
 class Envelope:
@@ -73,12 +119,23 @@ class Envelope:
         methods: What can be called, by "Actor.method".
         board: The worker's board.
         current: This incarnation's token.
+        libraries: Find the methods of libraries.
+        store: The device's memory.
     """
 
-    def __init__(self, methods: Mapping[str, LoadedMethod], board: BoardWriter, current: bytes) -> None:
+    def __init__(
+        self,
+        methods: dict[str, Method],
+        board: BoardWriter,
+        current: bytes,
+        libraries: Libraries,
+        store: Store,
+    ) -> None:
         self._methods = methods
         self._board = board
         self._token = current
+        self._libraries = libraries
+        self._store = store
 
     def open(self, peer: Peer, message: data.Calls, frames: list[memoryview]) -> list[Request]:
         """Return the requests in a message; those that cannot be run are answered.
@@ -97,8 +154,8 @@ class Envelope:
         queued = peer.queued
         peer.unanswered += len(calls)
         for call in calls:
-            method = self._methods.get(call.method)
-            if refusal is None and method is not None and call.id not in queued:
+            method = self._methods.get(call.method) or self._library_method(call.method)
+            if refusal is None and isinstance(method, Method) and call.id not in queued:
                 request = queued[call.id] = Request(peer, call, method)
                 if call.frames:
                     request.frames = frames[at : at + call.frames]
@@ -106,7 +163,8 @@ class Envelope:
                 peer.payload_bytes += request.payload_bytes
                 requests.append(request)
             else:
-                self._reply(peer, call.id, None, refusal or self._unknown(call))
+                error = refusal or (method if isinstance(method, errors.RequestError) else self._unknown(call))
+                self._reply(peer, call.id, None, error)
             at += call.frames
         self._board.count(Counter.RECEIVED, len(requests))
         return requests
@@ -118,10 +176,29 @@ class Envelope:
             if request is not None:
                 self._drop(request, errors.Cancelled("cancelled before it started"))
 
+    def admit(self, request: Request) -> bool:
+        """Decode a request that will have to wait for its turn, and take its borrows; False if it is answered."""
+        if request.dropped or request.peer.session.ended:
+            return not request.dropped
+        try:
+            self._decode(request)
+        except errors.RequestError as error:
+            self._refuse(request, error)
+            return False
+        self.lend(request)
+        return True
+
+    def lend(self, request: Request) -> None:
+        """Let others wait for the end of a request that does not run at once."""
+        if request.borrows and request.event is None:
+            event = request.event = self._store.device.make_event()
+            for block, write in request.borrows:
+                block.borrows.add(event, write=write)
+
     def begin(self, request: Request) -> bool:
         """Note the request's start and decode its arguments; False if it must not run (it has been answered).
 
-        On True the caller runs `request.call()` and then `complete`.
+        On True the caller runs `request.call()` once all of `request.after` have ended, and then `complete`.
         """
         if request.dropped:
             return False
@@ -129,6 +206,7 @@ class Envelope:
         session = peer.session
         if session.ended:
             request.dropped = True
+            self._end(request)
             self._board.count(Counter.DISCARDED)
             return False
         now_ns = time.monotonic_ns()
@@ -138,13 +216,13 @@ class Envelope:
         # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
         request.started_ns = now_ns
         request.slot = self._board.start(session.number, request.id, now_ns, request.deadline_ns)
-        try:
-            request.arguments = request.method.arguments(request.body, request.frames)
-        except errors.InvalidRequest as error:
-            error.message = f"{request.method.name}: {error.message}"
-            self._board.end(request.slot, time.monotonic_ns())
-            self._refuse(request, error)
-            return False
+        if not request.decoded:
+            try:
+                self._decode(request)
+            except errors.RequestError as error:
+                self._board.end(request.slot, time.monotonic_ns())
+                self._refuse(request, error)
+                return False
         del peer.queued[request.id]
         request.frames = ()
         session.running += 1
@@ -159,15 +237,65 @@ class Envelope:
         now_ns = time.monotonic_ns()
         self._board.end(request.slot, now_ns)
         request.method.took(now_ns - request.started_ns)
+        if request.borrows:
+            self._end(request)
         peer = request.peer
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes
         error = request.error
         if isinstance(error, errors.RequestError):
             error.maybe_executed = True
-        self._reply(peer, request.id, request.result, error)
+        self._reply(peer, request.id, request.encoded, error)
+        request.encoded = None
         if error is not None and error.ends_worker:
             raise FatalError(error)
+
+    def _decode(self, request: Request) -> None:
+        """Decode the arguments and take the borrows.
+
+        Raises:
+            RequestError: The request is refused; it has borrowed nothing.
+        """
+        method, session = request.method, request.peer.session
+        resolved = session.holder.resolved
+        try:
+            arguments = method.arguments(request.body, request.frames, session.resolve)
+            if resolved:
+                self._borrow(request, arguments, resolved)
+                if method.admit is not None:
+                    method.admit(arguments[0], session.holder)
+                arguments = method.converted(arguments)
+        except errors.RequestError as error:
+            request.borrows = ()
+            error.message = f"{method.name}: {error.message}"
+            raise
+        finally:
+            if resolved:
+                resolved.clear()
+        request.arguments = arguments
+        request.decoded = True
+
+    def _borrow(self, request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
+        """Find out what memory a request uses, and what uses it now."""
+        blocks = dict.fromkeys([array.block for array in arrays], False)
+        for array in request.method.written(arguments):
+            if array.block.foreign:
+                raise errors.GpuRefWrongDevice(
+                    "a request writes only memory of the device that it runs on", device=array.block.device
+                )
+            array.writable = True
+            blocks[array.block] = True
+        after: list[Event] = []
+        for block, write in blocks.items():
+            after += block.borrows.before(write=write)
+        request.borrows = tuple(blocks.items())
+        request.after = after
+
+    def _end(self, request: Request) -> None:
+        """Let go of what a request has borrowed."""
+        if request.event is not None and not request.event.done:
+            request.event.end()
+        request.borrows = request.after = ()
 
     def _drop(self, request: Request, error: errors.RequestError) -> None:
         self._board.count(Counter.DISCARDED)
@@ -176,29 +304,39 @@ class Envelope:
     def _refuse(self, request: Request, error: errors.RequestError) -> None:
         request.dropped = True
         request.frames = ()
+        self._end(request)
         peer = request.peer
         del peer.queued[request.id]
         peer.payload_bytes -= request.payload_bytes
         self._reply(peer, request.id, None, error)
 
-    def _reply(self, peer: Peer, request_id: int, result: object, error: errors.AtomrError | None) -> None:
+    def _reply(
+        self, peer: Peer, request_id: int, result: values.Encoded | None, error: errors.AtomrError | None
+    ) -> None:
         peer.unanswered -= 1
-        if peer.session.ended:
+        session = peer.session
+        if session.ended:
             return
-        body = b""
-        frames: list[values.Buffer] = []
-        if error is None:
-            try:
-                body, frames = values.encode(result)
-            except errors.InvalidRequest as refused:
-                error = errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
-            except BaseException as raised:  # noqa: BLE001 - of a result with code of its own, run by the encoder
-                error = _failed("encoding the result raised", raised)
-        info = None if error is None else _wire_form(error)
-        peer.replies.append(data.Reply(request_id, len(frames), body, info))
+        if result is None:
+            assert error is not None
+            peer.replies.append(data.Reply(request_id, 0, b"", _wire_form(error)))
+            return
+        body, frames, placed = result
+        leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
+        peer.replies.append(data.Reply(request_id, len(frames), body, None, leases))
         peer.reply_bytes += len(body)
         if frames:
             peer.frames += frames
+
+    def _library_method(self, name: str) -> Method | errors.RequestError | None:
+        """Return a library's method, or why there is none; from the second time on it is among the methods."""
+        try:
+            method = self._libraries.find(name)
+        except errors.RequestError as error:
+            return error
+        if method is not None:
+            self._methods[name] = method
+        return method
 
     def _unknown(self, call: data.Call) -> errors.RequestError:
         if call.method in self._methods:
@@ -221,6 +359,9 @@ def _failed(what: str, error: BaseException) -> errors.ActorFailed:
         exception=f"{type(error).__module__}.{type(error).__qualname__}",
         traceback_text="".join(traceback.format_exception(error)),
     )
+
+
+_current = threading.local()
 
 
 def _wire_form(error: errors.AtomrError) -> ErrorInfo:

@@ -11,7 +11,6 @@ import logging
 import select
 import time
 import traceback
-from collections import deque
 from typing import Final
 
 from atomr_mp import errors
@@ -19,28 +18,25 @@ from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp_workers.actor import Context
+from atomr_mp_workers.blocks import Holder
+from atomr_mp_workers.buffers import ActorMemory, Store
 from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
-from atomr_mp_workers.envelope import Envelope, FatalError, Request
-from atomr_mp_workers.loading import LoadedActor, load
+from atomr_mp_workers.device import open_device
+from atomr_mp_workers.dispatch import FLUSH_REPLIES, Dispatcher
+from atomr_mp_workers.envelope import Envelope, FatalError, current_holder
+from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.loading import LoadedActor, Method, load
 from atomr_mp_workers.peers import Peer, Peers, Session
+from atomr_mp_workers.streams import StreamAllocator
 from atomr_mp_workers.threads import ActorThread, Completions
 
 TURN_MESSAGES: Final = 32
 """Messages read in one turn, before the supervisor is listened to again."""
 
-TURN_NS: Final = 500_000
-"""How long a turn runs queued requests before it looks at its channels again."""
-
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
-
-QUICK_NS: Final = 50_000
-"""Requests that take no longer are answered together with those that follow in the same turn."""
-
-FLUSH_REPLIES: Final = 64
-FLUSH_BYTES: Final = 2**20
-"""At this size an outbox is sent without waiting for the turn's end."""
 
 
 class Host:
@@ -56,14 +52,11 @@ class Host:
         self._start = start
         self._channel = channel
         self._board = board
-        self._peers = Peers(start.window)
+        self._token: Final = token.pack(start.epoch, start.device, start.generation)
         self._ending: list[Session] = []
         """Sessions that have ended, with requests that still run."""
         self._outbox: dict[Peer, None] = {}
         """Peers with replies to send, in order."""
-        self._queue: deque[Request] = deque()
-        self._threads: dict[str, ActorThread] = {}
-        self._completions = Completions()
         self._sent = False
         """Something was sent since the data socket was last found empty, so its descriptor cannot be relied on."""
         self._drained_ns = 0
@@ -88,12 +81,34 @@ class Host:
             raise
 
     def _setup(self) -> None:
-        start = self._start
-        self._token = token.pack(start.epoch, start.device, start.generation)
+        start, execution = self._start, self._start.execution
+        try:
+            device = open_device(start.backend)
+            self._completions = Completions(execution.completion)
+            inline_bytes = 2**63 if execution.completion == "synchronous" else execution.inline_bytes
+            streams = StreamAllocator(
+                execution.streams, lambda name: device.make_stream(name, inline_bytes=inline_bytes)
+            )
+        except errors.AtomrError as error:
+            raise FatalError(error) from error
+        store = self._store = Store(device, self._token, execution.memory_bytes, self._obey)
+
+        def holder() -> Holder:
+            return current_holder() or store.ours
+
+        libraries = Libraries(LibraryContext(start.backend, device, store, streams, holder))
+        self._peers = Peers(start.window, store)
+        methods: dict[str, Method] = {}
+        threads: dict[str, ActorThread] = {}
         context = Context(
-            start.pool, start.device, start.name, start.backend, start.generation, logging.getLogger("actor")
+            start.pool,
+            start.device,
+            start.name,
+            start.backend,
+            start.generation,
+            logging.getLogger("actor"),
+            ActorMemory(store, holder),
         )
-        methods = {}
         for spec in start.actors:
             try:
                 actor = load(spec)
@@ -101,11 +116,12 @@ class Host:
                 raise FatalError(error) from error
             self._setup_actor(actor, context)
             self._actors.append(actor)
-            methods.update({method.name: method for method in actor.methods})
-            if any(method.options.thread for method in actor.methods):
-                thread = ActorThread(actor.name, self._completions)
-                self._threads.update({method.name: thread for method in actor.methods if method.options.thread})
-        self._envelope = Envelope(methods, self._board, self._token)
+            methods |= {method.name: method for method in actor.methods}
+            on_thread = [method.name for method in actor.methods if method.thread]
+            if on_thread:
+                threads |= dict.fromkeys(on_thread, ActorThread(actor.name))
+        self._envelope = Envelope(methods, self._board, self._token, libraries, store)
+        self._dispatcher = Dispatcher(self._envelope, self._completions, device, threads, self._outbox, self._flush)
         self._data = DataSocket(start.endpoint, start.window, self._peers.secret)
 
     def _setup_actor(self, actor: LoadedActor, context: Context) -> None:
@@ -134,53 +150,85 @@ class Host:
         gc.collect()
         gc.freeze()
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
+        queue = self._dispatcher.queue
         idle = True
         while (patience_s := self._patience_s(idle=idle)) is not None:
-            ready = {descriptor for descriptor, _ in poll.poll(patience_s)}
+            ready = dict(poll.poll(patience_s))
             if control_channel in ready:
                 self._obey()
             if handshakes in ready:
                 self._board.count(Counter.REFUSED, self._data.shake_hands())
-            if completions in ready:
-                self._take_back()
+            if completions in ready or self._completions.look():
+                self._dispatcher.take_back()
             more = self._read()
-            self._work()
-            self._flush()
-            idle = not more and not self._queue and not self._sent
+            if queue:
+                self._dispatcher.work()
+            if self._outbox:
+                self._flush()
+            if self._ending:
+                self._close_ended()
+            self._store.tidy()
+            idle = not more and not queue and not self._sent
         self._leave()
 
     def _obey(self) -> None:
         """Do what the supervisor says."""
         while (order := self._channel.receive_waiting()) is not None:
             match order:
-                case control.SessionOpened(number, session, secret):
-                    self._peers.admit(number, session, secret)
-                    self._channel.send(control.SessionAdmitted(number))
+                case control.SessionOpened():
+                    self._peers.admit(order)
+                    self._channel.send(control.SessionAdmitted(order.number))
                 case control.SessionEnded(number):
                     self._end_session(number)
+                case control.Reclaim(number):
+                    self._store.reclaim(number)
+                case control.ExportSlab():
+                    self._export(order)
+                case control.ClientSlab() | control.ForeignSlab():
+                    self._map(order, self._channel.take_descriptor())
+                case control.ClientSlabForgotten(number, slab):
+                    self._store.forget_client_slab(number, slab)
+                case control.IncarnationOver(device, generation):
+                    self._store.incarnation_over(device, generation)
                 case control.Drain():
                     self._drained_ns = time.monotonic_ns() + STRAGGLERS_NS
                 case _:
                     self._log.error("out of turn: %r", order)
 
+    def _export(self, order: control.ExportSlab) -> None:
+        """Hand out a slab."""
+        try:
+            export = self._store.export(order.number, order.slab, order.to_device)
+        except errors.AtomrError as error:
+            self._channel.send(control.SlabExported(order.id, 0, b"", ErrorInfo.of(error)))
+        else:
+            self._channel.send(control.SlabExported(order.id, export.nbytes, export.handle), export.descriptor)
+
+    def _map(self, order: control.ClientSlab | control.ForeignSlab, descriptor: int | None) -> None:
+        """Take in memory of a client, or of another device."""
+        device = self._store.device
+        try:
+            if isinstance(order, control.ForeignSlab):
+                memory = device.open_slab(order.nbytes, order.handle, descriptor)
+                self._store.add_foreign_slab(order.number, order.device, order.generation, order.slab, memory)
+            elif descriptor is not None:
+                memory = device.open_client_slab(order.nbytes, descriptor)
+                self._store.add_client_slab(order.number, order.slab, memory)
+        except errors.AtomrError as error:  # the requests that need it will say so
+            self._log.error("slab %d of session %d: %s", order.slab, order.number, error)
+
     def _end_session(self, number: int) -> None:
         session = self._peers.end(number)
-        if session is None or session.running:
-            if session is not None:
-                self._ending.append(session)
-            return
-        self._channel.send(control.SessionClosed(number))
+        if session is None:
+            self._channel.send(control.SessionClosed(number))
+        else:
+            self._ending.append(session)
 
-    def _take_back(self) -> None:
-        """Complete what actors' threads have finished, and give them their next."""
-        for request in self._completions.take():
-            thread = self._threads[request.method.name]
-            thread.running = None
-            self._outbox[request.peer] = None
-            self._envelope.complete(request)
-            self._feed(thread)
+    def _close_ended(self) -> None:
+        """Say of the sessions that have ended, and of which nothing runs any more, that they are over."""
         for session in [session for session in self._ending if not session.running]:
             self._ending.remove(session)
+            self._store.close_mappings(session.number)
             self._channel.send(control.SessionClosed(session.number))
 
     def _read(self) -> bool:
@@ -189,29 +237,39 @@ class Host:
         The first message of an idle loop is run and answered before the next is looked for: that is the latency of a
         single call. Later ones are read together, and so answered together.
         """
+        queue = self._dispatcher.queue
         for count in range(TURN_MESSAGES):
             self._sent = False
             message = self._data.receive()
             if message is None:
                 return False
             self._open(*message)
-            if count == 0 and len(self._queue) == 1:
-                late = self._work()
+            if count == 0 and len(queue) == 1:
+                late = self._dispatcher.work()
                 self._flush()
                 if late:  # the supervisor may have ended a session meanwhile, whose calls come next
                     return True
+                # Asked, for an attempt to receive that fails costs more than twice as much.
+                if not self._data.has_message():
+                    self._sent = False
+                    return False
         return True
 
-    def _open(self, routing_id: bytes, header: bytes, frames: list[memoryview]) -> None:
+    def _open(self, routing_id: bytes, header: bytes | data.Calls, frames: list[memoryview]) -> None:
         peer = self._peers.find(routing_id)
         if peer is None:
             self._board.count(Counter.REFUSED)
             return
         self._outbox[peer] = None
         try:
-            message = data.FROM_CLIENT.decode(header)
-            if isinstance(message, data.Cancel):
-                self._envelope.cancel(peer, message.ids)
+            message = data.FROM_CLIENT.decode(header) if isinstance(header, bytes) else header
+            if not isinstance(message, data.Calls):
+                if isinstance(message, data.Cancel):
+                    self._envelope.cancel(peer, message.ids)
+                else:
+                    self._release(peer, message)
+                return
+            if message.after > peer.session.releases.upto and self._comes_early(peer, message, frames):
                 return
             requests = self._envelope.open(peer, message, frames)
         except errors.ProtocolError as error:
@@ -221,40 +279,28 @@ class Host:
             self._flush()
         if self._peers.exceeds_window(peer):
             self._violated(peer, "it sent more than its window of unanswered requests")
-        for request in requests:
-            if request.method.options.thread:
-                thread = self._threads[request.method.name]
-                thread.waiting.append(request)
-                self._feed(thread)
-            else:
-                self._queue.append(request)
+        self._dispatcher.take(requests)
 
-    def _work(self) -> bool:
-        """Run what is queued for the loop, for a bounded time; return whether that time is over."""
-        queue, envelope = self._queue, self._envelope
-        until_ns = time.monotonic_ns() + TURN_NS
-        while queue:
-            request = queue.popleft()
-            if request.method.typical_ns > QUICK_NS:
-                self._flush()  # nobody's answer waits for, or is lost with, what may take long
-            peer = request.peer
-            self._outbox[peer] = None
-            if envelope.begin(request):
-                request.call()
-                envelope.complete(request)
-            if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
-                self._flush()
-            if time.monotonic_ns() >= until_ns:
-                return True
-        return False
+    def _release(self, peer: Peer, message: data.Release) -> None:
+        """Take back what a client does not need any more, and let in what has waited for that."""
+        if message.token != self._token:
+            return
+        session = peer.session
+        self._store.release(session.holder, message.leases, message.borrows, message.slabs)
+        session.releases.add(message.serial)
+        early, session.early = session.early, []
+        for sender, calls, frames in early:
+            self._open(sender.routing_id, calls, frames)
 
-    def _feed(self, thread: ActorThread) -> None:
-        """Start the next request that waits for an actor's thread, if the thread is idle."""
-        while thread.running is None and thread.waiting:
-            request = thread.waiting.popleft()
-            if self._envelope.begin(request):
-                thread.run(request)
-            self._outbox[request.peer] = None
+    def _comes_early(self, peer: Peer, message: data.Calls, frames: list[memoryview]) -> bool:
+        """Keep calls that a release on another connection has to precede; False if they are not to wait for it."""
+        if message.token != self._token:
+            return False  # which is what they will be told
+        early = peer.session.early
+        early.append((peer, message, frames))
+        if sum(len(calls.calls) for _, calls, _ in early) > self._start.window.requests * data.MAX_LANES:
+            self._violated(peer, "its calls wait for releases that do not come")
+        return True
 
     def _flush(self) -> None:
         """Send all answers that wait, those of one peer together."""
@@ -266,7 +312,9 @@ class Host:
             peer.replies, peer.frames, peer.reply_bytes = [], [], 0
             self._sent = True
             try:
-                self._data.send(peer.routing_id, data.FROM_WORKER.encode(data.Replies(self._token, replies)), frames)
+                returned = peer.session.holder.take_returned() if peer.session.holder.returned else []
+                header = data.FROM_WORKER.encode(data.Replies(self._token, replies, returned))
+                self._data.send(peer.routing_id, header, frames)
             except PeerNotReadingError:
                 self._violated(peer, "it does not read its answers")
 
@@ -281,10 +329,11 @@ class Host:
 
     def _patience_s(self, *, idle: bool) -> float | None:
         """Return how long to wait for something to happen; None when this worker is drained."""
-        if not idle:
+        if not idle or self._completions.polls:
             return 0
-        if not self._drained_ns or any(thread.running or thread.waiting for thread in self._threads.values()):
-            return -1
+        if not self._drained_ns or self._dispatcher.busy:
+            until_ns = self._store.next_expiry_ns
+            return -1 if until_ns is None else max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
         left_ns = self._drained_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None
 

@@ -11,58 +11,183 @@ import inspect
 import sys
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from atomr_mp.errors import ActorLoadFailed, InvalidRequest
+from atomr_mp.errors import ActorLoadFailed, BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
 from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import ActorInfo, MethodInfo
 from atomr_mp_workers.actor import OPTIONS, Actor, MethodOptions
+from atomr_mp_workers.arrays import DeviceArray
+from atomr_mp_workers.blocks import Holder
+from atomr_mp_workers.device.base import Stream
 
 UNKNOWN_NS: Final = 2**62
 """Stands for how long a method takes that has never run."""
 
 
-@dataclass(eq=False)
-class LoadedMethod:
-    """A request that can be run: how its arguments are decoded, and what to call with them."""
+Resolve = Callable[[WireRef | ClientArray], object]
 
-    name: str
-    """"Actor.method"."""
-    function: Callable[..., Any]
-    options: MethodOptions
-    info: MethodInfo
-    by_position: values.Decoder[Any]
-    by_name: values.Decoder[Any]
-    typical_ns: int = UNKNOWN_NS
-    """How long it takes, as far as is known."""
+
+class Method(ABC):
+    """A request that can be run: how its arguments are decoded, and what to call with them.
+
+    Args:
+        name: "Actor.method", or "library.request".
+        function: What does the work.
+    """
+
+    thread = False
+    """It runs on its actor's thread."""
+    stream: Stream | None = None
+    """Where it runs, if it is a library's."""
+    admit: Callable[[Any, Holder], None] | None = None
+    """What is to be done with its one argument when it arrives, before it waits for anything."""
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        self.name: Final = name
+        self.function: Final = function
+        self.typical_ns = UNKNOWN_NS
+        """How long it takes, as far as is known."""
 
     def took(self, ns: int) -> None:
         """Learn from a run: at once if it was short, step by step if it was long, which may be the machine's doing."""
         self.typical_ns = ns if ns < self.typical_ns else self.typical_ns + (ns - self.typical_ns) // 4
 
-    def arguments(self, body: bytes, frames: Sequence[memoryview]) -> tuple[Any, ...]:
-        """Decode a call's arguments; an array is by position, a map by name.
+    @abstractmethod
+    def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
+        """Decode a call's arguments.
 
         Raises:
-            InvalidRequest: They do not fit the method's signature.
+            RequestError: They do not fit, or a ref among them is refused.
         """
+
+    @abstractmethod
+    def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
+        """Return the arrays among the arguments that the request writes.
+
+        Raises:
+            BorrowConflict: It would write what it also reads, or writes twice.
+        """
+
+    def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the arguments as the function takes them, once the arrays are borrowed."""
+        return arguments
+
+
+class LoadedMethod(Method):
+    """A request of a user's actor.
+
+    Args:
+        name: "Actor.method".
+        function: The method.
+        options: What its decorator was told.
+        info: What clients are told of it.
+        fields: Its parameters, as `msgspec.defstruct` takes them.
+        arrays: Which parameters are arrays and nothing else, by position.
+        handles: Which take a `DeviceArray`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        options: MethodOptions,
+        info: MethodInfo,
+        parameters: Sequence[Parameter],
+    ) -> None:
+        super().__init__(name, function)
+        self.thread = options.thread
+        self.options: Final = options
+        self.info: Final = info
+        self._by_position = _decoder(name, parameters, array_like=True)
+        self._by_name = _decoder(name, parameters, array_like=False)
+        self._parameters: Final = parameters
+        self._writes: Final = [at for at, each in enumerate(parameters) if each.name in options.writes]
+
+    def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
+        """Decode a call's arguments; an array is by position, a map by name."""
         is_map = bool(body) and (body[0] & 0xF0 == _FIXMAP or body[0] in _MAPS)
-        decoder = self.by_name if is_map else self.by_position
+        decoder = self._by_name if is_map else self._by_position
         try:
-            arguments = msgspec.structs.astuple(decoder.decode(body, frames))
+            arguments = msgspec.structs.astuple(decoder.decode(body, frames, resolve))
             for argument in arguments:
                 values.check_depth(argument)
             return arguments
-        except InvalidRequest:
+        except RequestError:
             raise
         except BaseException as error:  # an annotation may be a struct with code of its own
             raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
+
+    def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
+        """Return those that the decorator's `writes` names."""
+        if not self._writes:
+            return []
+        written = []
+        for at in self._writes:
+            array = arguments[at]
+            if not isinstance(array, DeviceArray):
+                raise InvalidRequest(f"{self._parameters[at].name} is written, so it must be a ref")
+            for other, argument in enumerate(arguments):
+                if other != at and isinstance(argument, DeviceArray) and array.overlaps(argument):
+                    raise BorrowConflict(
+                        f"{self._parameters[at].name} is written and overlaps {self._parameters[other].name}"
+                    )
+            written.append(array)
+        return written
+
+    def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return refs as arrays, but where the method asks for a `DeviceArray`."""
+        return tuple(
+            [
+                argument.array if isinstance(argument, DeviceArray) and not parameter.takes_handle else argument
+                for argument, parameter in zip(arguments, self._parameters, strict=True)
+            ]
+        )
+
+
+class LibraryMethod(Method):
+    """A request of a library.
+
+    Args:
+        name: "library.request".
+        function: What does it.
+        decoder: Decodes its message.
+        stream: Where it runs.
+        admit: What is to be done when it arrives.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[[Any], Any],
+        decoder: values.Decoder[LibraryRequest],
+        stream: Stream,
+        admit: Callable[[Any, Holder], None] | None,
+    ) -> None:
+        super().__init__(name, function)
+        self.stream = stream
+        self.admit = admit
+        self._decoder = decoder
+
+    def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[LibraryRequest]:
+        """Decode the message, and check it."""
+        request = self._decoder.decode(body, frames, resolve)
+        request.check()
+        return (request,)
+
+    def written(self, arguments: tuple[LibraryRequest]) -> list[DeviceArray]:
+        """Return what the message says is written; it has checked by itself that it may be."""
+        (request,) = arguments
+        return [array for name, write in request.borrows().items() if write and (array := getattr(request, name))]
 
 
 @dataclass(frozen=True)
@@ -155,38 +280,75 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         raise ActorLoadFailed(
             f"{where}: its annotations cannot be resolved ({error}); import what they name outside TYPE_CHECKING"
         ) from error
-    fields = []
+    parameters = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ActorLoadFailed(
                 f"{where}: parameter {parameter} is not supported; requests have named parameters without * or **"
             )
-        fields.append(_field(parameter, hints.get(parameter.name, Any)))
+        parameters.append(_parameter(parameter, hints.get(parameter.name, Any)))
+    unknown = set(options.writes) - {parameter.name for parameter in parameters}
+    if unknown:
+        raise ActorLoadFailed(f"{where}: writes names {', '.join(sorted(unknown))}, which it does not take")
     doc = inspect.getdoc(function) or ""
     info = MethodInfo(
         name,
-        [field[0] for field in fields],
+        [parameter.name for parameter in parameters],
         options.idempotent,
         options.deadline_s,
         doc.partition("\n")[0][:1000],
     )
     try:
-        by_position, by_name = _decoder(name, fields, array_like=True), _decoder(name, fields, array_like=False)
+        return LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
     except (TypeError, NameError) as error:
         raise ActorLoadFailed(f"{where}: an annotation is not a type that can be sent: {error}") from error
-    return LoadedMethod(f"{spec.name}.{name}", function, options, info, by_position, by_name)
 
 
-def _decoder(name: str, fields: list[tuple[str, Any, Any]], *, array_like: bool) -> values.Decoder[Any]:
-    return values.Decoder(msgspec.defstruct(name, fields, array_like=array_like, forbid_unknown_fields=True, gc=False))
+class Parameter(NamedTuple):
+    """A parameter of a user's method."""
+
+    name: str
+    hint: Any
+    field: Any
+    """As `msgspec.defstruct` takes it."""
+    takes_handle: bool
+    """It wants the `DeviceArray`, not the array."""
 
 
-def _field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any, Any]:
+def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
     # NDArray[...] and other parametrised arrays are checked as arrays; msgspec does not know their parameters.
     origin = typing.get_origin(hint)
     if isinstance(origin, type) and origin.__module__.partition(".")[0] == "numpy":
         hint = origin
-    if parameter.default is parameter.empty:
-        return (parameter.name, hint, msgspec.field())
-    default = parameter.default
-    return (parameter.name, hint, msgspec.field(default_factory=lambda: default))
+    takes_handle = hint is DeviceArray
+    if hint is _ndarray():
+        hint = Array
+    field = msgspec.field()
+    if parameter.default is not parameter.empty:
+        default = parameter.default
+        field = msgspec.field(default_factory=lambda: default)
+    return Parameter(parameter.name, hint, field, takes_handle)
+
+
+def _ndarray() -> Any:
+    """Return the class of NumPy's arrays, which are named only where NumPy has been imported."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.ndarray
+
+
+def _decoder(name: str, parameters: Sequence[Parameter], *, array_like: bool) -> values.Decoder[Any]:
+    fields = [(parameter.name, parameter.hint, parameter.field) for parameter in parameters]
+    return values.Decoder(
+        msgspec.defstruct(name.rpartition(".")[2], fields, array_like=array_like, forbid_unknown_fields=True, gc=False)
+    )
+
+
+class _ArrayMeta(type):
+    """Lets a parameter that is annotated as an array be given as a ref too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, DeviceArray) or type(instance) is _ndarray()
+
+
+class Array(metaclass=_ArrayMeta):
+    """Stands for NumPy's array in annotations, when arguments are decoded: an array by value, or a ref."""

@@ -6,11 +6,14 @@ peer and refused.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp.protocol import data
+from atomr_mp.protocol import control, data
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
+from atomr_mp_workers.blocks import Holder
+from atomr_mp_workers.buffers import Store
 
 if TYPE_CHECKING:
     from atomr_mp_workers.envelope import Request
@@ -19,16 +22,56 @@ if TYPE_CHECKING:
 class Session:
     """An admitted client."""
 
-    __slots__ = ("ended", "number", "peers", "running", "secret", "session")
+    __slots__ = (
+        "early",
+        "ended",
+        "holder",
+        "number",
+        "peers",
+        "place",
+        "releases",
+        "resolve",
+        "running",
+        "secret",
+        "session",
+    )
 
-    def __init__(self, number: int, session: bytes, secret: bytes) -> None:
-        self.number: Final = number
-        self.session: Final = session
-        self.secret: Final = secret
+    def __init__(self, opened: control.SessionOpened, holder: Holder, store: Store) -> None:
+        self.number: Final = opened.number
+        self.session: Final = opened.session
+        self.secret: Final = opened.secret
         self.peers: list[Peer] = []
         self.running = 0
         """Requests that have started and not ended."""
         self.ended = False
+        self.holder: Final = holder
+        """What it holds of the device's memory."""
+        self.resolve: Final = store.resolver(holder)
+        """Turns the refs in its requests into arrays."""
+        self.place: Final = partial(store.place, holder) if opened.shared_memory else None
+        """Takes large results into shared memory, if the client can open it."""
+        self.releases: Final = Serials()
+        """Which of its releases have been taken in."""
+        self.early: list[tuple[Peer, data.Calls, list[memoryview]]] = []
+        """Calls that wait for a release that another connection brings."""
+
+
+class Serials:
+    """Which of the numbers 1, 2, 3, ... have come, in whatever order."""
+
+    __slots__ = ("_early", "upto")
+
+    def __init__(self) -> None:
+        self.upto = 0
+        """All up to here have come."""
+        self._early: set[int] = set()
+
+    def add(self, serial: int) -> None:
+        """Note that a number has come."""
+        self._early.add(serial)
+        while self.upto + 1 in self._early:
+            self.upto += 1
+            self._early.remove(self.upto)
 
 
 class Peer:
@@ -64,17 +107,20 @@ class Peers:
 
     Args:
         window: What one connection may have unanswered.
+        store: The device's memory.
     """
 
-    def __init__(self, window: Window) -> None:
+    def __init__(self, window: Window, store: Store) -> None:
         self._window = window
+        self._store = store
         self._by_number: dict[int, Session] = {}
         self._by_name: dict[bytes, Session] = {}
         self._by_routing_id: dict[bytes, Peer] = {}
 
-    def admit(self, number: int, session: bytes, secret: bytes) -> None:
+    def admit(self, opened: control.SessionOpened) -> None:
         """Let a session's connections in."""
-        self._by_number[number] = self._by_name[session] = Session(number, session, secret)
+        admitted = Session(opened, self._store.admit(opened.number), self._store)
+        self._by_number[opened.number] = self._by_name[opened.session] = admitted
 
     def end(self, number: int) -> Session | None:
         """Forget a session; its requests that have not started must not start any more."""
@@ -82,6 +128,7 @@ class Peers:
         if session is None:
             return None
         session.ended = True
+        session.early.clear()
         del self._by_name[session.session]
         for peer in session.peers:
             del self._by_routing_id[peer.routing_id]

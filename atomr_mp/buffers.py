@@ -1,0 +1,303 @@
+"""A client's end of shared memory: what it holds of the workers', and what they may read of its own.
+
+Needs NumPy; a client that never has to do with arrays never imports it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp.client_slabs import ClientSlabs, Placement
+from atomr_mp.interop.host import Mapping as SlabMapping
+from atomr_mp.mappings import Mappings, descriptor_of
+from atomr_mp.protocol import session
+from atomr_mp.protocol.libraries import memory
+from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
+from atomr_mp.protocol.refs import ClientArray, WireRef, layout_of
+from atomr_mp.refs import GpuRef, SharedRef, read_shared, write_shared
+from atomr_mp.releases import Borrow, Lease, Releases
+
+if TYPE_CHECKING:
+    from atomr_mp.client import Client
+
+ASK_TIMEOUT_S: Final = 60.0
+"""How long the supervisor may take to answer: a worker that runs a method on its loop opens a slab afterwards."""
+
+REQUEST_DEADLINE_S: Final = 60.0
+"""Deadline of the requests that a ref makes for itself."""
+
+
+class Buffers:
+    """What a client's refs and calls share. Thread-safe.
+
+    Args:
+        client: The client.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._slabs: Final = ClientSlabs(self._register, self._forget)
+        self._mappings: Final = Mappings(self._open)
+        self._borrows = itertools.count(1)
+        self._own_slabs = itertools.count(1)
+        self._lent: set[tuple[Releases, int, Releases]] = set()
+        """Slabs that another device's worker has mapped: (of, number, by)."""
+
+    # --- for the lanes ---------------------------------------------------------------------------------------------
+
+    def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
+        """Copy an argument into memory that workers can read; None if it has to travel otherwise."""
+        lost = self._client.lost
+        if lost is not None:
+            raise errors.PoolLost(lost.message, maybe_executed=False)
+        return self._slabs.place(array)
+
+    def attach(self, placed: Sequence[object], device: int | None) -> tuple[list[object], int, int | None]:
+        """Make a call's arguments in shared memory ready to be sent. Blocks if any is another device's.
+
+        Args:
+            placed: The arguments.
+            device: Where the call is to go; None for where its refs are.
+
+        Returns:
+            What to keep until it is answered, how many refs there are, and where it goes.
+
+        Raises:
+            GpuRefWrongDevice: The refs are of several devices, and none is named.
+            PoolMismatch: One is of another pool.
+            GpuRefReleased: One is another client's.
+        """
+        keep: list[object] = list(placed)
+        refs = [each for each in placed if isinstance(each, GpuRef)]
+        for ref in refs:
+            self._check_ours(ref)
+        if refs and device is None:
+            device = refs[0].device
+            for ref in refs:
+                if ref.device != device:
+                    raise errors.GpuRefWrongDevice(
+                        f"the arguments are of devices {device} and {ref.device}: name the device that the request is "
+                        "for (device=), or copy one (copy_to)",
+                        device=ref.device,
+                    )
+        keep += [self._lend(ref, device) for ref in refs if device is not None and ref.device != device]
+        return keep, len(refs), device
+
+    def answered(self, placed: Iterable[object], worker: Releases, *, executed: bool) -> None:
+        """Take note that a call was answered, or was not run at all."""
+        for each in placed:
+            if isinstance(each, Placement):
+                self._slabs.answered(each, worker, executed=executed)
+
+    def returned(self, ids: Iterable[int]) -> None:
+        """Take note that a worker uses these arguments no more."""
+        self._slabs.returned(ids)
+
+    def over(self, ended: Releases) -> None:
+        """Take note that an incarnation has ended."""
+        self._slabs.over(ended)
+        self._mappings.forget(ended)
+        self._lent = {lent for lent in self._lent.copy() if ended not in lent}
+
+    def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
+        """Return what makes refs and arrays of what is in an answer that came with these leases."""
+        return functools.partial(self._resolve, leases)
+
+    def close(self) -> bool:
+        """Unmap what no view is in; return whether nothing of the workers' is left."""
+        self._slabs.close()
+        return self._mappings.close()
+
+    # --- for refs and devices --------------------------------------------------------------------------------------
+
+    def check(self, lease: Lease) -> None:
+        """Refuse to use what cannot be used any more."""
+        client, releases = self._client, lease.releases
+        if client.forked or client.lost is not None:
+            raise errors.PoolLost(client.lost.message if client.lost else "forked")
+        if lease.released:
+            raise errors.GpuRefReleased(
+                f"buffer {lease.buffer:#x} of device {releases.device} was freed", device=releases.device
+            )
+        current = client.devices[releases.device].generation
+        if releases.over or current > releases.generation:
+            current = current if current > releases.generation else 0
+            raise errors.GpuRefStale(
+                f"the ref is of generation {releases.generation} of device {releases.device}, which has ended"
+                + (f"; it is now at generation {current}" if current else ""),
+                device=releases.device,
+                generation=releases.generation,
+                current=current,
+            )
+
+    def state_of(self, lease: Lease) -> str:
+        """Return in a word whether a buffer can be used."""
+        try:
+            self.check(lease)
+        except errors.GpuRefReleased:
+            return "released"
+        except errors.GpuRefStale as error:
+            return f"stale, now {error.current}" if error.current else "stale"
+        except errors.PoolLost:
+            return "pool lost"
+        return "current"
+
+    def free(self, lease: Lease) -> None:
+        """Give a buffer back, and say so at once if possible."""
+        if not lease.released:
+            lease.release()
+            self._client.give_back(lease.releases, freed=True)
+
+    def view(self, ref: GpuRef, *, write: bool) -> np.ndarray[Any, Any]:
+        """Return a ref's elements where they are."""
+        return self._view(ref, self._borrow(ref, write=write), write=write)
+
+    def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+        """Return a copy of a ref's elements."""
+        if out is None:
+            out = np.empty(ref.shape, ref.numpy_dtype)
+        elif out.shape != ref.shape or out.dtype != ref.numpy_dtype:
+            raise ValueError(
+                f"out is {out.dtype} of shape {out.shape}, the ref {ref.dtype} of shape {ref.shape}; they must be the "
+                "same"
+            )
+        borrow = self._borrow(ref, write=False)
+        try:
+            if ref.size:
+                np.copyto(out, self._view(ref, borrow, write=False))
+        finally:
+            borrow.release()
+            self._client.give_back(borrow.releases, freed=True)  # another client may want to write
+        return out
+
+    def put(self, array: np.ndarray[Any, Any], dtype: str, device: int) -> GpuRef:
+        """Return a new buffer with a copy of an array."""
+        ref: GpuRef = self.request(memory.Empty(list(array.shape), dtype), device)
+        if array.size:
+            # No borrow: nobody else knows of the buffer yet.
+            np.copyto(self._mapping(ref.lease, ref.slab).array(ref.layout, writable=True), array)
+        return ref
+
+    def fill(self, ref: GpuRef, value: complex) -> None:
+        """Write a value into all elements."""
+        self.request(memory.Fill(ref, to_scalar(value)), ref.device)
+
+    def copy_on_device(self, source: GpuRef, target: GpuRef) -> None:
+        """Copy elements on the target's device."""
+        self.request(memory.Copy(source, target), target.device)
+        if source.device != target.device:
+            self._client.give_back(source.lease.releases, freed=True)  # what it was borrowed by
+
+    def share(self, ref: GpuRef, for_s: float) -> bytes:
+        """Have a buffer kept for another client."""
+        claim = os.urandom(16)
+        self.request(memory.Share(ref, claim, for_s), ref.device)
+        return write_shared(SharedRef(ref.to_wire(), claim))
+
+    def claim(self, shared: bytes) -> GpuRef:
+        """Take what another client has shared."""
+        client = self._client
+        message, device, generation = read_shared(shared, client.epoch)
+        if device >= len(client.devices):
+            raise errors.ProtocolError(f"what was shared is of device {device}; this pool has {len(client.devices)}")
+        client.read_session()
+        current = client.devices[device].generation
+        if generation != current:
+            raise errors.GpuRefStale(
+                f"what was shared is of generation {generation} of device {device}, which is now at {current}",
+                device=device,
+                generation=generation,
+                current=current,
+            )
+        ref: GpuRef = self.request(memory.Claim(message.ref.buffer, message.claim), device)
+        return ref
+
+    def request(self, request: LibraryRequest, device: int, deadline_s: float = REQUEST_DEADLINE_S) -> Any:
+        """Make a request of the library `memory`, and return its result. Blocks."""
+        request.check()
+        method = f"memory.{request.name}"
+        return self._client.submit(method, request, device=device, deadline_s=deadline_s, blocking=True).result()
+
+    # --- inside ----------------------------------------------------------------------------------------------------
+
+    def _check_ours(self, ref: GpuRef) -> None:
+        if ref.is_of(self):
+            return
+        if ref.to_wire().token[:16] != self._client.epoch:
+            raise errors.PoolMismatch(f"{ref!r} is of another pool, or of an earlier life of this one")
+        raise errors.GpuRefReleased(
+            f"{ref!r} is another client's, and this one has no lease of it: share() and claim() it", device=ref.device
+        )
+
+    def _resolve(self, leases: Mapping[int, Lease], wire: WireRef | ClientArray) -> object:
+        lease = leases.get(wire.buffer) if isinstance(wire, WireRef) else None
+        if not isinstance(wire, WireRef) or lease is None or wire.token != lease.releases.token:
+            raise errors.ProtocolError("a result with a ref for which there is no lease")
+        layout = layout_of(wire)
+        if not wire.value:
+            return GpuRef(self, lease, wire.slab, layout)
+        # No borrow: nobody else holds it.
+        return self._mapping(lease, wire.slab).array(layout, writable=True, keep=lease)
+
+    def _view(self, ref: GpuRef, borrow: Borrow, *, write: bool) -> np.ndarray[Any, Any]:
+        mapping = self._mapping(ref.lease, ref.slab)
+        return mapping.array(ref.layout, writable=write, keep=(borrow, ref.lease))
+
+    def _mapping(self, lease: Lease, slab: int) -> SlabMapping:
+        device = self._client.devices[lease.releases.device]
+        if device.pid == os.getpid():
+            raise errors.GpuRefSameProcess(f"this process is the worker of device {device.index}")
+        return self._mappings.get(lease, slab)
+
+    def _borrow(self, ref: GpuRef, *, write: bool) -> Borrow:
+        """Return a borrow, once all that must come before it is done."""
+        borrow = Borrow(ref.lease.releases, next(self._borrows))
+        # The request holds it: if it is granted after we have given up waiting, it ends then.
+        self.request(memory.Borrow(ref.holding(borrow), borrow.number, write), ref.device)
+        return borrow
+
+    def _lend(self, ref: GpuRef, device: int) -> Borrow:
+        """Have a device reach a ref of another, and keep the ref as it is for the request."""
+        borrow = self._borrow(ref, write=False)
+        releases = ref.lease.releases
+        borrower = self._client.releases(device)
+        key = (releases, ref.slab, borrower)
+        if key not in self._lent:
+            generations = releases.generation, borrower.generation
+            self._client.ask(
+                lambda number: session.LendSlab(
+                    number, releases.device, generations[0], ref.slab, device, generations[1]
+                ),
+                ASK_TIMEOUT_S,
+            )
+            if not (releases.over or borrower.over):
+                self._lent = self._lent | {key}
+        return borrow
+
+    def _open(self, releases: Releases, slab: int) -> tuple[int, int]:
+        opened, descriptor = self._client.ask(
+            lambda number: session.OpenSlab(number, releases.device, releases.generation, slab), ASK_TIMEOUT_S
+        )
+        assert isinstance(opened, session.SlabOpened)
+        return descriptor_of(descriptor, releases.device), opened.nbytes
+
+    def _register(self, nbytes: int, descriptor: int) -> int:
+        registered = 0
+
+        def numbered(number: int) -> session.RegisterSlab:
+            nonlocal registered
+            registered = next(self._own_slabs)
+            return session.RegisterSlab(number, registered, nbytes)
+
+        self._client.ask(numbered, ASK_TIMEOUT_S, descriptor)
+        return registered
+
+    def _forget(self, slab: int) -> None:
+        self._client.tell(session.ForgetSlab(slab))

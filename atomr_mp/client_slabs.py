@@ -1,0 +1,219 @@
+"""Memory of the client in which arrays of its calls lie, so that workers read them where they are."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp.interop.host import Mapping, make_sealed
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
+from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.refs import ClientArray, SlabNumber
+from atomr_mp.releases import Releases
+
+CLIENT_SLAB_BYTES: Final = 2**30
+"""Most memory that a client takes for arrays of its calls."""
+
+KEEP_EMPTY: Final = 64
+"""How many arrays are placed elsewhere before an empty slab is let go; of those, the one used last stays."""
+
+Register = Callable[[int, int], SlabNumber]
+"""Makes a slab of (size, descriptor) known to all workers and returns its number; the descriptor stays the caller's."""
+
+
+class ClientSlabs:
+    """Places arrays in shared memory, and takes the memory back when nobody uses it any more. Thread-safe.
+
+    Args:
+        register: Makes a slab known; may block, and raise an `AtomrError`.
+        forget: Says that a slab is not needed any more.
+        limit_bytes: Most memory of all slabs.
+    """
+
+    def __init__(
+        self, register: Register, forget: Callable[[SlabNumber], object], limit_bytes: int = CLIENT_SLAB_BYTES
+    ) -> None:
+        self._register = register
+        self._forget = forget
+        self._limit_bytes = limit_bytes
+        self._lock = threading.Lock()
+        """Not held while a slab is registered: others' callbacks may run meanwhile, and place arrays."""
+        self._slabs: list[_Slab] = []
+        self._bytes = 0
+        self._ids = itertools.count(1)
+        self._placed = 0
+        self._unused: deque[tuple[_Slab, int]] = deque()
+        """Parts of slabs that nobody uses any more: appended to by finalisers, taken in when something is placed."""
+        self._uses: weakref.WeakValueDictionary[int, Placement] = weakref.WeakValueDictionary()
+        self._kept: dict[int, Placement] = {}
+        """Arrays of calls that were answered, which their worker has not returned yet."""
+
+    def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
+        """Copy an array into shared memory; None if it can travel otherwise and there is no room.
+
+        Raises:
+            Overloaded: There is no room, for as long as others are not answered, and it is too large for a message.
+            InvalidRequest: It is larger than all memory that there may be.
+        """
+        nbytes = array.nbytes
+        found = self._take(nbytes)
+        if found is None:
+            found = self._take_new(nbytes)
+        if found is None:
+            if nbytes > self._limit_bytes:
+                raise errors.InvalidRequest(
+                    f"an array of {nbytes} bytes; the arrays of a client's calls may take {self._limit_bytes} in all: "
+                    "send it in parts, or put it on the device"
+                )
+            if nbytes > MAX_FRAME_BYTES:
+                raise errors.Overloaded(
+                    f"an array of {nbytes} bytes, and {self._bytes} of {self._limit_bytes} bytes for arrays of calls "
+                    "are in use: wait for some results first"
+                )
+            return None
+        slab, offset = found
+        layout = Layout.contiguous(dtypes.name_of(array.dtype), array.shape, offset)
+        placement = Placement(self._unused, slab, next(self._ids), layout)
+        np.copyto(slab.mapping.array(layout, writable=True), array)
+        self._uses[placement.id] = placement
+        return placement
+
+    def answered(self, placement: Placement, worker: Releases, *, executed: bool) -> None:
+        """Take note that the call with an array was answered: what may have run may go on using it."""
+        if executed and not placement.returned:
+            placement.worker = worker
+            self._kept[placement.id] = placement
+            if worker.over:  # perhaps while we were here
+                self._kept.pop(placement.id, None)
+
+    def returned(self, ids: Iterable[int]) -> None:
+        """Take note that nothing in a worker uses these arrays any more."""
+        for number in ids:
+            placement = self._uses.get(number)
+            if placement is not None:
+                placement.returned = True
+                self._kept.pop(number, None)
+
+    def over(self, ended: Releases) -> None:
+        """Take note that a worker has ended, and with it its use of all arrays."""
+        for placement in list(self._kept.values()):
+            if placement.worker is ended:
+                self._kept.pop(placement.id, None)
+
+    def close(self) -> None:
+        """Unmap all slabs; the client is closed."""
+        with self._lock:
+            for slab in self._slabs:
+                slab.mapping.close()
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of all slabs."""
+        return self._bytes
+
+    def _take(self, nbytes: int) -> tuple[_Slab, int] | None:
+        """Return room in a slab that is there."""
+        with self._lock:
+            self._settle()
+            for slab in self._slabs:
+                offset = slab.space.take(nbytes)
+                if offset is not None:
+                    self._placed += 1
+                    slab.used_at = self._placed
+                    self._let_go(KEEP_EMPTY)
+                    return slab, offset
+        return None
+
+    def _take_new(self, nbytes: int) -> tuple[_Slab, int] | None:
+        """Return room in a new slab, None if there may be no more of them or the workers cannot be told."""
+        size = slab_bytes_for(aligned(nbytes))
+        with self._lock:
+            if self._bytes + size > self._limit_bytes:
+                self._let_go(0)
+            if self._bytes + size > self._limit_bytes:
+                return None
+            self._bytes += size
+        try:
+            slab = _Slab(size, self._register)
+        except errors.AtomrError:
+            with self._lock:
+                self._bytes -= size
+            if nbytes > MAX_FRAME_BYTES:
+                raise
+            return None
+        with self._lock:
+            offset = slab.space.take(nbytes)
+            assert offset is not None
+            self._placed += 1
+            slab.used_at = self._placed
+            self._slabs.append(slab)
+        return slab, offset
+
+    def _settle(self) -> None:
+        while self._unused:
+            slab, offset = self._unused.popleft()
+            slab.space.give(offset)
+
+    def _let_go(self, keep: int) -> None:
+        """Forget the empty slabs that were not used for the last `keep` arrays, but for the one used last."""
+        empty = sorted((slab for slab in self._slabs if not slab.space), key=lambda slab: slab.used_at)
+        for slab in empty[:-1] if keep else empty:
+            if self._placed - slab.used_at >= keep:
+                self._slabs.remove(slab)
+                self._bytes -= slab.mapping.nbytes
+                self._forget(slab.number)
+
+
+class Placement:
+    """An array in memory of the client: its room is free again when nothing refers to this any more.
+
+    Args:
+        unused: Where to say so.
+        slab: Where it lies.
+        number: Names this use of the memory.
+        layout: How it lies there.
+    """
+
+    worker: Releases | None = None
+    """Where it was sent, once that has answered."""
+    returned = False
+    """The worker does not use it any more."""
+
+    def __init__(self, unused: deque[tuple[_Slab, int]], slab: _Slab, number: int, layout: Layout) -> None:
+        self._unused = unused
+        self._slab = slab
+        self._layout = layout
+        self.id: Final = number
+
+    def __del__(self) -> None:
+        self._unused.append((self._slab, self._layout.offset))
+
+    def to_wire(self) -> ClientArray:
+        """Return what crosses the wire."""
+        layout = self._layout
+        return ClientArray(self.id, self._slab.number, layout.dtype, list(layout.shape), layout.offset)
+
+
+class _Slab:
+    """A memfd of this client that the workers know."""
+
+    def __init__(self, nbytes: int, register: Register) -> None:
+        descriptor = make_sealed("atomr-mp-client", nbytes)
+        try:
+            self.mapping: Final = Mapping(descriptor, nbytes)
+            self.number: Final = register(nbytes, descriptor)
+        finally:
+            os.close(descriptor)
+        self.space: Final = Space(nbytes)
+        self.used_at = 0
+        """Which of all arrays was the last to be placed here."""

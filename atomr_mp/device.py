@@ -1,0 +1,155 @@
+"""A device of a pool: what makes buffers in its memory, and its libraries."""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.libraries import LIBRARIES, memory
+from atomr_mp.protocol.libraries.base import to_scalar
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike
+
+    from atomr_mp.client import Client
+    from atomr_mp.protocol.libraries.base import LibraryRequest
+    from atomr_mp.refs import GpuRef
+    from atomr_mp.reply import Reply
+
+DEFAULT_DEADLINE_S: Final = 60.0
+"""Deadline of requests for which neither the caller nor the actor's author has said anything."""
+
+
+class Device:
+    """A device of a pool, through all its incarnations. Made by `Pool.device`. Thread-safe.
+
+    Its libraries are attributes: `device.blas.gemm(...)` makes a request and returns a `Reply`, as `Pool.call` does.
+    The other methods block, in an event loop too; there, use `asyncio.to_thread` if that matters.
+
+    Args:
+        client: The session.
+        index: The device's index in the pool.
+    """
+
+    def __init__(self, client: Client, index: int) -> None:
+        self._client: Final = client
+        self.index: Final = index
+
+    def __repr__(self) -> str:
+        info = self._client.devices[self.index]
+        return (
+            f"<Device {self.index} ({info.name}) of pool {self._client.pool}: {info.state.value}, "
+            f"generation {info.generation}>"
+        )
+
+    def put(self, array: Any) -> GpuRef:
+        """Copy an array to the device.
+
+        Args:
+            array: A NumPy array, or what NumPy makes one of; of any strides. The copy is row-major and without gaps.
+
+        Raises:
+            InvalidRequest: Its element type cannot be on a device.
+            OutOfMemory: There is no room.
+        """
+        content = _as_array(array)
+        return self._client.buffers.put(content, _known(content.dtype), self.index)
+
+    def empty(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
+        """Make a buffer with whatever was in the memory before.
+
+        Args:
+            shape: Lengths of the dimensions.
+            dtype: Name of the element type, or NumPy's or ml_dtypes' type.
+
+        Raises:
+            InvalidRequest: There can be no such array.
+            OutOfMemory: There is no room.
+        """
+        request = memory.Empty(_lengths(shape), _dtype_name(dtype))
+        return self._client.buffers.request(request, self.index)  # type: ignore[no-any-return]
+
+    def zeros(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
+        """Make a buffer of zeros; see `empty`."""
+        return self.full(shape, 0, dtype)
+
+    def full(self, shape: int | Sequence[int], value: complex, dtype: DTypeLike = "float32") -> GpuRef:
+        """Make a buffer filled with a value; see `empty`."""
+        request = memory.Full(_lengths(shape), _dtype_name(dtype), to_scalar(value))
+        return self._client.buffers.request(request, self.index)  # type: ignore[no-any-return]
+
+    def statistics(self) -> dict[str, int]:
+        """Return figures of the device's memory; bytes where a name ends in `_bytes`."""
+        return self._client.buffers.request(memory.Statistics(), self.index)  # type: ignore[no-any-return]
+
+    def request(self, library: str, request: LibraryRequest, deadline_s: float | None = None) -> Reply:
+        """Send a request of a library, which has been checked. What `device.blas` and the like are made of.
+
+        Args:
+            library: The library's name.
+            request: The request.
+            deadline_s: As for `Pool.call`.
+        """
+        return self._client.submit(
+            f"{library}.{request.name}", request, device=self.index, deadline_s=deadline_s or DEFAULT_DEADLINE_S
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in LIBRARIES:
+            raise AttributeError(f"a device has no {name!r}; its libraries are: {', '.join(LIBRARIES)}")
+        module = importlib.import_module(f"atomr_mp.libraries.{name}")
+        library = module.Reference(self)
+        # Found here from now on, without this function.
+        self.__dict__[name] = library
+        return library
+
+
+def _as_array(value: Any) -> np.ndarray[Any, Any]:
+    """Return a value as an array of numbers.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    import numpy as np
+
+    if hasattr(value, "mask") and isinstance(value, np.ndarray):
+        raise errors.InvalidRequest("a masked array cannot be put: its mask would be lost; put `filled()`, or both")
+    try:
+        only_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
+        return np.from_dlpack(value) if only_dlpack else np.asarray(value)
+    except (TypeError, ValueError, BufferError, RuntimeError) as error:
+        raise errors.InvalidRequest(f"no array of numbers can be made of a {type(value).__name__}: {error}") from error
+
+
+def _dtype_name(dtype: DTypeLike) -> str:
+    """Return our name of an element type.
+
+    Raises:
+        InvalidRequest: It is none that can be on a device.
+    """
+    if isinstance(dtype, str) and dtype in dtypes.ITEM_BYTES:
+        return dtype
+    import numpy as np
+
+    try:
+        return _known(np.dtype(dtype))
+    except TypeError as error:
+        raise errors.InvalidRequest(f"{dtype!r} is no element type: {error}") from error
+
+
+def _known(dtype: np.dtype[Any]) -> str:
+    name = dtypes.name_of(dtype)
+    if name not in dtypes.ITEM_BYTES:
+        raise errors.InvalidRequest(
+            f"arrays of {dtype} cannot be on a device; convert to one of {', '.join(sorted(dtypes.ITEM_BYTES))}"
+        )
+    return name
+
+
+def _lengths(shape: int | Sequence[int]) -> list[int]:
+    return [operator.index(n) for n in shape] if isinstance(shape, Sequence) else [operator.index(shape)]

@@ -1,0 +1,142 @@
+"""EDGE: slabs of the host backend, which are memfds, mapped and seen as NumPy arrays.
+
+A mapping is never pulled away from under an array: it ends when nothing refers to it any more, or when it is closed
+while no array lies in it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+
+SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+"""What a memfd must be sealed against before it is mapped: an access beyond the end of a file kills the process."""
+
+
+class Mapping:
+    """A slab of host memory in this process, readable and writable.
+
+    Args:
+        descriptor: Its memfd; stays the caller's, and is not needed once this returns.
+        nbytes: What size it is said to have.
+        unmapped: Called once the memory is unmapped, on whichever thread that happens, also in the middle of something
+            else: it must neither wait nor take a lock.
+
+    Raises:
+        ProtocolError: It is no memfd of this size, or not sealed in its size.
+        OutOfMemory: It cannot be mapped.
+    """
+
+    _map: mmap.mmap | None = None
+
+    def __init__(self, descriptor: int, nbytes: int, unmapped: Callable[[], object] | None = None) -> None:
+        try:
+            sealed = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS
+        except OSError:  # not of a file system that has seals
+            sealed = False
+        size = os.fstat(descriptor).st_size
+        if not sealed or size != nbytes or not nbytes:
+            raise errors.ProtocolError(
+                f"a slab must be a memfd of exactly {nbytes} bytes, sealed in its size; this one has {size} bytes and "
+                f"is {'' if sealed else 'not '}sealed"
+            )
+        try:
+            self._map = mmap.mmap(descriptor, nbytes)
+        except OSError as error:
+            raise errors.OutOfMemory(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
+        self._address: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        self.nbytes: Final = nbytes
+        self.unmapped = unmapped
+        self._arrays: weakref.WeakSet[_Part] = weakref.WeakSet()
+        self._lock = threading.Lock()
+
+    def __del__(self) -> None:
+        self._unmap()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether any array lies in it."""
+        return bool(self._arrays)
+
+    def close(self) -> bool:
+        """Unmap it unless an array lies in it; return whether it is unmapped. May be called twice."""
+        with self._lock:
+            if not self._arrays:
+                self._unmap()
+            return self._map is None
+
+    def array(self, layout: Layout, *, writable: bool, keep: object = None) -> np.ndarray[Any, Any]:
+        """Return an array in the slab, zero-copy.
+
+        Args:
+            layout: How it lies in the slab.
+            writable: Whether it may be written; if not, its flag cannot be set either.
+            keep: Kept alive by the array and whatever is made from it without a copy.
+
+        Raises:
+            GpuRefOutOfExtent: It does not lie in the slab.
+            GpuRefReleased: The mapping was closed.
+        """
+        low, high = layout.span
+        if low < 0 or high > self.nbytes:
+            raise errors.GpuRefOutOfExtent(
+                f"an array of {layout.dtype}, shape {layout.shape} and strides {layout.strides} at byte "
+                f"{layout.offset} reaches from byte {low} to {high} of a slab of {self.nbytes}"
+            )
+        with self._lock:
+            if self._map is None:
+                raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
+            part = _Part(self._address + low, high - low, (self, keep), read_only=not writable)
+            self._arrays.add(part)
+        content: Any = np.asarray(part)
+        return np.ndarray(layout.shape, dtypes.to_numpy(layout.dtype), content, layout.offset - low, layout.strides)
+
+    def _unmap(self) -> None:
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+            if self.unmapped is not None:
+                self.unmapped()
+
+
+class _Part:
+    """What an array's chain of bases ends in: NumPy keeps it for as long as any array over the memory lives."""
+
+    def __init__(self, address: int, nbytes: int, keep: object, *, read_only: bool) -> None:
+        self._keep = keep
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "data": (address, read_only),
+        }
+
+
+def make_sealed(name: str, nbytes: int) -> int:
+    """Return the descriptor of a new memfd that keeps its size.
+
+    Raises:
+        OutOfMemory: There is none to be had.
+    """
+    try:
+        descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError as error:
+        raise errors.OutOfMemory(f"no memfd can be made: {error}", requested_bytes=nbytes) from error
+    try:
+        os.ftruncate(descriptor, nbytes)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+    except OSError as error:
+        os.close(descriptor)
+        raise errors.OutOfMemory(f"no memfd of {nbytes} bytes: {error}", requested_bytes=nbytes) from error
+    return descriptor

@@ -1,0 +1,61 @@
+"""What the references of all libraries have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries.base import LibraryRequest
+
+if TYPE_CHECKING:
+    from atomr_mp.reply import Reply
+
+
+class LibraryDevice(Protocol):
+    """Where requests go."""
+
+    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Reply:
+        """Send a request that has been checked; `deadline_s` None stands for the pool's default."""
+
+
+class Library:
+    """Base of the references: a method for each request infers what is not given, checks, and sends.
+
+    Args:
+        device: Where requests go.
+    """
+
+    library: ClassVar[str]
+
+    def __init__(self, device: LibraryDevice) -> None:
+        self._device: Final = device
+
+    def _request(self, request: LibraryRequest, deadline_s: float | None) -> Reply:
+        check_fields(request)
+        request.check()
+        return self._device.request(self.library, request, deadline_s)
+
+
+def check_fields(request: LibraryRequest) -> None:
+    """Check the fields against their types, bounds included, as the worker does when it decodes them.
+
+    Raises:
+        InvalidRequest: One does not fit; the message names it.
+    """
+    try:
+        msgspec.convert(msgspec.structs.astuple(request), type(request))
+    except msgspec.ValidationError as error:
+        raise errors.InvalidRequest(f"{request.name}: {_first_misfit(request) or error}") from error
+
+
+def _first_misfit(request: LibraryRequest) -> str | None:
+    """Return what is wrong with which field; msgspec names fields of arrays by their number only."""
+    for field in msgspec.structs.fields(request):
+        value = getattr(request, field.name)
+        try:
+            msgspec.convert(value, field.type)
+        except msgspec.ValidationError as error:
+            return f"{field.name} is {value!r}: {error}"
+    return None

@@ -1,0 +1,45 @@
+"""`device.memory`: what is done with the memory of refs, as requests that need not be waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from atomr_mp.libraries.base import Library
+from atomr_mp.protocol.libraries import memory
+from atomr_mp.protocol.libraries.base import Scalar, to_scalar
+
+if TYPE_CHECKING:
+    from atomr_mp.protocol.layout import Operand
+    from atomr_mp.reply import Reply
+
+
+class Memory(Library):
+    """Requests on buffers that exist. They are ordered with all others that use the same buffers."""
+
+    library: ClassVar[str] = "memory"
+
+    def fill(self, array: Operand, value: complex, *, deadline_s: float | None = None) -> Reply:
+        """Write one value into every element of `array`.
+
+        Raises:
+            InvalidRequest: The element type cannot hold it; by the reply.
+        """
+        number: Scalar = to_scalar(value)
+        return self._request(memory.Fill(array, number), deadline_s)
+
+    def copy(self, source: Operand, target: Operand, *, deadline_s: float | None = None) -> Reply:
+        """Copy every element of `source` to its place in `target`, on the device that has the target.
+
+        Args:
+            source: Of the same shape and element type as the target; its strides may differ, and its device.
+            target: Is written; must not overlap the source.
+            deadline_s: As for `Pool.call`.
+
+        Raises:
+            InvalidRequest: Shapes or element types differ.
+            BorrowConflict: They overlap.
+        """
+        return self._request(memory.Copy(source, target), deadline_s)
+
+
+Reference: Final = Memory

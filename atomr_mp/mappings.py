@@ -1,0 +1,117 @@
+"""The workers' slabs that this client has mapped."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.interop.host import Mapping
+from atomr_mp.releases import Kind, Lease, Releases
+
+IDLE_BYTES: Final = 2**30
+"""Most memory that stays mapped though the client has no lease in it: to map a slab again costs more than a call."""
+
+Open = Callable[[Releases, int], tuple[int, int]]
+"""Asks for a slab of an incarnation; returns its descriptor, to be closed, and its size."""
+
+
+class Mappings:
+    """Each slab is opened once and mapped for as long as it is used, and a while longer.
+
+    Args:
+        open_slab: Asks for a slab; may block.
+        idle_bytes: Most that stays mapped without being used.
+    """
+
+    def __init__(self, open_slab: Open, idle_bytes: int = IDLE_BYTES) -> None:
+        self._open_slab = open_slab
+        self._idle_bytes = idle_bytes
+        self._lock = threading.Lock()
+        """Not held while a slab is asked for: others' callbacks may run meanwhile."""
+        self._mapped: dict[tuple[Releases, int], _Mapped] = {}
+        """By incarnation and number, the one last used last."""
+        self._outlived: weakref.WeakSet[Mapping] = weakref.WeakSet()
+        """Mappings of incarnations that have ended; whoever has a view keeps them."""
+
+    def get(self, lease: Lease, slab: int) -> Mapping:
+        """Return the mapping of the slab in which a leased buffer lies; blocks if it has to be asked for.
+
+        Raises:
+            RequestError: It is not to be had.
+        """
+        releases = lease.releases
+        key = releases, slab
+        with self._lock:
+            mapped = self._mapped.pop(key, None)
+            if mapped is not None:
+                self._mapped[key] = mapped
+                mapped.leases.add(lease)
+                return mapped.mapping
+        releases.reopened(slab)
+        descriptor, nbytes = self._open_slab(releases, slab)
+        try:
+            closed = functools.partial(releases.pending.append, (Kind.SLAB, slab))
+            mapping = Mapping(descriptor, nbytes, closed)
+        finally:
+            os.close(descriptor)
+        with self._lock:
+            if releases.over:
+                self._outlived.add(mapping)
+                return mapping
+            other = self._mapped.get(key)
+            if other is None:
+                other = self._mapped[key] = _Mapped(mapping)
+            else:
+                mapping.unmapped = None  # another thread was faster; the slab stays open
+            other.leases.add(lease)
+            self._close_idle()
+            return other.mapping
+
+    def forget(self, ended: Releases) -> None:
+        """Let go of an incarnation's slabs: views stay, and are the last to hold them."""
+        with self._lock:
+            for key in [key for key in self._mapped if key[0] is ended]:
+                self._outlived.add(self._mapped.pop(key).mapping)
+
+    def close(self) -> bool:
+        """Unmap all slabs in which there is no view; return whether there is none left."""
+        with self._lock:
+            mappings = [mapped.mapping for mapped in self._mapped.values()] + list(self._outlived)
+            self._mapped.clear()
+            closed = [mapping.close() for mapping in mappings]
+        return all(closed)
+
+    def _close_idle(self) -> None:
+        idle = [key for key, mapped in self._mapped.items() if not mapped.leases and not mapped.mapping.in_use]
+        idle_bytes = sum(self._mapped[key].mapping.nbytes for key in idle)
+        for key in idle:
+            if idle_bytes <= self._idle_bytes:
+                return
+            idle_bytes -= self._mapped.pop(key).mapping.nbytes
+
+
+class _Mapped:
+    """A mapping, and the leases for whose sake it stays."""
+
+    def __init__(self, mapping: Mapping) -> None:
+        self.mapping: Final = mapping
+        self.leases: Final[weakref.WeakSet[Lease]] = weakref.WeakSet()
+
+
+def descriptor_of(opened: int | None, device: int) -> int:
+    """Return the descriptor that came with a slab.
+
+    Raises:
+        Unsupported: None came.
+    """
+    if opened is None:
+        raise errors.Unsupported(
+            f"device {device} gave its memory without a file descriptor: it is of a backend of which this client "
+            "cannot open memory, or no descriptor was left (ulimit -n)"
+        )
+    return opened

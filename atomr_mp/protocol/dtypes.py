@@ -1,0 +1,72 @@
+"""Element types of arrays: their names on the wire, their sizes, and NumPy's types of the same names. Pure.
+
+Names are NumPy's, and ml_dtypes' for what NumPy does not have. NumPy and ml_dtypes are imported when the first
+array asks for them.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp import errors
+
+if TYPE_CHECKING:
+    import numpy as np
+
+ITEM_BYTES: Final[dict[str, int]] = {
+    "bool": 1,
+    **{f"{sign}int{bits}": bits // 8 for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+"""Bytes of an element, by the type's name."""
+
+FLOAT8: Final = frozenset({"float8_e4m3fn", "float8_e5m2"})
+
+_ML_DTYPES: Final = FLOAT8 | {"bfloat16"}
+
+
+def item_bytes(name: str) -> int:
+    """Return the size of an element.
+
+    Raises:
+        InvalidRequest: There is no such element type.
+    """
+    found = ITEM_BYTES.get(name)
+    if found is None:
+        raise errors.InvalidRequest(f"unknown element type {name!r}; known are: {', '.join(sorted(ITEM_BYTES))}")
+    return found
+
+
+@functools.cache
+def to_numpy(name: str) -> np.dtype[np.generic]:
+    """Return NumPy's type of this name.
+
+    Raises:
+        InvalidRequest: There is no such element type.
+        Unsupported: It needs ml_dtypes, which is not installed.
+    """
+    item_bytes(name)
+    import numpy as np
+
+    if name not in _ML_DTYPES:
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise errors.Unsupported(f"{name} needs the package ml-dtypes: pip install ml-dtypes") from error
+    found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
+    return found
+
+
+@functools.cache
+def name_of(dtype: np.dtype[np.generic]) -> str:
+    """Return the name of a NumPy type; that of one which does not cross the wire is in no table here."""
+    return dtype.name  # NumPy computes it anew each time

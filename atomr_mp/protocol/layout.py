@@ -1,0 +1,288 @@
+"""How an array lies in memory: what refs, views and library requests are checked with. Pure.
+
+Offsets, strides and spans are bytes; an offset counts from the start of the slab.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import TYPE_CHECKING, Final, NamedTuple, SupportsIndex
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+
+if TYPE_CHECKING:
+    from atomr_mp.protocol.refs import WireRef
+
+MAX_DIMENSIONS: Final = 32
+"""Most dimensions of an array."""
+
+MAX_BYTES: Final = 2**47
+"""No extent is larger: what is below it fits into every language's signed 64-bit integer, products included."""
+
+Index = SupportsIndex | slice | EllipsisType | None
+
+
+class Layout(NamedTuple):
+    """Element type, shape, strides and offset of an array; any may be a view of a larger one."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """Bytes from one element to the next, by dimension; may be negative, or 0."""
+    offset: int
+    """Of the element at index 0 in all dimensions."""
+
+    @classmethod
+    def contiguous(cls, dtype: str, shape: Sequence[int], offset: int = 0, *, order: str = "C") -> Layout:
+        """Return the layout of an array without gaps, row-major ("C") or column-major ("F").
+
+        Raises:
+            InvalidRequest: No such element type, or a shape that is none.
+        """
+        shape = tuple(shape)
+        stride = dtypes.item_bytes(dtype)
+        check_shape(shape, stride)
+        strides: list[int] = []
+        for n in reversed(shape) if order == "C" else shape:
+            strides.append(stride)
+            stride *= max(n, 1)
+        return cls(dtype, shape, tuple(reversed(strides) if order == "C" else strides), offset)
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of an element."""
+        return dtypes.ITEM_BYTES[self.dtype]
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements, gaps not counted."""
+        return self.size * self.item_bytes
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """The first byte of any element, and the one after the last; empty arrays have an empty span."""
+        if 0 in self.shape:
+            return self.offset, self.offset
+        low = high = self.offset
+        for n, stride in zip(self.shape, self.strides, strict=True):
+            if stride < 0:
+                low += (n - 1) * stride
+            else:
+                high += (n - 1) * stride
+        return low, high + self.item_bytes
+
+    def is_contiguous(self, order: str = "C") -> bool:
+        """Return whether there are no gaps, in row-major ("C") or column-major ("F") order."""
+        expected = self.item_bytes
+        dimensions = list(zip(self.shape, self.strides, strict=True))
+        if 0 in self.shape:
+            return True
+        for n, stride in reversed(dimensions) if order == "C" else dimensions:
+            if n != 1 and stride != expected:
+                return False
+            expected *= n
+        return True
+
+    def overlaps(self, other: Layout) -> bool:
+        """Return whether the spans of two arrays of one slab have bytes in common."""
+        low, high = self.span
+        other_low, other_high = other.span
+        return max(low, other_low) < min(high, other_high)
+
+    def indexed(self, index: Index | tuple[Index, ...]) -> Layout:
+        """Return the view that basic indexing gives (integers, slices, `...`, None), as NumPy defines it.
+
+        Raises:
+            IndexError: Out of range, or not basic indexing.
+        """
+        items = index if isinstance(index, tuple) else (index,)
+        taken = sum(item is not None and item is not Ellipsis for item in items)
+        if taken > len(self.shape):
+            raise IndexError(f"{taken} indices for an array of {len(self.shape)} dimensions")
+        if sum(item is Ellipsis for item in items) > 1:
+            raise IndexError("an index can have one ellipsis only")
+        if all(item is not Ellipsis for item in items):
+            items = (*items, Ellipsis)
+        shape: list[int] = []
+        strides: list[int] = []
+        offset, at = self.offset, 0
+        for item in items:
+            if item is None:
+                shape.append(1)
+                strides.append(0)
+            elif item is Ellipsis:
+                left = at + len(self.shape) - taken
+                shape += self.shape[at:left]
+                strides += self.strides[at:left]
+                at = left
+            else:
+                n, stride = self.shape[at], self.strides[at]
+                if isinstance(item, slice):
+                    start, stop, step = item.indices(n)
+                    count = len(range(start, stop, step))
+                    offset += start * stride if count else 0
+                    shape.append(count)
+                    strides.append(stride * step)
+                else:
+                    offset += _checked(item, n, at) * stride
+                at += 1
+        check_shape(tuple(shape), self.item_bytes)
+        return Layout(self.dtype, tuple(shape), tuple(strides), offset)
+
+    def transposed(self, axes: Sequence[int] | None = None) -> Layout:
+        """Return the view with its dimensions in another order, by default reversed.
+
+        Raises:
+            ValueError: `axes` does not name each dimension once.
+        """
+        n = len(self.shape)
+        order = [axis + n if axis < 0 else axis for axis in axes] if axes is not None else list(range(n))[::-1]
+        if sorted(order) != list(range(n)):
+            raise ValueError(f"axes {axes} do not name each of {n} dimensions once")
+        return self._replace(
+            shape=tuple(self.shape[axis] for axis in order), strides=tuple(self.strides[axis] for axis in order)
+        )
+
+    def reshaped(self, shape: Sequence[int]) -> Layout:
+        """Return the view of another shape; one length may be -1. Elements keep their row-major order.
+
+        Raises:
+            ValueError: Another number of elements, or the elements do not lie so that no copy is needed.
+        """
+        wanted = list(shape)
+        if wanted.count(-1) > 1 or any(n < -1 for n in wanted):
+            raise ValueError(f"{shape} is no shape: one length at most may be -1")
+        if -1 in wanted:
+            rest = math.prod(n for n in wanted if n != -1)
+            wanted[wanted.index(-1)] = self.size // rest if rest else -1
+        if -1 in wanted or math.prod(wanted) != self.size:
+            raise ValueError(f"{self.size} elements cannot be reshaped to {shape}")
+        check_shape(tuple(wanted), self.item_bytes)
+        if self.size == 0:
+            return Layout.contiguous(self.dtype, wanted, self.offset)
+        strides = self._strides_of(wanted)
+        if strides is None:
+            raise ValueError(f"an array of shape {self.shape} and strides {self.strides} cannot be viewed as {shape}")
+        return self._replace(shape=tuple(wanted), strides=tuple(strides))
+
+    def _strides_of(self, wanted: list[int]) -> list[int] | None:
+        """Return the strides of another shape, group by group of dimensions that hold the same elements."""
+        old = [(n, stride) for n, stride in zip(self.shape, self.strides, strict=True) if n != 1]
+        strides: list[int] = []
+        at, begin = 0, 0
+        while begin < len(wanted):
+            if wanted[begin] == 1:
+                strides.append(0)
+                begin += 1
+                continue
+            end, first = begin + 1, at
+            at += 1
+            new_size, old_size = wanted[begin], old[first][0]
+            while new_size != old_size:
+                if new_size < old_size:
+                    new_size *= wanted[end]
+                    end += 1
+                else:
+                    old_size *= old[at][0]
+                    at += 1
+            for left, right in zip(old[first : at - 1], old[first + 1 : at], strict=True):
+                if left[1] != right[0] * right[1]:
+                    return None
+            group, stride = [], old[at - 1][1]
+            for n in reversed(wanted[begin:end]):
+                group.append(stride)
+                stride *= n
+            strides += reversed(group)
+            begin = end
+        return strides
+
+
+class Operand(ABC):
+    """An array in a device's memory, as far as both sides know it: a client's ref, or what it means in the worker.
+
+    The messages of libraries hold operands, and check them here before any library sees them.
+    """
+
+    layout: Layout
+
+    @property
+    @abstractmethod
+    def memory(self) -> object:
+        """What names the memory: operands of the same buffer have the same."""
+
+    @abstractmethod
+    def to_wire(self) -> WireRef:
+        """Return what crosses the wire."""
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type."""
+        return self.layout.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the dimensions."""
+        return self.layout.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, by dimension."""
+        return self.layout.strides
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.layout.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.layout.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.layout.nbytes
+
+    def overlaps(self, other: Operand) -> bool:
+        """Return whether two operands have bytes in common; judged by their spans, so gaps count."""
+        return self.memory == other.memory and self.layout.overlaps(other.layout)
+
+
+def check_shape(shape: tuple[int, ...], item_bytes: int) -> None:
+    """Check that an array of this shape can exist.
+
+    Raises:
+        InvalidRequest: It cannot; the message says why.
+    """
+    if len(shape) > MAX_DIMENSIONS:  # first, for the product of a long list of large numbers takes minutes
+        raise errors.InvalidRequest(f"an array of {len(shape)} dimensions; the limit is {MAX_DIMENSIONS}")
+    if any(n < 0 for n in shape):
+        raise errors.InvalidRequest(f"{shape} is no shape: it has a negative length")
+    if math.prod(n for n in shape if n) * item_bytes > MAX_BYTES:
+        raise errors.InvalidRequest(f"an array of shape {shape} is larger than any memory")
+
+
+_BASIC: Final = "a ref is indexed with integers, slices, ... and None"
+
+
+def _checked(item: SupportsIndex, n: int, dimension: int) -> int:
+    try:
+        at = operator.index(item)
+    except TypeError as error:
+        raise IndexError(f"{_BASIC}, not with a {type(item).__name__}") from error
+    if isinstance(item, bool):
+        raise IndexError(f"{_BASIC}; True and False are masks to NumPy")
+    if not -n <= at < n:
+        raise IndexError(f"index {at} is out of bounds for dimension {dimension} of length {n}")
+    return at + n if at < 0 else at

@@ -1,0 +1,107 @@
+"""A device's memory as a library: buffers are made, filled, copied, viewed and handed on by requests. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol.codec import U64, Bytes16
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Scalar, Write
+from atomr_mp.protocol.refs import BufferId
+
+MAX_SHARE_S = 3600.0
+"""Longest that a shared buffer waits for its claim."""
+
+
+class Empty(LibraryRequest, frozen=True):
+    """Make a buffer; its content is undefined. Returns a ref, row-major and without gaps."""
+
+    name: ClassVar[str] = "empty"
+    shape: list[int]
+    dtype: str
+
+    def check(self) -> None:
+        """Check that such an array can exist."""
+        Layout.contiguous(self.dtype, self.shape)
+
+
+class Full(LibraryRequest, frozen=True):
+    """Make a buffer filled with a value. Returns a ref, row-major and without gaps."""
+
+    name: ClassVar[str] = "full"
+    shape: list[int]
+    dtype: str
+    value: Scalar
+
+    def check(self) -> None:
+        """Check that such an array can exist."""
+        Layout.contiguous(self.dtype, self.shape)
+
+
+class Fill(LibraryRequest, frozen=True):
+    """Write one value into every element."""
+
+    name: ClassVar[str] = "fill"
+    array: Write
+    value: Scalar
+
+
+class Copy(LibraryRequest, frozen=True):
+    """Copy elements; strides may differ. The source may be another device's."""
+
+    name: ClassVar[str] = "copy"
+    source: Read
+    target: Write
+
+    def check(self) -> None:
+        """Check that every element has its place."""
+        source, target = self.source, self.target
+        if source.shape != target.shape or source.dtype != target.dtype:
+            raise errors.InvalidRequest(
+                f"the source is {source.dtype} of shape {source.shape}, the target {target.dtype} of shape "
+                f"{target.shape}; they must be the same"
+            )
+        if source.overlaps(target):
+            raise errors.BorrowConflict("the source and the target overlap; copy through a third buffer")
+
+
+class Borrow(LibraryRequest, frozen=True):
+    """Take a borrow that lasts until it is released: answered once the data is there. For views in the client."""
+
+    name: ClassVar[str] = "borrow"
+    array: Read
+    borrow: U64
+    """Id by which it is released; unique in the session."""
+    write: bool = False
+
+    def borrows(self) -> Mapping[str, bool]:
+        """Return that the array is written, if it may be."""
+        return {"array": self.write}
+
+
+class Share(LibraryRequest, frozen=True):
+    """Keep a buffer for another session that will claim it, once."""
+
+    name: ClassVar[str] = "share"
+    array: Read
+    claim: Bytes16
+    """Secret that the claim shows."""
+    for_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_SHARE_S)] = 60.0
+
+
+class Claim(LibraryRequest, frozen=True):
+    """Take a lease of a buffer that another session has shared. Returns a ref to what was shared."""
+
+    name: ClassVar[str] = "claim"
+    buffer: BufferId
+    claim: Bytes16
+
+
+class Statistics(LibraryRequest, frozen=True):
+    """Return the memory's figures, a map from name to number; bytes where a name ends in `_bytes`."""
+
+    name: ClassVar[str] = "statistics"

@@ -1,0 +1,294 @@
+"""A ref: an array that stays in a device's memory, held from here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes, token
+from atomr_mp.protocol.codec import Bytes16, Codec, Message
+from atomr_mp.protocol.layout import Index, Layout, Operand
+from atomr_mp.protocol.refs import WireRef
+from atomr_mp.releases import Lease
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from atomr_mp.buffers import Buffers
+
+
+class GpuRef(Operand):
+    """An array in a device's memory. Made by a device (`put`, `empty`, ...), by requests, and as a view of another.
+
+    It is passed to requests like an array, and nothing of its content moves. Views made from it (indexing, `reshape`,
+    `transpose`) are refs to the same memory. The memory lasts until the last of them is collected, or until one is
+    freed (`free`, `with`), or until the device's worker ends: from then on the ref is stale. Thread-safe. Two refs are
+    equal only if they are the same object.
+
+    What blocks (`numpy`, `view`, `copy_to`, `fill`, `share`, and conversions to arrays) does so in an event loop too;
+    there, use `asyncio.to_thread` if that matters.
+    """
+
+    def __init__(self, buffers: Buffers, lease: Lease, slab: int, layout: Layout, held: object = None) -> None:
+        self.layout = layout
+        self._buffers: Final = buffers
+        self._lease: Final = lease
+        self._slab: Final = slab
+        self._held: Final = held
+        """Anything that is to live as long as a request of which this is an argument."""
+
+    # --- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def memory(self) -> object:
+        """What names the memory: refs to the same buffer have the same."""
+        return self._lease.releases.token, self._lease.buffer
+
+    @property
+    def device(self) -> int:
+        """Index of the device in the pool."""
+        return self._lease.releases.device
+
+    @property
+    def generation(self) -> int:
+        """The incarnation of the device that made the memory."""
+        return self._lease.releases.generation
+
+    @property
+    def numpy_dtype(self) -> np.dtype[Any]:
+        """The element type, as NumPy has it."""
+        return dtypes.to_numpy(self.dtype)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a ref without dimensions")
+        return self.shape[0]
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("a ref is neither true nor false: its elements are on the device; compare with `is None`")
+
+    def __repr__(self) -> str:
+        layout, lease = self.layout, self._lease
+        epoch, device, generation = token.unpack(lease.releases.token)
+        strides = "" if layout.is_contiguous() else f", strides {layout.strides}"
+        return (
+            f"<GpuRef {self.dtype}{list(self.shape)}{strides}, device {device} generation {generation} "
+            f"({self._buffers.state_of(lease)}), buffer {lease.buffer:#x}, slab {self._slab} + {layout.offset}, "
+            f"pool {epoch.hex()[:8]}>"
+        )
+
+    # --- views on the device ---------------------------------------------------------------------------------------
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> GpuRef:
+        return self._of_layout(self.layout.indexed(index))
+
+    def reshape(self, *shape: int | Sequence[int]) -> GpuRef:
+        """Return a ref of another shape to the same elements; one length may be -1.
+
+        Raises:
+            ValueError: Another number of elements, or it would need a copy.
+        """
+        return self._of_layout(self.layout.reshaped(_integers(shape)))
+
+    def transpose(self, *axes: int | Sequence[int]) -> GpuRef:
+        """Return a ref with the dimensions in another order, by default reversed.
+
+        Raises:
+            ValueError: `axes` does not name each dimension once.
+        """
+        return self._of_layout(self.layout.transposed(_integers(axes) if axes else None))
+
+    @property
+    def T(self) -> GpuRef:  # noqa: N802 - as in NumPy
+        """The transpose."""
+        return self.transpose()
+
+    # --- its content -----------------------------------------------------------------------------------------------
+
+    def numpy(self, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
+        """Return a copy of the elements. Waits for requests that write them.
+
+        Args:
+            out: Where to copy to, of the same shape and element type; None for a new array.
+
+        Raises:
+            ValueError: `out` does not fit.
+            BorrowConflict: A writable view of the memory is open.
+            GpuRefReleased: It was freed.
+            GpuRefStale: Its incarnation has ended.
+        """
+        return self._buffers.copy(self, out)
+
+    def view(self, *, write: bool = False) -> np.ndarray[Any, Any]:
+        """Return the elements as an array, zero-copy. Waits for requests that write them, or use them if `write`.
+
+        Until the array, and whatever was made from it without a copy, has been collected, requests that conflict with
+        the view are refused with `BorrowConflict`. It stays readable when the ref is freed, and when its incarnation
+        ends.
+
+        Args:
+            write: Whether the array may be written.
+
+        Raises:
+            BorrowConflict: Another view excludes this one.
+            GpuRefSameProcess: This process is the device's own.
+            GpuRefReleased: It was freed.
+            GpuRefStale: Its incarnation has ended.
+        """
+        return self._buffers.view(self, write=write)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:  # noqa: FBT001 - NumPy's
+        if copy is False:
+            raise ValueError("an array of a ref is a copy; view() gives one that is none")
+        array = self.numpy()
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def __dlpack__(self, **wanted: Any) -> Any:
+        """Return a capsule over a read-only view, see `view`."""
+        from atomr_mp.interop import dlpack
+
+        return dlpack.export(self.view(), **wanted)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """Return where the view is: in the processor's memory, for the host backend."""
+        from atomr_mp.interop import dlpack
+
+        return dlpack.CPU
+
+    def copy_to(self, other: GpuRef) -> None:
+        """Copy the elements into another ref of the same shape and element type, on any device of the pool. Blocks.
+
+        Raises:
+            InvalidRequest: Shapes or element types differ.
+            BorrowConflict: They overlap, or a view of either excludes it.
+        """
+        self._buffers.copy_on_device(self, other)
+
+    def fill(self, value: complex) -> None:
+        """Write a value into all elements. Blocks.
+
+        Raises:
+            BorrowConflict: A view of the memory is open.
+        """
+        self._buffers.fill(self, value)
+
+    # --- its life --------------------------------------------------------------------------------------------------
+
+    def share(self, for_s: float = 60.0) -> bytes:
+        """Return what another client of the pool can claim a ref to the same elements with, once. Blocks.
+
+        The memory is kept for it meanwhile, also when this ref is freed or this client ends.
+
+        Args:
+            for_s: How long; at most an hour.
+        """
+        return self._buffers.share(self, for_s)
+
+    def free(self) -> None:
+        """Give the memory back now; this ref and its views can then not be used any more. May be called twice."""
+        self._buffers.free(self._lease)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.free()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a ref is a hold on memory and cannot be pickled; share() gives bytes for another process")
+
+    def to_wire(self) -> WireRef:
+        """Return what crosses the wire.
+
+        Raises:
+            PoolLost: There is no pool any more, or this process was forked from the ref's.
+            GpuRefReleased: It was freed.
+            GpuRefStale: Its incarnation has ended.
+        """
+        self._buffers.check(self._lease)
+        return wire_of(self._lease, self._slab, self.layout)
+
+    # --- for `buffers` ---------------------------------------------------------------------------------------------
+
+    @property
+    def lease(self) -> Lease:
+        """This client's hold on the memory, shared with all views."""
+        return self._lease
+
+    @property
+    def slab(self) -> int:
+        """Number of the slab in which it lies."""
+        return self._slab
+
+    def is_of(self, buffers: Buffers) -> bool:
+        """Whether it belongs to this client."""
+        return self._buffers is buffers
+
+    def holding(self, held: object) -> GpuRef:
+        """Return the same ref, for one request: it keeps `held` until it is answered."""
+        return GpuRef(self._buffers, self._lease, self._slab, self.layout, held)
+
+    def _of_layout(self, layout: Layout) -> GpuRef:
+        return GpuRef(self._buffers, self._lease, self._slab, layout)
+
+
+class SharedRef(Message, frozen=True, tag="atomr-mp.ref"):
+    """What `GpuRef.share` returns, as msgpack."""
+
+    ref: WireRef
+    claim: Bytes16
+    """Secret that admits the claim."""
+
+
+def wire_of(lease: Lease, slab: int, layout: Layout) -> WireRef:
+    """Return the wire form of a ref."""
+    return WireRef(
+        lease.releases.token,
+        lease.buffer,
+        slab,
+        layout.dtype,
+        list(layout.shape),
+        list(layout.strides),
+        layout.offset,
+    )
+
+
+def read_shared(shared: bytes, epoch: bytes) -> tuple[SharedRef, int, int]:
+    """Return what was shared, and the device and generation that have it.
+
+    Args:
+        shared: What `GpuRef.share` has returned.
+        epoch: Of the pool in which it is to be claimed.
+
+    Raises:
+        ProtocolError: It is something else.
+        PoolMismatch: It is of another pool.
+    """
+    message = _SHARED.decode(shared)
+    of_epoch, device, generation = token.unpack(message.ref.token)
+    if of_epoch != epoch:
+        raise errors.PoolMismatch(
+            f"what was shared is of pool {of_epoch.hex()[:8]}, this is {epoch.hex()[:8]}: another pool, or an earlier "
+            "life of this one"
+        )
+    return message, device, generation
+
+
+def write_shared(message: SharedRef) -> bytes:
+    """Return the bytes of what is shared."""
+    return _SHARED.encode(message)
+
+
+def _integers(given: tuple[int | Sequence[int], ...]) -> list[int]:
+    """Return what was given one by one, or in a sequence."""
+    items = given[0] if len(given) == 1 and isinstance(given[0], Sequence) else given
+    return msgspec.convert(items, list[int])
+
+
+_SHARED: Final[Codec[SharedRef]] = Codec(SharedRef, channel="sharing")

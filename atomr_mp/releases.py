@@ -1,0 +1,138 @@
+"""What a client has to give back to an incarnation: leases, borrows, slabs.
+
+Whoever holds something holds a `Lease` or a `Borrow`; when it is collected, or released, its id waits in the
+incarnation's `Releases` until the client sends something there. Finalisers run on any thread, in the middle of
+anything, under any lock: all they do is to append to a deque.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Final
+
+from atomr_mp.protocol import data, token
+
+
+class Kind(IntEnum):
+    """What an id names."""
+
+    LEASE = 0
+    BORROW = 1
+    SLAB = 2
+
+
+class Releases:
+    """What waits to be given back to one incarnation. What is pending for one that has ended is never sent.
+
+    Args:
+        current: The incarnation's token.
+    """
+
+    def __init__(self, current: bytes) -> None:
+        self.token: Final = current
+        _, self.device, self.generation = token.unpack(current)
+        self.pending: deque[tuple[Kind, int]] = deque()
+        """May be appended to by anybody, at any time."""
+        self.serial = 0
+        """Of the last message that was sent; any request that is sent from now on has to wait for it."""
+        self.over = False
+        """The incarnation has ended."""
+        self.unheard = 0
+        """Messages that were sent for themselves since the worker was last heard of."""
+
+    def leases(self, buffers: Iterable[int]) -> dict[int, Lease]:
+        """Return the leases that came with an answer, by buffer."""
+        leases: dict[int, Lease] = {}
+        for buffer in buffers:
+            lease = leases.get(buffer)
+            if lease is None:
+                leases[buffer] = Lease(self, buffer)
+            else:
+                lease.count += 1
+        return leases
+
+    def give_back(self, buffers: Iterable[int]) -> None:
+        """Give leases back that nobody wants."""
+        self.pending.extend((Kind.LEASE, buffer) for buffer in buffers)
+
+    def reopened(self, slab: int) -> None:
+        """Do not tell that a slab was closed, for it is about to be opened again."""
+        # It may not be there; or the deque changes meanwhile, and the worker hears of a slab closed that is not.
+        with contextlib.suppress(ValueError, IndexError):
+            self.pending.remove((Kind.SLAB, slab))
+
+    def message(self) -> data.Release | None:
+        """Return the next message, None if nothing is pending. One thread at a time; then `sent` or `unsent`."""
+        ids: tuple[list[int], list[int], list[int]] = ([], [], [])
+        for _ in range(data.MAX_RELEASED):
+            try:
+                kind, number = self.pending.popleft()
+            except IndexError:
+                break
+            ids[kind].append(number)
+        if not any(ids):
+            return None
+        return data.Release(self.token, self.serial + 1, *ids)
+
+    def sent(self, message: data.Release) -> None:
+        """Note that a message is on its way."""
+        self.serial = message.serial
+
+    def unsent(self, message: data.Release) -> None:
+        """Take back what could not be sent."""
+        for kind, ids in zip(Kind, (message.leases, message.borrows, message.slabs), strict=True):
+            self.pending.extend((kind, number) for number in ids)
+
+
+class Lease:
+    """This client's hold on a buffer. Given back when it is collected or released.
+
+    Args:
+        releases: Of the incarnation that made the buffer.
+        buffer: The buffer's id.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "count", "released", "releases")
+
+    def __init__(self, releases: Releases, buffer: int) -> None:
+        self.releases: Final = releases
+        self.buffer: Final = buffer
+        self.count = 1
+        """How many the worker counts."""
+        self.released = False
+
+    def release(self) -> None:
+        """Give it back. May be called twice."""
+        if not self.released:
+            self.released = True
+            for _ in range(self.count):
+                self.releases.pending.append((Kind.LEASE, self.buffer))
+
+    __del__ = release
+
+
+class Borrow:
+    """A view's claim on a buffer, as the worker sees it. Ends when it is collected or released.
+
+    Args:
+        releases: Of the incarnation that made the buffer.
+        number: What this client calls it.
+    """
+
+    __slots__ = ("number", "released", "releases")
+
+    def __init__(self, releases: Releases, number: int) -> None:
+        self.releases: Final = releases
+        self.number: Final = number
+        self.released = False
+
+    def release(self) -> None:
+        """End it. May be called twice."""
+        if not self.released:
+            self.released = True
+            self.releases.pending.append((Kind.BORROW, self.number))
+
+    __del__ = release

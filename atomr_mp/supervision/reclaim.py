@@ -1,0 +1,78 @@
+"""When the memory of a session that has ended is given back. Pure.
+
+Two things must have happened: no worker works for the session any more (each that knew it has said so, or has ended),
+and its client can reach none of the memory (it has said bye, or its process has ended). Until then a kernel of one of
+them may still read or write it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Due(NamedTuple):
+    """A session whose memory is to be given back, now and once."""
+
+    number: int
+    devices: list[int]
+    """Whose workers knew the session and live; none if all have ended, and their memory with them."""
+
+
+class Reclaims:
+    """The sessions that have ended and wait for it."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, _Ended] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def ended(self, number: int, devices: Iterable[int], *, gone: bool) -> list[Due]:
+        """A session has ended.
+
+        Args:
+            number: The session's number.
+            devices: Those whose worker was told.
+            gone: Its client can reach no memory.
+        """
+        knowing = set(devices)
+        self._waiting[number] = _Ended(knowing, set(knowing), gone)
+        return self._due([number])
+
+    def acknowledged(self, number: int, device: int) -> list[Due]:
+        """A worker does nothing for the session any more."""
+        if number in self._waiting:
+            self._waiting[number].working.discard(device)
+        return self._due([number])
+
+    def device_ended(self, device: int) -> list[Due]:
+        """A device's incarnation has ended; a later one never heard of these sessions."""
+        for ended in self._waiting.values():
+            ended.knowing.discard(device)
+            ended.working.discard(device)
+        return self._due(list(self._waiting))
+
+    def client_gone(self, number: int) -> list[Due]:
+        """The session's client can reach no memory any more."""
+        if number in self._waiting:
+            self._waiting[number].gone = True
+        return self._due([number])
+
+    def _due(self, numbers: Iterable[int]) -> list[Due]:
+        due = [number for number in numbers if number in self._waiting and self._waiting[number].is_due]
+        return [Due(number, sorted(self._waiting.pop(number).knowing)) for number in due]
+
+
+@dataclass
+class _Ended:
+    knowing: set[int]
+    """Devices whose worker knows the session."""
+    working: set[int]
+    """Those of them that have not acknowledged its end."""
+    gone: bool
+
+    @property
+    def is_due(self) -> bool:
+        return not self.working and (self.gone or not self.knowing)

@@ -1,0 +1,133 @@
+"""Clients whose sessions have ended: who is still to die before their memory is given back."""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from atomr_mp import errors
+from atomr_mp.process.identity import wait_ended
+from atomr_mp.protocol import control
+from atomr_mp.supervision.reclaim import Due, Reclaims
+from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.room import check_room
+from atomr_mp.transport.session import SessionPeer
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+
+
+@dataclass
+class _Client:
+    """A client's process, of which sessions have ended."""
+
+    pid: int
+    pidfd: int
+    numbers: set[int] = field(default_factory=set)
+    """The sessions, as far as they wait for its end."""
+
+
+class Departures:
+    """Watches the processes of ended sessions, and has the workers give memory back.
+
+    Args:
+        loop: The supervisor's loop.
+        devices: Returns the pool's devices, by index.
+    """
+
+    def __init__(self, loop: Loop, devices: Callable[[], Sequence[Device]]) -> None:
+        self._loop = loop
+        self._devices = devices
+        self._reclaims = Reclaims()
+        self._mapping: dict[int, _Client | None] = {}
+        """Sessions that live and have asked for slabs; None if the process had ended by then."""
+        self._watched: dict[int, _Client] = {}
+        """By pid: a process may have ended any number of sessions and costs one descriptor."""
+
+    def may_map(self, number: int, peer: SessionPeer) -> None:
+        """A session asks for a slab, which its process may have mapped from then on.
+
+        Raises:
+            Overloaded: There is no room for a descriptor of the process.
+        """
+        if number in self._mapping:
+            return
+        try:
+            pidfd = peer.open_pidfd()
+        except OSError as error:
+            raise errors.Overloaded(f"the client's process cannot be watched: {error.strerror}") from error
+        if pidfd is not None:
+            try:
+                check_room(pidfd)
+            except errors.Overloaded:
+                os.close(pidfd)
+                raise
+        self._mapping[number] = None if pidfd is None else _Client(peer.credentials.pid, pidfd)
+
+    def ended(self, number: int, told: Iterable[int], *, bye: bool) -> None:
+        """A session has ended.
+
+        Args:
+            number: The session's number.
+            told: Devices whose worker was told.
+            bye: Its client has said that it has no slab mapped any more.
+        """
+        client = self._mapping.pop(number, None)  # one that never asked for a slab has none mapped
+        if client is not None and (bye or _has_ended(client)):
+            os.close(client.pidfd)
+            client = None
+        due = self._reclaims.ended(number, told, gone=client is None)
+        if client is not None:
+            self._watch(client, number)
+        self._carry_out(due)
+
+    def acknowledged(self, number: int, device: int) -> None:
+        """A worker does nothing for the session any more."""
+        self._carry_out(self._reclaims.acknowledged(number, device))
+
+    def device_ended(self, device: int) -> None:
+        """A device's incarnation has ended."""
+        self._carry_out(self._reclaims.device_ended(device))
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        for client in list(self._watched.values()):
+            self._forget(client)
+
+    def _watch(self, client: _Client, number: int) -> None:
+        watched = self._watched.get(client.pid)
+        if watched is not None and _has_ended(watched):  # the pid is another process's by now
+            self._gone(watched)
+            watched = None
+        if watched is None:
+            watched = self._watched[client.pid] = client
+            self._loop.watch(client.pidfd, select.EPOLLIN, lambda _: self._gone(client))
+        else:
+            os.close(client.pidfd)
+        watched.numbers.add(number)
+
+    def _gone(self, client: _Client) -> None:
+        self._forget(client)
+        for number in sorted(client.numbers):
+            self._carry_out(self._reclaims.client_gone(number))
+
+    def _forget(self, client: _Client) -> None:
+        del self._watched[client.pid]
+        self._loop.forget(client.pidfd)
+        os.close(client.pidfd)
+
+    def _carry_out(self, due: list[Due]) -> None:
+        for number, devices in due:
+            for device in devices:
+                self._devices()[device].tell(control.Reclaim(number))
+            for client in list(self._watched.values()):
+                client.numbers.discard(number)
+                if not client.numbers:
+                    self._forget(client)
+
+
+def _has_ended(client: _Client) -> bool:
+    return bool(wait_ended([client.pidfd], 0))

@@ -1,0 +1,77 @@
+"""An actor that makes, keeps and writes arrays in its device's memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atomr_mp_workers import Actor, Context, method
+
+
+class Keeper(Actor):
+    """Runs on the loop."""
+
+    _context: Context
+
+    def setup(self, context: Context) -> None:
+        """Remember where this is."""
+        self._context = context
+        self._kept: list[Any] = []
+
+    @method
+    def make(self, array: NDArray[np.generic]) -> Any:
+        """Return a ref to a copy."""
+        return self._context.keep(array)
+
+    @method
+    def make_two(self, array: NDArray[np.generic]) -> Any:
+        """Return two refs and an array."""
+        return [self._context.keep(array), self._context.keep(array * 2), array * 3]
+
+    @method
+    def total(self, array: NDArray[np.generic]) -> float:
+        """Return the sum of all elements."""
+        return float(np.sum(array))
+
+    @method
+    def weighted(self, array: NDArray[np.generic], weights: NDArray[np.generic]) -> float:
+        """Return a sum over two arrays."""
+        return float(np.sum(np.asarray(array) * np.asarray(weights)))
+
+    @method
+    def large(self, n: int) -> NDArray[np.float64]:
+        """Return a new array."""
+        return np.arange(float(n))
+
+    @method
+    def keep(self, array: NDArray[np.generic]) -> int:
+        """Keep the argument itself."""
+        self._kept.append(array)
+        return len(self._kept)
+
+    @method
+    def kept_total(self) -> float:
+        """Return the sum of all elements of what is kept."""
+        return float(sum(np.sum(array) for array in self._kept))
+
+    @method
+    def drop(self) -> None:
+        """Keep nothing any more."""
+        self._kept.clear()
+
+    @method(writes=["target"])
+    def add(self, target: NDArray[np.generic], number: float) -> None:
+        """Add to every element."""
+        target += number  # type: ignore[misc]
+
+    @method
+    def make_slowly(self, gate: str, array: NDArray[np.generic]) -> Any:
+        """Return a ref to a copy, after a wait at a gate."""
+        with Path(f"{gate}.here").open("ab", buffering=0) as here:
+            here.write(b"1\n")
+        with Path(f"{gate}.go").open("rb", buffering=0) as go:
+            go.read(1)
+        return self._context.keep(array)

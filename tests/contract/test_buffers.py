@@ -1,0 +1,449 @@
+"""Buffers in a device's memory, from a client's side, on real pools."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, wait_generation
+
+KEEPER = f"{ACTORS}/keeper.py:Keeper"
+
+
+@pytest.fixture
+def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """A pool of one device."""
+    with ledger.start(PROBE, KEEPER) as started:
+        yield started
+
+
+@pytest.fixture
+def two(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """A pool of two devices."""
+    with ledger.start(PROBE, KEEPER, gpus=2) as started:
+        yield started
+
+
+def content(dtype: str, shape: tuple[int, ...] = (5, 7)) -> np.ndarray[Any, Any]:
+    """Return an array of small numbers, which every element type has."""
+    return (np.arange(np.prod(shape)).reshape(shape) % 2).astype(dtypes.to_numpy(dtype))
+
+
+def statistics(pool: atomr_mp.Pool, device: int = 0) -> dict[str, int]:
+    """Return a device's figures, once nothing is collected any more."""
+    gc.collect()
+    return pool.device(device).statistics()
+
+
+# --- there and back ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", sorted(dtypes.ITEM_BYTES))
+def test_every_element_type_comes_back(pool: atomr_mp.Pool, dtype: str) -> None:
+    """What is put is what is read."""
+    array = content(dtype)
+    ref = pool.device().put(array)
+    assert (ref.dtype, ref.shape, ref.nbytes) == (dtype, (5, 7), array.nbytes)
+    assert ref.numpy_dtype == array.dtype
+    back = ref.numpy()
+    assert back.dtype == array.dtype
+    assert back.tobytes() == array.tobytes()
+    assert back.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.asfortranarray(content("float32")),
+        content("float32")[::-1, ::3],
+        content("int64").astype(">i8"),
+        np.array(3.0),
+        np.zeros((0, 4)),
+        np.zeros((3, 0), "int8")[:, :],
+        np.broadcast_to(np.float32(7), (4, 5)),
+    ],
+    ids=["columns", "strided", "big-endian", "scalar", "empty", "empty-rows", "broadcast"],
+)
+def test_every_order_comes_back(pool: atomr_mp.Pool, array: np.ndarray[Any, Any]) -> None:
+    """However an array lies in memory, its elements are what counts."""
+    ref = pool.device().put(array)
+    assert ref.layout.is_contiguous()
+    np.testing.assert_array_equal(ref.numpy(), array)
+
+
+def test_what_numpy_makes_an_array_of_can_be_put(pool: atomr_mp.Pool) -> None:
+    """Lists, numbers, buffers."""
+    put = pool.device().put
+    assert put([[1, 2], [3, 4]]).numpy().tolist() == [[1, 2], [3, 4]]
+    assert put(2.5).numpy() == 2.5
+    assert put(memoryview(b"abc")).dtype == "uint8"
+    for wrong in (["a"], object(), np.array(["2020-01-01"], "M8[D]"), np.ma.masked_array([1.0])):
+        with pytest.raises(errors.InvalidRequest):
+            put(wrong)
+
+
+def test_buffers_are_made_as_arrays_are(pool: atomr_mp.Pool) -> None:
+    """By shape and element type, the latter as name, NumPy's or Python's."""
+    device = pool.device()
+    assert device.empty(3).shape == (3,)
+    assert device.zeros((2, 3)).numpy().tolist() == [[0.0] * 3] * 2
+    assert device.full([2], 1 + 2j, np.complex64).numpy().tolist() == [1 + 2j] * 2
+    assert device.zeros((), float).dtype == "float64"
+    assert device.full(2, 7, dtypes.to_numpy("bfloat16")).numpy().tolist() == [7.0, 7.0]
+    for shape, dtype in (((-1,), "float32"), (2, "float128"), (2, "nonsense"), ((2**40, 2**40), "int8")):
+        with pytest.raises(errors.InvalidRequest):
+            device.empty(shape, dtype)
+
+
+def test_views_of_refs_are_numpys(pool: atomr_mp.Pool) -> None:
+    """Indexing, reshape and transpose name the elements that NumPy's do."""
+    array = content("float32", (4, 6)) + np.arange(24, dtype="float32").reshape(4, 6)
+    ref = pool.device().put(array)
+    np.testing.assert_array_equal(ref[1:3, ::-2].numpy(), array[1:3, ::-2])
+    np.testing.assert_array_equal(ref[2].numpy(), array[2])
+    np.testing.assert_array_equal(ref.T.numpy(), array.T)
+    turned = array.reshape(2, 4, 3).transpose(1, 2, 0)
+    np.testing.assert_array_equal(ref.reshape(2, -1, 3).transpose(1, 2, 0).numpy(), turned)
+    np.testing.assert_array_equal(np.asarray(ref[..., None]), array[..., None])
+    assert pool.call("Keeper.total", ref[:, 0]).result() == array[:, 0].sum()
+    assert len(ref) == 4
+
+
+def test_what_is_read_can_go_where_the_reader_says(pool: atomr_mp.Pool) -> None:
+    """Into an array of the right kind, and no other."""
+    array = content("float32")
+    ref = pool.device().put(array)
+    out = np.empty((7, 5), "float32").T
+    assert ref.numpy(out=out) is out
+    np.testing.assert_array_equal(out, array)
+    for wrong in (np.empty((5, 6), "float32"), np.empty((5, 7))):
+        with pytest.raises(ValueError, match="must be the same"):
+            ref.numpy(out=wrong)
+    with pytest.raises(ValueError, match="view"):
+        np.asarray(ref, copy=False)
+    assert np.asarray(ref, dtype="float64").dtype == np.float64
+
+
+# --- views ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_view_excludes_writers_until_its_last_array_is_gone(pool: atomr_mp.Pool) -> None:
+    """A slice of it is enough; then writing goes on."""
+    ref = pool.device().put(np.zeros(1000))
+    view = ref.view()
+    assert not view.flags.writeable
+    part: np.ndarray[Any, Any] | None = view[10:20].reshape(2, 5)
+    del view
+    with pytest.raises(errors.BorrowConflict):
+        ref.fill(1)
+    with pytest.raises(errors.BorrowConflict):
+        pool.call("Keeper.add", ref, 1.0).result()
+    assert pool.call("Keeper.total", ref).result() == 0
+    with pytest.raises(errors.BorrowConflict):
+        ref.view(write=True)
+    del part
+    pool.call("Keeper.add", ref, 2.0).result()
+    assert ref.numpy().sum() == 2000
+
+
+def test_a_writable_view_excludes_everybody(pool: atomr_mp.Pool) -> None:
+    """And what it writes is there for all when it is gone."""
+    ref = pool.device().put(np.zeros(1000))
+    view = ref.view(write=True)
+    view[:] = 3
+    for use in (ref.view, ref.numpy, lambda: pool.call("Keeper.total", ref).result()):
+        with pytest.raises(errors.BorrowConflict):
+            use()
+    del view
+    assert pool.call("Keeper.total", ref).result() == 3000
+
+
+def test_a_view_outlives_its_ref(pool: atomr_mp.Pool) -> None:
+    """Freed or collected: the array stays as it is, and its memory is used for nothing else."""
+    ref = pool.device().put(np.full(1000, 5.0))
+    view = ref.view()
+    ref.free()
+    with pytest.raises(errors.GpuRefReleased):
+        ref.view()
+    others = [pool.device().full(1000, 6, "float64") for _ in range(3)]
+    assert (view == 5).all()
+    assert statistics(pool)["views"] == 1
+    del view, others
+    assert statistics(pool)["used_bytes"] == 0
+
+
+def test_other_libraries_see_views(pool: atomr_mp.Pool) -> None:
+    """By DLPack, without a copy."""
+    ref = pool.device().put(content("float32"))
+    assert ref.__dlpack_device__() == (1, 0)
+    array = np.from_dlpack(ref)
+    assert not array.flags.writeable
+    with pytest.raises(errors.BorrowConflict):
+        ref.fill(1)
+    del array
+    ref.fill(1)
+
+
+def test_a_view_stays_readable_when_its_generation_has_ended(pool: atomr_mp.Pool) -> None:
+    """New uses of the ref are refused as stale, here and for its views."""
+    ref = pool.device().put(np.arange(1000.0))
+    view = ref.view()
+    with pytest.raises(errors.WorkerLost):
+        pool.call("Probe.fail", "kill").result()
+    wait_generation(pool, 2)
+    assert view.sum() == 499500
+    assert "stale, now 2" in repr(ref)
+    for use in (ref.view, ref[3:].numpy, ref.share, lambda: pool.call("Keeper.total", ref)):
+        with pytest.raises(errors.GpuRefStale) as stale:
+            use()
+        assert (stale.value.generation, stale.value.current) == (1, 2)
+    assert pool.device().put(np.ones(3)).generation == 2
+
+
+def test_a_client_closes_with_views_alive(ledger: Ledger) -> None:
+    """They stay readable; the descriptors go with them."""
+    with ledger.start(KEEPER) as pool:
+        ref = pool.device().put(np.arange(1000.0))
+        view = ref.view()
+        array = pool.call("Keeper.large", 100_000).result()
+    assert view.sum() == 499500
+    assert array[-1] == 99_999
+    assert "pool lost" in repr(ref)
+    with pytest.raises(errors.PoolLost):
+        ref.view()
+    with pytest.raises(errors.PoolLost):
+        pool.call("Keeper.total", np.zeros(100_000))
+    ref.free()
+    del view, array
+
+
+# --- arguments and results -----------------------------------------------------------------------------------------
+
+
+def test_large_arrays_travel_in_shared_memory(pool: atomr_mp.Pool) -> None:
+    """There and back, of any size, and the memory is used again."""
+    array = np.random.default_rng(1).random(1_000_000)
+    for _ in range(20):
+        back = pool.call("Probe.double", array).result()
+    np.testing.assert_array_equal(back, array * 2)
+    assert back.flags.writeable
+    assert pool._client.buffers._slabs.nbytes <= 2 * 64 * 2**20
+    large = np.ones(5_000_000)  # more than a message may have
+    assert pool.call("Keeper.total", large).result() == 5e6
+    assert pool.call("Keeper.total", np.asfortranarray(array.reshape(1000, 1000))[::2]).result() == pytest.approx(
+        array.reshape(1000, 1000)[::2].sum()
+    )
+    del back
+    assert statistics(pool)["leases"] == 0
+
+
+def test_what_an_actor_keeps_is_not_written_over(pool: atomr_mp.Pool) -> None:
+    """The memory of an argument is used again only when nothing in the worker refers to it."""
+    for n in range(3):
+        assert pool.call("Keeper.keep", np.full(100_000, float(n))).result() == n + 1
+    for _ in range(10):
+        pool.call("Keeper.total", np.full(100_000, 9.0)).result()
+    assert pool.call("Keeper.kept_total").result() == 300_000
+    slabs = pool._client.buffers._slabs
+    assert len(slabs._kept) == 3
+    pool.call("Keeper.drop").result()
+    pool.call("Keeper.total", np.full(100_000, 9.0)).result()
+    assert not slabs._kept
+
+
+def test_results_are_refs_where_the_method_makes_them(pool: atomr_mp.Pool) -> None:
+    """Each with a lease of its own, given back when it is collected, also if it was never looked at."""
+    array = np.arange(100_000.0)
+    first, second, third = pool.call("Keeper.make_two", array).result()
+    np.testing.assert_array_equal(second.numpy(), array * 2)
+    np.testing.assert_array_equal(third, array * 3)
+    assert pool.call("Keeper.weighted", first, second).result() == pytest.approx((array * array * 2).sum())
+    reply = pool.call("Keeper.make", array)
+    assert reply.exception() is None
+    assert reply.result().memory == reply.result().memory
+    assert statistics(pool)["leases"] == 4
+    del first, second, third, reply
+    assert statistics(pool)["leases"] == 0
+    assert statistics(pool)["used_bytes"] == 0
+
+
+def test_a_late_answer_gives_its_leases_back(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Nobody will ever look at it."""
+    with ledger.gate("gate") as gate:
+        reply = pool.call("Keeper.make_slowly", gate.path, np.zeros(100), deadline_s=0.2)
+        gate.wait()
+        with pytest.raises(errors.DeadlineExceeded):
+            reply.result()
+        gate.open()
+        pool.call("Probe.where").result()
+    assert statistics(pool)["leases"] == 0
+
+
+def test_freed_memory_is_there_for_the_next_call(pool: atomr_mp.Pool) -> None:
+    """Also when nothing is said in between: what is collected here is freed there before the next request."""
+    device = pool.device()
+    with device.zeros(1000) as ref:
+        before = statistics(pool)["used_bytes"]
+    with pytest.raises(errors.GpuRefReleased):
+        ref.numpy()
+    for _ in range(50):
+        device.zeros(1000)
+    ref = device.zeros(1000)
+    assert statistics(pool)["used_bytes"] == before
+    ref.free()
+    ref.free()
+
+
+def test_everything_works_in_an_event_loop(pool: atomr_mp.Pool) -> None:
+    """Calls are awaited; what blocks, blocks the loop for a round trip."""
+
+    async def main() -> None:
+        array = np.arange(100_000.0)
+        ref = await pool.call("Keeper.make", array)
+        np.testing.assert_array_equal(ref.numpy(), array)
+        assert (await pool.call("Keeper.large", 200_000))[-1] == 199_999
+        totals = await asyncio.gather(*(pool.call("Keeper.total", ref[: n + 1]) for n in range(20)))
+        assert totals == [array[: n + 1].sum() for n in range(20)]
+        for _ in range(20):
+            await pool.call("Keeper.make", array)
+        await asyncio.to_thread(ref.fill, 1.0)
+        assert await pool.call("Keeper.total", ref) == 100_000
+        del ref
+
+    asyncio.run(main())
+    assert statistics(pool)["leases"] == 0
+
+
+# --- several devices, several clients ------------------------------------------------------------------------------
+
+
+def test_a_call_goes_to_where_its_refs_are(two: atomr_mp.Pool) -> None:
+    """Unless it says where else; refs of several devices need that."""
+    refs = [two.device(n).full(1000, n + 1, "float64") for n in range(2)]
+    replies = [two.call("Keeper.total", ref) for ref in refs]
+    assert [reply.device for reply in replies] == [0, 1]
+    assert [reply.result() for reply in replies] == [1000, 2000]
+    with pytest.raises(errors.GpuRefWrongDevice):
+        two.call("Keeper.weighted", *refs)
+    for device in range(2):
+        assert two.call("Keeper.weighted", *refs, device=device).result() == 2000
+    statistics(two)
+    assert statistics(two)["views"] == statistics(two, 1)["views"] == 0
+
+
+def test_what_is_another_devices_is_copied_and_not_written(two: atomr_mp.Pool) -> None:
+    """A device reads another's memory where it is; it is borrowed meanwhile."""
+    source, target = two.device(0).put(np.arange(12.0).reshape(3, 4)), two.device(1).zeros((4, 3), "float64")
+    source.T.copy_to(target)
+    np.testing.assert_array_equal(target.numpy(), np.arange(12.0).reshape(3, 4).T)
+    with pytest.raises(errors.RequestError):
+        two.call("Keeper.add", source, 1.0, device=1).result()
+    source.fill(0)
+    with pytest.raises(errors.InvalidRequest):
+        source.copy_to(target)
+
+
+def test_what_is_shared_is_claimed_once(two: atomr_mp.Pool) -> None:
+    """By another client of the pool, which then has it whatever becomes of the first."""
+    pool = two
+    with atomr_mp.connect(run_dir=pool.run_dir) as other:
+        other.wait_ready(DEADLINE_S)
+        ref = pool.device(1).put(np.arange(10.0))
+        shared = ref[2:5].share()
+        ref.free()
+        theirs = other.claim(shared)
+        assert theirs.device == 1
+        assert theirs.numpy().tolist() == [2, 3, 4]
+        with pytest.raises(errors.GpuRefReleased):
+            other.claim(shared)
+        with pytest.raises(errors.ProtocolError):
+            other.claim(shared[:-1])
+        with pytest.raises(errors.GpuRefReleased, match="another client"):
+            pool.call("Keeper.total", theirs)
+        shared = theirs.share()
+        ours = pool.claim(shared)
+        assert ours.numpy().sum() == 9
+        theirs.fill(0)  # nobody's view is open any more
+        assert ours.numpy().sum() == 0
+        ours.free()
+        theirs.free()
+    assert statistics(pool, 1)["used_bytes"] == 0
+
+
+def test_refs_of_another_pool_are_refused(ledger: Ledger) -> None:
+    """Before anything is sent."""
+    with ledger.start(KEEPER) as pool, ledger.start(KEEPER, run_dir="other") as other:
+        ref = pool.device().put(np.ones(3))
+        with pytest.raises(errors.PoolMismatch):
+            other.call("Keeper.total", ref)
+        with pytest.raises(errors.PoolMismatch):
+            other.claim(ref.share())
+
+
+def test_a_restart_makes_what_was_shared_stale(pool: atomr_mp.Pool) -> None:
+    """The memory has gone with the worker."""
+    shared = pool.device().put(np.ones(3)).share()
+    pool.restart(0)
+    wait_generation(pool, 2)
+    with pytest.raises(errors.GpuRefStale):
+        pool.claim(shared)
+
+
+def test_requests_lost_with_a_worker_give_their_memory_back(pool: atomr_mp.Pool) -> None:
+    """Arguments in shared memory can be used for the next ones; those sent before are not kept for ever."""
+    pool.call("Keeper.keep", np.ones(100_000)).result()
+    replies = [pool.call("Keeper.total", np.ones(100_000)) for _ in range(10)]
+    killed = pool.call("Probe.fail", "kill")
+    assert isinstance(killed.exception(), errors.WorkerLost)
+    for reply in replies:
+        reply.exception()
+    wait_generation(pool, 2)
+    assert pool.call("Keeper.total", np.ones(100_000)).result() == 100_000
+    slabs = pool._client.buffers._slabs
+    assert not slabs._kept
+    slabs._settle()
+    assert sum(len(slab.space._taken) for slab in slabs._slabs) <= 1
+
+
+# --- the rest ------------------------------------------------------------------------------------------------------
+
+
+def test_a_ref_is_no_value(pool: atomr_mp.Pool) -> None:
+    """It is not pickled, has no truth, and says what it is."""
+    ref = pool.device().put(np.zeros((2, 3)))
+    with pytest.raises(TypeError, match="share"):
+        pickle.dumps(ref)
+    with pytest.raises(TypeError):
+        bool(ref)
+    assert ref != ref[:]
+    assert "float64[3, 2], strides (8, 24), device 0 generation 1 (current)" in repr(ref.T)
+
+
+def test_a_view_in_the_devices_own_process_is_refused(pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It cannot open its own memory."""
+    ref = pool.device().put(np.zeros(3))
+    pid = pool.devices[0].pid
+    monkeypatch.setattr(os, "getpid", lambda: pid)
+    with pytest.raises(errors.GpuRefSameProcess):
+        ref.view()
+
+
+def test_a_device_names_its_libraries(pool: atomr_mp.Pool) -> None:
+    """What is none is no attribute."""
+    device = pool.device()
+    assert device.blas is device.blas
+    assert pool.device() is device
+    with pytest.raises(AttributeError, match="blas"):
+        _ = device.nonsense
+    with pytest.raises(errors.InvalidRequest):
+        pool.device(1)

@@ -1,0 +1,640 @@
+"""What the supervisor does with slabs: its real loop and sessions, with workers that only note what they are told."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import itertools
+import os
+import resource
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.config import Config
+from atomr_mp.process.events import EventLog
+from atomr_mp.process.identity import Identity
+from atomr_mp.process.rundir import RunDirectory
+from atomr_mp.process.spawn import ExitCause
+from atomr_mp.protocol import control, session
+from atomr_mp.protocol.board import BOARD_BYTES
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.supervisor import device as device_module
+from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.sessions import Sessions
+from atomr_mp.supervisor.slabs import MAX_ASKS, MAX_SLABS
+from atomr_mp.transport.descriptors import Descriptor
+from atomr_mp.transport.session import SessionConnection, SessionListener, SessionPeer
+from atomr_mp_workers.control import ControlChannel
+
+DEADLINE_S: Final = 10.0
+SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+
+T = TypeVar("T")
+
+
+class Worker:
+    """Takes the place of a device; knows what it was told, and the content of descriptors that came with it."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.generation = 1
+        self.lives = True
+        self.is_behind = False
+        self.admitted: set[int] = set()
+        self.told: list[control.FromSupervisor] = []
+        self.contents: list[bytes | None] = []
+
+    def runs(self, generation: int) -> bool:
+        """Say whether an incarnation lives."""
+        return self.lives and generation == self.generation
+
+    def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> bool:
+        """Note it; admit a session at once."""
+        if self.lives:
+            self.told.append(message)
+            self.contents.append(None if descriptor is None else os.pread(descriptor.fileno(), 100, 0))
+            if isinstance(message, control.SessionOpened):
+                self.admitted.add(message.number)
+        if descriptor is not None:
+            descriptor.close()
+        return self.lives
+
+    def info(self, _number: int) -> session.DeviceInfo:
+        """Describe it."""
+        state = session.DeviceState.READY
+        return session.DeviceInfo(self.index, "fake", state, self.generation, "", True, 1, 0, "")
+
+    def heard(self, kind: type[T]) -> list[T]:
+        """Return what it was told of a kind."""
+        return [message for message in self.told if isinstance(message, kind)]
+
+
+class Supervisor:
+    """A loop, sessions and two workers."""
+
+    def __init__(self) -> None:
+        self.workers = [Worker(0), Worker(1)]
+        self.devices: Any = self.workers
+        self.loop = Loop()
+        self.sessions = Sessions(Config(backend="host", gpus="2").plan(), bytes(16), self.loop, self)
+
+    def status(self, _request_id: int) -> session.Status:
+        """Refuse."""
+        raise errors.InvalidRequest("no status here")
+
+    def restart(self, _device: int) -> None:
+        """Do nothing."""
+
+    def stop(self, _why: str) -> None:
+        """Do nothing."""
+
+    def owner_gone(self) -> None:
+        """Do nothing."""
+
+    def until(self, condition: Callable[[], T]) -> T:
+        """Run the loop until something is so."""
+        until_s = time.monotonic() + DEADLINE_S
+        while not (found := condition()):
+            assert time.monotonic() < until_s, "in vain"
+            self.loop._epoll.poll(0.05)  # until something happens; the turn below takes it in
+            self.loop._stopped = False
+            self.loop.call_later(0, self.loop.stop)
+            self.loop.run()
+        return found
+
+    def connect(self, *, observer: bool = False) -> SessionConnection:
+        """Open a session."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        client = SessionConnection(ours)
+        self.sessions.add(SessionPeer(theirs), owner=False)
+        client.send(session.Hello(1, "client", observer))
+        assert isinstance(self.hear(client), session.Welcome)
+        return client
+
+    def hear(self, client: SessionConnection) -> session.FromSupervisor:
+        """Return the next message to a client; there must not be more."""
+        (message,) = self.until(client.receive_waiting)
+        return message
+
+    def refused(self, client: SessionConnection) -> errors.AtomrError:
+        """Return the error of the next answer to a client."""
+        answer = self.hear(client)
+        assert isinstance(answer, session.Answer)
+        assert answer.error is not None
+        return answer.error.error()
+
+    def asked(self, worker: int = 0) -> control.ExportSlab:
+        """Return what a worker was asked for last."""
+        self.until(lambda: self.workers[worker].heard(control.ExportSlab))
+        return self.workers[worker].heard(control.ExportSlab)[-1]
+
+    def wait_told(self, kind: type[control.ExportSlab | control.SessionEnded], number: int) -> None:
+        """Wait until the first worker was told something of a session."""
+        self.until(lambda: any(message.number == number for message in self.workers[0].heard(kind)))
+
+    def export(self, message: control.SlabExported, content: bytes | None = b"slab", worker: int = 0) -> None:
+        """Answer for a worker."""
+        descriptor = None if content is None else Descriptor(memory(content))
+        self.sessions.exported(self.devices[worker], message, descriptor)
+
+    def end_worker(self, index: int) -> None:
+        """End an incarnation."""
+        self.workers[index].lives = False
+        self.sessions.incarnation_over(self.devices[index], self.workers[index].generation)
+
+    def acknowledge(self, *workers: int) -> None:
+        """Have workers acknowledge the end of session 1."""
+        for worker in workers:
+            self.sessions.acknowledged(self.devices[worker], 1)
+
+    def reclaimed(self) -> list[int]:
+        """Return how often each worker was told to give the memory of session 1 back."""
+        return [worker.heard(control.Reclaim).count(control.Reclaim(1)) for worker in self.workers]
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    """Make a supervisor, and see that no descriptor is left of it."""
+    before = open_descriptors()
+    made = Supervisor()
+    yield made
+    made.sessions.close(errors.PoolLost("the test ends"))
+    made.loop.close()
+    assert open_descriptors() == before
+
+
+@pytest.fixture
+def client(supervisor: Supervisor) -> Iterator[SessionConnection]:
+    """Open session 1."""
+    made = supervisor.connect()
+    yield made
+    made.close()
+
+
+def open_descriptors() -> dict[str, str]:
+    """Return what this process has open."""
+    found = {}
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the one by which the directory was read
+            found[path.name] = str(path.readlink())
+    return found
+
+
+def memory(content: bytes, seals: int = SEALS) -> int:
+    """Make a slab."""
+    made = os.memfd_create("atomr-mp-test", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(made, content)
+    fcntl.fcntl(made, fcntl.F_ADD_SEALS, seals)
+    return made
+
+
+def register(client: SessionConnection, slab: int, content: bytes = b"own", **wrong: int) -> None:
+    """Send a slab of a client."""
+    made = memory(content, wrong.get("seals", SEALS))
+    client.send(session.RegisterSlab(slab, slab, wrong.get("nbytes", len(content))), made)
+    os.close(made)
+
+
+class TestOpening:
+    """A device's slab goes to a client."""
+
+    def test_a_slab_is_handed_on_with_its_descriptor(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """To whoever asked, under the id it asked with."""
+        client.send(session.OpenSlab(77, 0, 1, 5))
+        asked = supervisor.asked()
+        assert asked == control.ExportSlab(asked.id, 1, 5, None)
+        supervisor.export(control.SlabExported(asked.id, 4))
+        assert supervisor.hear(client) == session.SlabOpened(77, 4)
+        descriptor = client.take_descriptor(77)
+        assert descriptor is not None
+        assert os.pread(descriptor, 100, 0) == b"slab"
+        os.close(descriptor)
+
+    def test_a_handle_is_handed_on_without_one(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """Whatever came beside it."""
+        client.send(session.OpenSlab(1, 0, 1, 5))
+        supervisor.export(control.SlabExported(supervisor.asked().id, 4, b"handle"))
+        assert supervisor.hear(client) == session.SlabOpened(1, 4, b"handle")
+        assert client.take_descriptor(1) is None
+
+    def test_a_refusal_is_handed_on(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """With its class and facts."""
+        client.send(session.OpenSlab(1, 0, 1, 5))
+        released = ErrorInfo.of(errors.GpuRefReleased("gone", device=0))
+        supervisor.export(control.SlabExported(supervisor.asked().id, 0, b"", released), None)
+        assert isinstance(supervisor.refused(client), errors.GpuRefReleased)
+
+    def test_a_slab_whose_descriptor_was_lost_is_refused(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """Rather than handed on as something that cannot be opened."""
+        client.send(session.OpenSlab(1, 0, 1, 5))
+        supervisor.export(control.SlabExported(supervisor.asked().id, 4), None)
+        assert isinstance(supervisor.refused(client), errors.Overloaded)
+
+    @pytest.mark.parametrize(
+        ("device", "generation", "expected"),
+        [(0, 2, errors.GpuRefStale), (2, 1, errors.InvalidRequest)],
+        ids=["stale", "no such device"],
+    )
+    def test_what_cannot_be_is_refused_without_asking(
+        self,
+        supervisor: Supervisor,
+        client: SessionConnection,
+        device: int,
+        generation: int,
+        expected: type[errors.AtomrError],
+    ) -> None:
+        """The worker never hears of it."""
+        client.send(session.OpenSlab(1, device, generation, 5))
+        error = supervisor.refused(client)
+        assert isinstance(error, expected)
+        if isinstance(error, errors.GpuRefStale):
+            assert (error.device, error.generation, error.current) == (0, 2, 1)
+        assert not supervisor.workers[0].heard(control.ExportSlab)
+
+    def test_a_worker_that_ends_before_it_answers_made_the_ref_stale(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """The others hear that its incarnation is over."""
+        client.send(session.OpenSlab(1, 0, 1, 5))
+        supervisor.asked()
+        supervisor.end_worker(0)
+        error = supervisor.refused(client)
+        assert isinstance(error, errors.GpuRefStale)
+        assert (error.generation, error.current) == (1, 0)
+        assert supervisor.workers[1].heard(control.IncarnationOver) == [control.IncarnationOver(0, 1)]
+        assert not supervisor.workers[0].heard(control.IncarnationOver)
+
+    def test_an_answer_for_a_client_that_has_gone_is_closed(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """As are those that nobody asked for, or asked somebody else."""
+        client.send(session.OpenSlab(1, 0, 1, 5))
+        asked = supervisor.asked()
+        supervisor.export(control.SlabExported(asked.id, 4), worker=1)
+        supervisor.export(control.SlabExported(asked.id + 1, 4))
+        client.close()
+        supervisor.until(lambda: supervisor.workers[0].heard(control.SessionEnded))
+        supervisor.export(control.SlabExported(asked.id, 4))
+
+    def test_questions_to_a_busy_worker_are_bounded(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """Each answer makes room for another."""
+        for number in range(MAX_ASKS):
+            client.send(session.OpenSlab(number, 0, 1, 5))
+        supervisor.until(lambda: len(supervisor.workers[0].heard(control.ExportSlab)) == MAX_ASKS)
+        client.send(session.OpenSlab(1000, 0, 1, 5))
+        assert isinstance(supervisor.refused(client), errors.Overloaded)
+        supervisor.export(control.SlabExported(supervisor.asked().id, 4, b"handle"), None)
+        supervisor.hear(client)
+        client.send(session.OpenSlab(1001, 0, 1, 5))
+        supervisor.until(lambda: len(supervisor.workers[0].heard(control.ExportSlab)) == MAX_ASKS + 1)
+
+    def test_an_observer_has_no_slabs(self, supervisor: Supervisor) -> None:
+        """No worker knows it."""
+        observer = supervisor.connect(observer=True)
+        observer.send(session.OpenSlab(1, 0, 1, 5))
+        assert isinstance(supervisor.hear(observer), session.Goodbye)
+        observer.close()
+
+
+class TestRegistering:
+    """A client's slab goes to all workers."""
+
+    def test_every_worker_gets_it_before_the_client_is_answered(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """So will those that start later, right after the session's introduction; until it is forgotten."""
+        register(client, 3, b"own")
+        assert supervisor.hear(client) == session.Answer(3)
+        for worker in supervisor.workers:
+            assert worker.told[-1] == control.ClientSlab(1, 3, 3)
+            assert worker.contents[-1] == b"own"
+        later = Worker(0)
+        for message, descriptor in supervisor.sessions.introductions():
+            later.tell(message, descriptor)
+        assert [type(message) for message in later.told] == [control.SessionOpened, control.ClientSlab]
+        assert later.contents == [None, b"own"]
+        client.send(session.ForgetSlab(3))
+        client.send(session.ForgetSlab(4))
+        forgotten = [control.ClientSlabForgotten(1, 3)]
+        supervisor.until(lambda: supervisor.workers[1].heard(control.ClientSlabForgotten) == forgotten)
+        assert len(list(supervisor.sessions.introductions())) == 1
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"seals": 0}, {"seals": fcntl.F_SEAL_SHRINK}, {"nbytes": 2}, {"nbytes": 4}],
+        ids=["unsealed", "may grow", "larger", "smaller"],
+    )
+    def test_memory_that_may_change_its_size_or_has_another_is_refused(
+        self, supervisor: Supervisor, client: SessionConnection, wrong: dict[str, int]
+    ) -> None:
+        """Whoever maps it must not fault later."""
+        register(client, 1, b"own", **wrong)
+        assert isinstance(supervisor.refused(client), errors.InvalidRequest)
+        assert not supervisor.workers[0].heard(control.ClientSlab)
+        register(client, 1, b"own")
+        assert supervisor.hear(client) == session.Answer(1)
+
+    @pytest.mark.parametrize("path", ["/dev/null", "/dev/zero", __file__], ids=["null", "zero", "a file"])
+    def test_what_is_no_memory_is_refused(self, supervisor: Supervisor, client: SessionConnection, path: str) -> None:
+        """A file could be cut short."""
+        descriptor = os.open(path, os.O_RDONLY)
+        client.send(session.RegisterSlab(1, 1, os.fstat(descriptor).st_size), descriptor)
+        os.close(descriptor)
+        assert isinstance(supervisor.refused(client), errors.InvalidRequest)
+
+    def test_nothing_is_refused(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """No descriptor, no bytes, or none that can be read."""
+        client.send(session.RegisterSlab(1, 1, 3))
+        assert isinstance(supervisor.refused(client), errors.InvalidRequest)
+        register(client, 1, b"")
+        assert isinstance(supervisor.refused(client), errors.InvalidRequest)
+        made = memory(b"own")
+        write_only = os.open(f"/proc/self/fd/{made}", os.O_WRONLY)
+        client.send(session.RegisterSlab(1, 1, 3), write_only)
+        os.close(made)
+        os.close(write_only)
+        assert isinstance(supervisor.refused(client), errors.InvalidRequest)
+
+    def test_a_number_is_used_once(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """Also when it was forgotten: the workers may still read calls that meant the former."""
+        register(client, 2)
+        assert supervisor.hear(client) == session.Answer(2)
+        client.send(session.ForgetSlab(2))
+        for number in (2, 1):
+            register(client, number)
+            assert isinstance(supervisor.refused(client), errors.InvalidRequest)
+
+    def test_a_session_has_so_many_at_a_time(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """Each that is forgotten makes room for another."""
+        for number in range(MAX_SLABS):
+            register(client, number)
+            assert supervisor.hear(client) == session.Answer(number)
+        register(client, MAX_SLABS)
+        assert isinstance(supervisor.refused(client), errors.Overloaded)
+        client.send(session.ForgetSlab(0))
+        register(client, MAX_SLABS)
+        assert supervisor.hear(client) == session.Answer(MAX_SLABS)
+
+    def test_the_reserve_of_descriptors_is_kept(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """For workers that are to be started."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(open_descriptors()) + 20, hard))
+        try:
+            register(client, 1)
+            assert isinstance(supervisor.refused(client), errors.Overloaded)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    def test_no_descriptors_queue_up_for_a_worker_that_does_not_read(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """The client is told, and no worker has it."""
+        supervisor.workers[1].is_behind = True
+        register(client, 1)
+        assert isinstance(supervisor.refused(client), errors.Overloaded)
+        assert not supervisor.workers[0].heard(control.ClientSlab)
+
+
+class TestLending:
+    """A device's slab goes to another device's worker."""
+
+    def test_the_borrower_has_it_before_the_client_is_answered(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """And the owner knows who borrows."""
+        client.send(session.LendSlab(9, 0, 1, 5, 1, 1))
+        asked = supervisor.asked()
+        assert asked == control.ExportSlab(asked.id, 1, 5, 1)
+        supervisor.export(control.SlabExported(asked.id, 4))
+        assert supervisor.hear(client) == session.Answer(9)
+        assert supervisor.workers[1].told[-1] == control.ForeignSlab(1, 0, 1, 5, 4, b"")
+        assert supervisor.workers[1].contents[-1] == b"slab"
+
+    @pytest.mark.parametrize(
+        ("lend", "expected"),
+        [
+            (session.LendSlab(1, 0, 1, 5, 0, 1), errors.InvalidRequest),
+            (session.LendSlab(1, 0, 1, 5, 2, 1), errors.InvalidRequest),
+            (session.LendSlab(1, 2, 1, 5, 0, 1), errors.InvalidRequest),
+            (session.LendSlab(1, 0, 2, 5, 1, 1), errors.GpuRefStale),
+            (session.LendSlab(1, 0, 1, 5, 1, 2), errors.GpuRefStale),
+        ],
+        ids=["to itself", "to nobody", "of nobody", "a stale owner", "a stale borrower"],
+    )
+    def test_what_cannot_be_is_refused(
+        self,
+        supervisor: Supervisor,
+        client: SessionConnection,
+        lend: session.LendSlab,
+        expected: type[errors.AtomrError],
+    ) -> None:
+        """Without asking a worker."""
+        client.send(lend)
+        assert isinstance(supervisor.refused(client), expected)
+        assert not any(worker.heard(control.ExportSlab) for worker in supervisor.workers)
+
+    def test_a_borrower_that_ends_meanwhile_made_it_stale(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """Its next incarnation is not lent what was meant for this one."""
+        client.send(session.LendSlab(1, 0, 1, 5, 1, 1))
+        asked = supervisor.asked()
+        supervisor.end_worker(1)
+        supervisor.workers[1].generation, supervisor.workers[1].lives = 2, True
+        supervisor.export(control.SlabExported(asked.id, 4))
+        error = supervisor.refused(client)
+        assert isinstance(error, errors.GpuRefStale)
+        assert (error.device, error.generation, error.current) == (1, 1, 2)
+        assert not supervisor.workers[1].heard(control.ForeignSlab)
+
+
+class TestTheEnd:
+    """Memory is given back when nobody can reach it."""
+
+    def test_bye_and_the_workers_words_are_enough(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """The client lives on; its session is over."""
+        client.send(session.OpenSlab(1, 0, 1, 5))
+        client.send(session.Bye())
+        supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
+        supervisor.acknowledge(0)
+        assert supervisor.reclaimed() == [0, 0]
+        supervisor.acknowledge(1, 1)
+        assert supervisor.reclaimed() == [1, 1]
+        with pytest.raises(errors.PoolLost):
+            client.receive(DEADLINE_S)
+
+    def test_a_client_that_never_asked_for_a_slab_is_not_waited_for(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """It can have none mapped."""
+        client.close()
+        supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
+        supervisor.acknowledge(0, 1)
+        assert supervisor.reclaimed() == [1, 1]
+
+    def test_a_worker_that_has_ended_is_not_waited_for(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """Its next incarnation never heard of the session, and is not told."""
+        client.close()
+        supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
+        supervisor.acknowledge(0)
+        supervisor.end_worker(1)
+        assert supervisor.reclaimed() == [1, 0]
+
+    def test_a_process_that_may_have_slabs_mapped_is_waited_for(self, supervisor: Supervisor, tmp_path: Path) -> None:
+        """Two of its sessions end without a bye, and cost one descriptor; its end frees both."""
+        listener = SessionListener(tmp_path / "socket")
+        supervisor.sessions.listen(listener)
+        said: list[session.FromClient] = [session.Hello(1, "client"), session.OpenSlab(1, 0, 1, 5)]
+        words = b"".join(session.frame(session.FROM_CLIENT.encode(message)) for message in said)
+        program = """
+import socket, sys
+for _ in range(2):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(sys.argv[1])
+        connection.sendall(bytes.fromhex(sys.argv[2]))
+        sys.stdin.readline()
+sys.stdin.read()
+"""
+        command = [sys.executable, "-c", program, str(tmp_path / "socket"), words.hex()]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0) as process:
+            assert process.stdin is not None
+            before = len(open_descriptors())
+            for number in (1, 2):
+                supervisor.wait_told(control.ExportSlab, number)
+                process.stdin.write(b"\n")
+                supervisor.wait_told(control.SessionEnded, number)
+                for worker in supervisor.devices:
+                    supervisor.sessions.acknowledged(worker, number)
+            assert len(open_descriptors()) == before + 1
+            assert not supervisor.workers[0].heard(control.Reclaim)
+            process.kill()
+            both = [control.Reclaim(1), control.Reclaim(2)]
+            supervisor.until(lambda: supervisor.workers[1].heard(control.Reclaim) == both)
+            assert supervisor.workers[0].heard(control.Reclaim) == both
+            assert len(open_descriptors()) == before
+        supervisor.loop.forget(listener.fileno())
+        listener.close()
+
+
+class Process:
+    """Takes the place of a worker's process: its end of the control channel is the test's."""
+
+    pid = 2**22
+    generation = 1
+    identity = Identity(2**22, 1, "")
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.setblocking(False)
+        self.channel = ControlChannel(theirs.detach())
+        self.pidfd = os.eventfd(0, os.EFD_CLOEXEC)
+        self.board = memoryview(bytearray(BOARD_BYTES))
+
+    def kill(self) -> None:
+        """End."""
+        os.eventfd_write(self.pidfd, 1)
+
+    def reap(self) -> ExitCause:
+        """Say how it ended."""
+        os.close(self.pidfd)
+        return ExitCause(signal=9)
+
+    def close(self) -> None:
+        """Let go."""
+        self.control.close()
+        self.channel.close()
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
+    """Have the next device start this."""
+    made = Process()
+    monkeypatch.setattr(device_module, "spawn", lambda **_: made)
+    return made
+
+
+def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
+    supervisor: Supervisor, client: SessionConnection, process: Process, tmp_path: Path
+) -> None:
+    """In order, each with its message; its client may call once all that it registered has been sent."""
+    plan = Config(backend="host", gpus="1").plan()
+    with RunDirectory.create(tmp_path / "run") as run_dir, EventLog(run_dir.events) as log:
+        made = device_module.Device(
+            plan,
+            plan.devices[0],
+            loop=supervisor.loop,
+            run_dir=run_dir,
+            log=log,
+            epoch=bytes(16),
+            sessions=supervisor.sessions,
+            ended=lambda: None,
+        )
+        register(client, 1, b"introduced")
+        assert supervisor.hear(client) == session.Answer(1)
+        supervisor.devices = [made]
+        made.start()
+        assert isinstance(supervisor.hear(client), session.DeviceChanged)
+        assert isinstance(process.channel.receive(), control.Start)
+        assert isinstance(process.channel.receive(), control.SessionOpened)
+        assert process.channel.receive() == control.ClientSlab(1, 1, 10)
+        assert os.pread(taken(process.channel), 100, 0) == b"introduced"
+        sent = fall_behind(made)
+        for number in range(3):
+            assert made.tell(control.ClientSlab(1, number, 1), Descriptor(memory(b"%d" % number)))
+        register(client, 2)
+        assert isinstance(supervisor.refused(client), errors.Overloaded)
+        process.channel.send(control.SessionAdmitted(1))
+        supervisor.until(lambda: made._admitting == {1})
+        assert not made.admitted
+        for number in range(sent):
+            assert process.channel.receive() == control.IncarnationOver(3, number)
+            supervisor.until(lambda: True)
+            made._flush()
+        for number in range(3):
+            assert process.channel.receive() == control.ClientSlab(1, number, 1)
+            assert os.pread(taken(process.channel), 100, 0) == b"%d" % number
+        assert made.admitted == {1}
+
+        client.send(session.OpenSlab(9, 0, 1, 5))
+        asked = supervisor.until(process.channel.receive_waiting)
+        assert isinstance(asked, control.ExportSlab)
+        slab = memory(b"slab")
+        process.channel.send(control.SlabExported(asked.id, 4), slab)
+        process.channel.send(control.SessionAdmitted(999), slab)
+        os.close(slab)
+        opened = supervisor.until(lambda: [m for m in client.receive_waiting() if isinstance(m, session.SlabOpened)])
+        assert opened == [session.SlabOpened(9, 4)]
+        os.close(client.take_descriptor(9) or -1)
+
+        fall_behind(made)
+        made.tell(control.ClientSlab(1, 7, 1), Descriptor(memory(b"7")))
+        made.stop()
+        process.kill()
+        supervisor.until(lambda: not made.runs(1))
+        made.tell(control.ClientSlab(1, 8, 1), Descriptor(memory(b"8")))
+        made.output.close()
+
+
+def fall_behind(device: device_module.Device) -> int:
+    """Tell a worker more than the kernel keeps for it; return how many messages that took."""
+    for sent in itertools.count():
+        if device.is_behind:
+            return sent
+        device.tell(control.IncarnationOver(3, sent))
+    raise AssertionError
+
+
+def taken(channel: ControlChannel) -> int:
+    """Return the number of the descriptor of the message received last, which is closed with the next."""
+    assert channel._came is not None
+    return channel._came

@@ -1,0 +1,94 @@
+"""Arrays in a buffer of NumPy's, in place of those in a device's memory: libraries can be tested without processes."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Index, Layout, Operand
+from atomr_mp.protocol.refs import ClientArray, WireRef, layout_of
+from atomr_mp.protocol.token import TOKEN_BYTES
+
+Array = npt.NDArray[Any]
+
+GUARD_BYTES: Final = 64
+"""In front of and behind an array that is placed; keeps it aligned to every element type."""
+
+
+class FakeArray(Operand):
+    """An array in a slab that is one NumPy buffer of bytes.
+
+    Args:
+        layout: How it lies there.
+        slab: The buffer; a new one that just holds it unless given.
+    """
+
+    def __init__(self, layout: Layout, slab: Array | None = None) -> None:
+        self.layout = layout
+        self.slab = np.zeros(max(layout.span[1], layout.offset) + GUARD_BYTES, np.uint8) if slab is None else slab
+        self.number = next(_numbers)
+        """Of the buffer; that of a view is the same."""
+
+    @classmethod
+    def of(cls, values: npt.ArrayLike, dtype: str, order: str = "C") -> Self:
+        """Return an array without gaps that holds these values."""
+        values = np.asarray(values)
+        made = cls(Layout.contiguous(dtype, values.shape, GUARD_BYTES, order=order))
+        made.array[...] = values
+        return made
+
+    @property
+    def memory(self) -> object:
+        """What names the memory."""
+        return self.number
+
+    @property
+    def array(self) -> Array:
+        """The array itself, zero-copy."""
+        low, _ = self.layout.span
+        first = self.elements[(self.layout.offset - low) // self.layout.item_bytes :]
+        return np.lib.stride_tricks.as_strided(first, self.layout.shape, self.layout.strides)
+
+    @property
+    def elements(self) -> Array:
+        """All elements of the span, gaps included."""
+        low, high = self.layout.span
+        return self.slab[low:high].view(dtypes.to_numpy(self.layout.dtype))
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Self:
+        return self._view(self.layout.indexed(index))
+
+    def transpose(self, *axes: int) -> Self:
+        """Return a view with its dimensions in another order."""
+        return self._view(self.layout.transposed(axes or None))
+
+    def to_wire(self) -> WireRef:
+        """Return the ref that means this array."""
+        layout = self.layout
+        return WireRef(
+            bytes(TOKEN_BYTES),
+            self.number,
+            0,
+            layout.dtype,
+            list(layout.shape),
+            list(layout.strides),
+            layout.offset,
+        )
+
+    def from_wire(self, wire: WireRef | ClientArray) -> Self:
+        """Return what a ref to this array's memory means."""
+        assert isinstance(wire, WireRef)
+        assert wire.buffer == self.number
+        return self._view(layout_of(wire))
+
+    def _view(self, layout: Layout) -> Self:
+        view = type(self)(layout, self.slab)
+        view.number = self.number
+        return view
+
+
+_numbers: Final = itertools.count(1)

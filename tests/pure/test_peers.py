@@ -1,0 +1,34 @@
+"""What a worker knows of its sessions and their connections, without a socket."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atomr_mp_workers.peers import Serials
+
+
+@given(st.permutations(range(1, 30)), st.integers(0, 29))
+def test_serials_are_known_up_to_the_first_that_is_missing(serials: list[int], count: int) -> None:
+    """In whatever order connections bring them; nothing is kept of what is complete."""
+    known, come = Serials(), set[int]()
+    for serial in serials[:count]:
+        known.add(serial)
+        come.add(serial)
+        expected = next(number - 1 for number in range(1, 31) if number not in come)
+        assert known.upto == expected
+        assert len(known._early) == len(come) - expected
+    for serial in serials[count:]:
+        known.add(serial)
+    assert known.upto == 29
+    assert not known._early
+
+
+@given(st.lists(st.integers(1, 12), max_size=40))
+def test_a_serial_that_comes_again_changes_nothing(serials: list[int]) -> None:
+    """No promise of the client's is needed for the count to be right."""
+    known, come = Serials(), set[int]()
+    for serial in serials:
+        known.add(serial)
+        come.add(serial)
+        assert known.upto == next(number - 1 for number in range(1, 14) if number not in come)

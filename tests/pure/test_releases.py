@@ -1,0 +1,83 @@
+"""What waits to be given back: counted once each, in order, and never from under a lock."""
+
+from __future__ import annotations
+
+import gc
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atomr_mp.protocol import data, token
+from atomr_mp.releases import Borrow, Kind, Releases
+
+TOKEN = token.pack(bytes(range(16)), 3, 7)
+
+
+def test_it_knows_whose_it_is() -> None:
+    """Device and generation are the token's."""
+    releases = Releases(TOKEN)
+    assert (releases.device, releases.generation, releases.serial) == (3, 7, 0)
+    assert releases.message() is None
+
+
+def test_a_lease_is_given_back_once_for_each_time_that_it_came() -> None:
+    """Released or collected, or both."""
+    releases = Releases(TOKEN)
+    leases = releases.leases([5, 6, 5])
+    assert sorted(leases) == [5, 6]
+    leases[6].release()
+    leases[6].release()
+    assert list(releases.pending) == [(Kind.LEASE, 6)]
+    leases.clear()
+    gc.collect()
+    assert sorted(releases.pending) == [(Kind.LEASE, 5), (Kind.LEASE, 5), (Kind.LEASE, 6)]
+
+
+def test_a_message_has_each_kind_in_its_place() -> None:
+    """And what it could not take comes with the next."""
+    releases = Releases(TOKEN)
+    releases.give_back([1, 2])
+    Borrow(releases, 8).release()
+    releases.pending.append((Kind.SLAB, 4))
+    message = releases.message()
+    assert message == data.Release(TOKEN, 1, [1, 2], [8], [4])
+    assert data.FROM_CLIENT.decode(data.FROM_CLIENT.encode(message)) == message
+
+
+def test_serials_count_what_was_sent() -> None:
+    """What could not be sent waits again, and its serial is the next one's."""
+    releases = Releases(TOKEN)
+    releases.give_back([1])
+    first = releases.message()
+    assert first is not None
+    releases.unsent(first)
+    assert releases.serial == 0
+    again = releases.message()
+    assert again == first
+    releases.sent(first)
+    releases.give_back([2])
+    second = releases.message()
+    assert second is not None
+    assert (releases.serial, second.serial) == (1, 2)
+
+
+def test_a_slab_that_is_opened_again_is_not_told_of() -> None:
+    """Else the worker would count it as closed."""
+    releases = Releases(TOKEN)
+    releases.pending.extend([(Kind.SLAB, 1), (Kind.SLAB, 2)])
+    releases.reopened(1)
+    releases.reopened(3)
+    assert list(releases.pending) == [(Kind.SLAB, 2)]
+
+
+@given(st.lists(st.integers(0, 2**62), max_size=3), st.integers(0, 3 * data.MAX_RELEASED))
+def test_any_number_travels_in_messages_that_can_be_sent(few: list[int], many: int) -> None:
+    """Nothing is lost, nothing twice, and no message is longer than it may be."""
+    releases = Releases(TOKEN)
+    releases.give_back(few)
+    releases.give_back(range(many))
+    got: list[int] = []
+    while (message := releases.message()) is not None:
+        releases.sent(data.FROM_CLIENT.decode(data.FROM_CLIENT.encode(message)))  # type: ignore[arg-type]
+        got += message.leases
+    assert got == few + list(range(many))

@@ -1,0 +1,54 @@
+"""How far a result may be from its reference, for every element type, in one place."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+_EPSILONS: Final = {
+    "float8_e5m2": 2.0**-2,
+    "float8_e4m3fn": 2.0**-3,
+    "bfloat16": 2.0**-7,
+    "float16": 2.0**-10,
+    "float32": 2.0**-23,
+    "complex64": 2.0**-23,
+    "float64": 2.0**-52,
+    "complex128": 2.0**-52,
+}
+"""From 1 to the next number; of a complex type, of its parts."""
+
+_ROUNDINGS: Final = 4
+"""Roundings per term that are allowed for: those of a complex product, and as many in reserve."""
+
+
+class Tolerance(NamedTuple):
+    """As `numpy.isclose` has them."""
+
+    rtol: float
+    atol: float
+
+
+def tolerance(dtype: str, length: int = 1, magnitude: float = 1.0) -> Tolerance:
+    """Return how far a sum may be from its exact value.
+
+    Half-precision types are computed in float32 and rounded once at the end.
+
+    Args:
+        dtype: Name of the element type.
+        length: Number of terms that are added up.
+        magnitude: Of the largest term; cancellation leaves errors of its size, however small the sum.
+    """
+    stored = _EPSILONS[dtype]
+    computed = min(stored, _EPSILONS["float32"])
+    return Tolerance(rtol=_ROUNDINGS * stored, atol=_ROUNDINGS * computed * max(1, length) * magnitude)
+
+
+def assert_close(
+    actual: npt.ArrayLike, expected: npt.ArrayLike, dtype: str, length: int = 1, magnitude: float = 1.0
+) -> None:
+    """Check that a result is within its tolerance; NaNs belong in the same places."""
+    rtol, atol = tolerance(dtype, length, magnitude)
+    wide = np.complex128 if dtype.startswith("complex") else np.float64
+    np.testing.assert_allclose(np.asarray(actual).astype(wide), np.asarray(expected).astype(wide), rtol=rtol, atol=atol)

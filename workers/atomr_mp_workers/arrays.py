@@ -1,0 +1,105 @@
+"""An array in this device's memory, as requests and actors meet it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Index, Layout, Operand
+from atomr_mp.protocol.refs import WireRef
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.blocks import Block
+
+
+class DeviceArray(Operand):
+    """An array in device memory: what a ref means here, or what an actor has made with `Context.empty`.
+
+    Its memory is there for as long as it is, or any array that was made from it.
+
+    Args:
+        block: The memory.
+        layout: How the array lies in its slab.
+        writable: Whether it may be written through `array`.
+    """
+
+    __slots__ = ("block", "layout", "value", "writable")
+
+    def __init__(self, block: Block, layout: Layout, *, writable: bool) -> None:
+        self.block: Final = block
+        self.layout = layout
+        self.writable = writable
+        self.value = False
+        """It is sent as an array, not as a ref."""
+
+    def __repr__(self) -> str:
+        return f"<DeviceArray {self.dtype}{list(self.shape)} in {self.block}>"
+
+    @property
+    def memory(self) -> object:
+        """What names the memory."""
+        return self.block.key
+
+    @property
+    def array(self) -> Any:
+        """The array itself, zero-copy: NumPy's on the host backend. Not writable unless borrowed for writing."""
+        return self._over(self.layout)
+
+    @property
+    def elements(self) -> Any:
+        """All elements of the span as an array of one dimension, gaps included; begins at the lowest."""
+        low, high = self.layout.span
+        count = (high - low) // self.layout.item_bytes
+        return self._over(Layout(self.dtype, (count,), (self.layout.item_bytes,), low))
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> DeviceArray:
+        return self._view(self.layout.indexed(index))
+
+    def reshape(self, *shape: int) -> DeviceArray:
+        """Return a view of another shape.
+
+        Raises:
+            ValueError: It would need a copy.
+        """
+        return self._view(self.layout.reshaped(shape))
+
+    def transpose(self, *axes: int) -> DeviceArray:
+        """Return a view with its dimensions in another order, by default reversed."""
+        return self._view(self.layout.transposed(axes or None))
+
+    def to_wire(self) -> WireRef:
+        """Return the ref that means this array.
+
+        Raises:
+            GpuRefWrongDevice: The memory is another device's.
+        """
+        block, layout = self.block, self.layout
+        if block.foreign:
+            raise errors.GpuRefWrongDevice(
+                f"{self!r} is another device's memory and cannot be a result; copy it", device=block.device
+            )
+        return WireRef(
+            block.token,
+            block.id,
+            block.slab_number,
+            layout.dtype,
+            list(layout.shape),
+            list(layout.strides),
+            layout.offset,
+            self.value,
+        )
+
+    def _view(self, layout: Layout) -> DeviceArray:
+        return DeviceArray(self.block, layout, writable=self.writable)
+
+    def _over(self, layout: Layout) -> Any:
+        block = self.block
+        within = Layout(layout.dtype, layout.shape, layout.strides, layout.offset - block.offset)
+        return block.memory.array(block.bytes, within, writable=self.writable)
+
+
+def nbytes_of(dtype: str, shape: tuple[int, ...]) -> int:
+    """Return the bytes of an array without gaps."""
+    return math.prod(shape) * dtypes.item_bytes(dtype)

@@ -1,0 +1,128 @@
+"""What a device's memory consists of: slabs, blocks in them, and what a session holds. Bookkeeping, no decisions.
+
+`buffers.Store` has the decisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp.protocol.allocation import Space
+from atomr_mp.protocol.data import MAX_RELEASED
+from atomr_mp.protocol.refs import SlabNumber
+from atomr_mp_workers.borrows import Borrows
+from atomr_mp_workers.device.base import Memory, Slab
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.arrays import DeviceArray
+
+OURS: Final = -1
+"""Stands for a session's number: this process itself."""
+
+
+class OwnSlab:
+    """A slab of this process and who uses it."""
+
+    def __init__(self, number: int, memory: Slab, holder: Holder) -> None:
+        self.number: Final = number
+        self.memory: Final = memory
+        self.space: Final = Space(memory.nbytes)
+        self.holder: Final = holder
+        self.opened: Counter[tuple[int, int | None]] = Counter()
+        """How often it is open elsewhere, by (session, device or None for the client itself)."""
+
+
+class Block:
+    """Memory that arrays lie in: a buffer of ours, or a part of another device's slab."""
+
+    __slots__ = ("borrows", "bytes", "device", "foreign", "id", "memory", "nbytes", "offset", "slab_number", "token")
+
+    def __init__(
+        self,
+        memory: Memory,
+        part: Any,
+        *,
+        token: bytes,
+        device: int,
+        buffer: int,
+        slab_number: int,
+        offset: int,
+        nbytes: int,
+        foreign: bool,
+    ) -> None:
+        self.memory: Final = memory
+        self.bytes: Final = part
+        """An array of the block's bytes; holds what keeps them from being used for something else."""
+        self.token: Final = token
+        self.device: Final = device
+        self.id: Final = buffer
+        self.slab_number: Final = slab_number
+        self.offset: Final = offset
+        """In the slab."""
+        self.nbytes: Final = nbytes
+        self.foreign: Final = foreign
+        self.borrows: Final = Borrows()
+
+    def __repr__(self) -> str:
+        return f"buffer {self.id:#x} of device {self.device}, slab {self.slab_number}"
+
+    @property
+    def key(self) -> object:
+        """What names the memory."""
+        return self.token, self.id
+
+
+class Holder:
+    """What one session holds; this process itself is one too.
+
+    Args:
+        number: The session's number; `OURS` for this process.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number: Final = number
+        self.leases: dict[int, tuple[Block, int]] = {}
+        """Buffers and how many leases of each."""
+        self.views: dict[int, Block] = {}
+        """Borrows that the client took, by its ids."""
+        self.slabs: list[OwnSlab] = []
+        self.client_slabs: dict[SlabNumber, Memory] = {}
+        self.foreign_slabs: dict[tuple[int, int, SlabNumber], Memory] = {}
+        self.resolved: list[DeviceArray] = []
+        """Refs among the arguments that are being decoded."""
+        self.returned: deque[int] = deque()
+        """Uses of client slabs that have ended, to be told."""
+        self.gone = False
+
+    def take_returned(self) -> list[int]:
+        """Return the uses of client slabs that have ended since the last call, as many as fit into a message."""
+        returned = self.returned
+        return [returned.popleft() for _ in range(min(len(returned), MAX_RELEASED))]
+
+
+class Extent:
+    """The taken part of a slab: given back when the last array over it has gone, on whichever thread that is."""
+
+    __slots__ = ("_given_back", "_offset", "_slab")
+
+    def __init__(self, given_back: deque[tuple[OwnSlab, int]], slab: OwnSlab, offset: int) -> None:
+        self._given_back = given_back
+        self._slab = slab
+        self._offset = offset
+
+    def __del__(self) -> None:
+        self._given_back.append((self._slab, self._offset))
+
+
+class Use:
+    """A use of a client's memory: the client is told when the last array over it has gone."""
+
+    __slots__ = ("_id", "_returned")
+
+    def __init__(self, returned: deque[int], use: int) -> None:
+        self._returned = returned
+        self._id = use
+
+    def __del__(self) -> None:
+        self._returned.append(self._id)

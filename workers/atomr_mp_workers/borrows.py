@@ -1,0 +1,69 @@
+"""Who uses a buffer now: any number of readers, or one writer, or views that a client has open. Pure bookkeeping.
+
+Requests never wait for each other here: what must come before is returned as events, for a stream to wait for. Views
+are different: nobody knows when a client ends one, so what conflicts with a view is refused. One thread only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from atomr_mp import errors
+from atomr_mp_workers.device.base import Event
+
+
+class Borrows:
+    """The borrows of one buffer."""
+
+    __slots__ = ("_readers", "_views", "_writers")
+
+    def __init__(self) -> None:
+        # No event stands for earlier ones too: that of a dropped request ends before what it would have waited for.
+        self._writers: list[Event] = []
+        """Of the requests that write."""
+        self._readers: list[Event] = []
+        """Of those that read."""
+        self._views: dict[tuple[int, int], bool] = {}
+        """Clients' views by (session, id), and whether each may write."""
+
+    def before(self, *, write: bool) -> Iterable[Event]:
+        """Return what a new request has to wait for.
+
+        Raises:
+            BorrowConflict: A client has a view open that excludes it.
+        """
+        self._check_views(write=write)
+        self._writers = [event for event in self._writers if not event.done]
+        self._readers = [event for event in self._readers if not event.done]
+        return (*self._writers, *self._readers) if write else tuple(self._writers)
+
+    def add(self, event: Event, *, write: bool) -> None:
+        """Note a request that uses the buffer until `event`."""
+        (self._writers if write else self._readers).append(event)
+
+    def open_view(self, session: int, view: int, *, write: bool) -> None:
+        """Note a client's view.
+
+        Raises:
+            BorrowConflict: Another view excludes it.
+            InvalidRequest: There is a view of this id.
+        """
+        self._check_views(write=write)
+        if (session, view) in self._views:
+            raise errors.InvalidRequest(f"there is a borrow {view} already")
+        self._views[session, view] = write
+
+    def close_view(self, session: int, view: int) -> None:
+        """Forget a client's view, if it is there."""
+        self._views.pop((session, view), None)
+
+    def _check_views(self, *, write: bool) -> None:
+        if not self._views:
+            return
+        written = any(self._views.values())
+        if write or written:
+            how = "writes" if write else "reads"
+            kind = "a writable view" if written else f"{len(self._views)} open view{'s'[: len(self._views) > 1]}"
+            raise errors.BorrowConflict(
+                f"the request {how} a buffer of which a client has {kind}; the view must be released first"
+            )

@@ -1,0 +1,453 @@
+"""A device's memory: slabs, the buffers in them, and who holds which.
+
+A *slab* is memory that crosses processes whole; it belongs to one holder, a session or this process. A *buffer* is a
+part of one. It lives as long as somebody has a *lease* of it, or anything in this process refers to it: a request that
+uses it, an actor that keeps it, an array over it. A slab is freed when nothing is in it and nobody has it open.
+
+Requests may allocate, share and claim on any thread; everything that does not say so is for the loop's.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes, token
+from atomr_mp.protocol.allocation import aligned, slab_bytes_for
+from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef, layout_of
+from atomr_mp_workers.arrays import DeviceArray, nbytes_of
+from atomr_mp_workers.blocks import OURS, Block, Extent, Holder, OwnSlab, Use
+from atomr_mp_workers.device.base import Device, Export, Memory
+
+K = TypeVar("K")
+
+CACHED_BYTES: Final = 2**30
+"""Most memory in empty slabs that are kept for what comes next, if nobody has asked for it."""
+
+NONCE_BITS: Final = 24
+
+
+class ActorMemory:
+    """What actors make arrays with; any thread.
+
+    Args:
+        store: The device's memory.
+        holder: Returns who will hold it.
+    """
+
+    def __init__(self, store: Store, holder: Callable[[], Holder]) -> None:
+        self._store = store
+        self._holder = holder
+
+    def empty(self, dtype: str, shape: Iterable[int]) -> DeviceArray:
+        """Return a new array, its content undefined."""
+        return self._store.allocate(self._holder(), dtype, shape)
+
+    def keep(self, array: Any) -> DeviceArray:
+        """Return a copy of an array."""
+        return self._store.keep(self._holder(), array)
+
+
+class Store:
+    """All memory of a device's process.
+
+    Args:
+        device: The device.
+        current: This incarnation's token.
+        quota_bytes: Most that all slabs together may take.
+        listen: Takes in what the supervisor has said: a client may use a slab as soon as the supervisor has sent it.
+    """
+
+    def __init__(
+        self, device: Device, current: bytes, quota_bytes: int, listen: Callable[[], None] = lambda: None
+    ) -> None:
+        self.device: Final = device
+        self._token = current
+        _, self._index, self._generation = token.unpack(current)
+        self._quota_bytes = quota_bytes
+        self._listen = listen
+        self._holders: dict[int, Holder] = {}
+        self._slabs: dict[SlabNumber, OwnSlab] = {}
+        self._slab_bytes = 0
+        self._last_slab = 0
+        self._last_buffer = 0
+        self._given_back: deque[tuple[OwnSlab, int]] = deque()
+        """Parts of slabs that nothing refers to any more; anything may have dropped the last reference, anywhere."""
+        self._shares: dict[tuple[int, bytes], tuple[DeviceArray, int]] = {}
+        """What waits to be claimed, by buffer and secret: what was shared, until when."""
+        self._lock = threading.Lock()
+        self.ours: Final = Holder(OURS)
+        self._allocations = 0
+
+    # --- sessions --------------------------------------------------------------------------------------------------
+
+    def admit(self, number: int) -> Holder:
+        """Take a session in."""
+        holder = self._holders[number] = Holder(number)
+        return holder
+
+    def close_mappings(self, number: int) -> None:
+        """Let go of what was mapped for a session, of its client's memory and of other devices'."""
+        holder = self._holders.get(number)
+        if holder is not None:
+            holder.gone = True
+            holder.client_slabs.clear()
+            holder.foreign_slabs.clear()
+
+    def reclaim(self, number: int) -> None:
+        """Free what only this session held; nothing outside this process can reach the memory any more."""
+        holder = self._holders.pop(number, None)
+        if holder is None:
+            return
+        holder.gone = True
+        for view, block in holder.views.items():
+            block.borrows.close_view(number, view)
+        holder.views.clear()
+        holder.leases.clear()
+        with self._lock:
+            for slab in self._slabs.values():
+                for key in [key for key in slab.opened if key[0] == number]:
+                    del slab.opened[key]
+            self._settle()
+
+    # --- buffers ---------------------------------------------------------------------------------------------------
+
+    def allocate(self, holder: Holder, dtype: str, shape: Iterable[int]) -> DeviceArray:
+        """Return a new array without gaps, its content undefined. Any thread.
+
+        Raises:
+            InvalidRequest: There can be no such array.
+            OutOfMemory: There is no room, also after everything empty was freed.
+        """
+        layout = Layout.contiguous(dtype, tuple(shape))
+        nbytes = nbytes_of(dtype, layout.shape)
+        with self._lock:
+            self._settle()
+            slab, offset = self._place(holder, nbytes)
+            self._last_buffer += 1
+            self._allocations += 1
+            buffer = self._last_buffer << NONCE_BITS | int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
+        extent = Extent(self._given_back, slab, offset)
+        block = Block(
+            slab.memory,
+            slab.memory.bytes(extent, offset, nbytes),
+            token=self._token,
+            device=self._index,
+            buffer=buffer,
+            slab_number=slab.number,
+            offset=offset,
+            nbytes=nbytes,
+            foreign=False,
+        )
+        return DeviceArray(block, layout._replace(offset=offset), writable=True)
+
+    def place(self, holder: Holder, array: Any) -> DeviceArray | None:
+        """Return a copy of a large result that is sent as an array; None if it has to go through the socket."""
+        try:
+            placed = self.keep(holder, array)
+        except errors.OutOfMemory:
+            if array.nbytes > MAX_FRAME_BYTES:
+                raise
+            return None
+        placed.value = True
+        return placed
+
+    def keep(self, holder: Holder, array: Any) -> DeviceArray:
+        """Return a copy of a host array in a new buffer. Any thread.
+
+        Raises:
+            InvalidRequest: Its element type does not cross the wire.
+            OutOfMemory: There is no room.
+        """
+        kept = self.allocate(holder, dtypes.name_of(array.dtype), array.shape)
+        kept.array[...] = array
+        return kept
+
+    def lease(self, holder: Holder, array: DeviceArray) -> int:
+        """Give a session one more lease of an array's buffer; return the buffer's id."""
+        block = array.block
+        _, count = holder.leases.get(block.id, (block, 0))
+        holder.leases[block.id] = block, count + 1
+        return block.id
+
+    def release(self, holder: Holder, leases: Iterable[int], views: Iterable[int], slabs: Iterable[int]) -> None:
+        """Take back what a client does not need any more; what it does not have is passed over."""
+        for view in views:
+            viewed = holder.views.pop(view, None)
+            if viewed is not None:
+                viewed.borrows.close_view(holder.number, view)
+        for buffer in leases:
+            block, count = holder.leases.get(buffer, (None, 0))
+            if block is None:
+                continue
+            if count > 1:
+                holder.leases[buffer] = block, count - 1
+            else:
+                del holder.leases[buffer]
+        with self._lock:
+            for number in slabs:
+                slab = self._slabs.get(number)
+                if slab is not None:
+                    slab.opened -= Counter([(holder.number, None)])
+            self._settle()
+
+    def open_view(self, holder: Holder, array: DeviceArray, view: int, *, write: bool) -> None:
+        """Note that a client has a view of an array.
+
+        Raises:
+            BorrowConflict: Another view excludes it.
+        """
+        if view in holder.views:
+            raise errors.InvalidRequest(f"there is a borrow {view} already")
+        array.block.borrows.open_view(holder.number, view, write=write)
+        holder.views[view] = array.block
+
+    def share(self, array: DeviceArray, claim: bytes, for_s: float) -> None:
+        """Keep an array for a session that will claim it. Any thread."""
+        with self._lock:
+            self._shares[array.block.id, claim] = array, time.monotonic_ns() + int(for_s * 1e9)
+
+    def claim(self, buffer: int, claim: bytes) -> DeviceArray:
+        """Return what was shared under this secret, once. Any thread.
+
+        Raises:
+            GpuRefReleased: Nothing is, any more.
+        """
+        with self._lock:
+            self._drop_expired_shares()
+            array, _ = self._shares.pop((buffer, claim), (None, 0))
+        if array is None:
+            raise errors.GpuRefReleased(
+                "what was shared is not there: it was claimed, or its time is over; share it again",
+                device=self._index,
+            )
+        return array
+
+    # --- refs ------------------------------------------------------------------------------------------------------
+
+    def resolver(self, holder: Holder) -> Callable[[WireRef | ClientArray], object]:
+        """Return what turns the refs of a session's requests into arrays, and notes them as `Holder.resolved`."""
+        resolved = holder.resolved
+
+        def resolve(ref: WireRef | ClientArray) -> object:
+            if isinstance(ref, ClientArray):
+                return self._open_client(holder, ref)
+            array = self._open(holder, ref)
+            resolved.append(array)
+            return array
+
+        return resolve
+
+    def _open(self, holder: Holder, ref: WireRef) -> DeviceArray:
+        layout = layout_of(ref)
+        if ref.token != self._token:
+            return self._open_foreign(holder, ref, layout)
+        block, _ = holder.leases.get(ref.buffer, (None, 0))
+        if block is None:
+            raise errors.GpuRefReleased(
+                f"this client has no lease of buffer {ref.buffer:#x} of device {self._index}", device=self._index
+            )
+        _check_extent(layout, block.offset, block.nbytes)
+        return DeviceArray(block, layout, writable=False)
+
+    def _open_foreign(self, holder: Holder, ref: WireRef, layout: Layout) -> DeviceArray:
+        epoch, device, generation = token.unpack(ref.token)
+        if epoch != self._token[: len(epoch)]:
+            raise errors.PoolMismatch("the ref is of another pool, or of an earlier life of this one")
+        if device == self._index:
+            raise errors.GpuRefStale(
+                f"the ref is of generation {generation} of device {device}, which is now at {self._generation}",
+                device=device,
+                generation=generation,
+                current=self._generation,
+            )
+        memory = self._heard(holder.foreign_slabs, (device, generation, ref.slab))
+        if memory is None:
+            raise errors.GpuRefWrongDevice(
+                f"the ref is of device {device} (generation {generation}), whose slab {ref.slab} device {self._index} "
+                "does not have: it was not lent, or that generation has ended",
+                device=device,
+            )
+        _check_extent(layout, 0, memory.nbytes)
+        low, high = layout.span
+        block = Block(
+            memory,
+            memory.bytes(None, low, high - low),
+            token=ref.token,
+            device=device,
+            buffer=ref.buffer,
+            slab_number=ref.slab,
+            offset=low,
+            nbytes=high - low,
+            foreign=True,
+        )
+        return DeviceArray(block, layout, writable=False)
+
+    def _open_client(self, holder: Holder, ref: ClientArray) -> Any:
+        """Return an array over memory of a client; when the last reference to it goes, the client is told."""
+        memory = self._heard(holder.client_slabs, ref.slab)
+        if memory is None:
+            raise errors.InvalidRequest(f"slab {ref.slab} of the client is not registered")
+        layout = ref.layout
+        _check_extent(layout, 0, memory.nbytes)
+        part = memory.bytes(Use(holder.returned, ref.id), layout.offset, layout.nbytes)
+        return memory.array(part, layout._replace(offset=0), writable=False)
+
+    def _heard(self, slabs: dict[K, Memory], key: K) -> Memory | None:
+        """Return a mapped slab, after having listened if it is not there yet."""
+        if key not in slabs:
+            self._listen()
+        return slabs.get(key)
+
+    # --- slabs of others, and ours elsewhere -------------------------------------------------------------------------
+
+    def export(self, number: int, slab_number: SlabNumber, to_device: int | None) -> Export:
+        """Return what opens a slab for a session, and count it as open.
+
+        Raises:
+            GpuRefReleased: The session has no lease in it.
+        """
+        holder, slab = self._holders.get(number), self._slabs.get(slab_number)
+        leased = holder is not None and any(block.slab_number == slab_number for block, _ in holder.leases.values())
+        if slab is None or not leased:
+            raise errors.GpuRefReleased(
+                f"this client has no lease in slab {slab_number} of device {self._index}", device=self._index
+            )
+        slab.opened[number, to_device] += 1
+        return slab.memory.export()
+
+    def add_client_slab(self, number: int, slab: SlabNumber, memory: Memory) -> None:
+        """Take in memory of a client."""
+        holder = self._holders.get(number)
+        if holder is not None and not holder.gone:
+            holder.client_slabs[slab] = memory
+
+    def forget_client_slab(self, number: int, slab: SlabNumber) -> None:
+        """Let go of memory of a client."""
+        holder = self._holders.get(number)
+        if holder is not None:
+            holder.client_slabs.pop(slab, None)
+
+    def add_foreign_slab(self, number: int, device: int, generation: int, slab: SlabNumber, memory: Memory) -> None:
+        """Take in another device's slab, for a session's requests."""
+        holder = self._holders.get(number)
+        if holder is not None and not holder.gone:
+            holder.foreign_slabs[device, generation, slab] = memory
+
+    def incarnation_over(self, device: int, generation: int) -> None:
+        """Another device's process has ended: neither does it have our slabs open, nor are there refs to its own."""
+        for holder in self._holders.values():
+            for key in [key for key in holder.foreign_slabs if key[:2] == (device, generation)]:
+                del holder.foreign_slabs[key]
+        with self._lock:
+            for slab in self._slabs.values():
+                for opener in [opener for opener in slab.opened if opener[1] == device]:
+                    del slab.opened[opener]
+            self._settle()
+
+    # --- tidiness --------------------------------------------------------------------------------------------------
+
+    def tidy(self) -> None:
+        """Give back what nothing refers to any more. Cheap when there is nothing. Any thread."""
+        if self._shares or self._given_back:
+            with self._lock:
+                self._drop_expired_shares()
+                self._settle()
+
+    @property
+    def next_expiry_ns(self) -> int | None:
+        """When something that was shared goes if nobody claims it; CLOCK_MONOTONIC."""
+        # A list at once, here and below: requests on other threads may share meanwhile.
+        return min((until_ns for _, until_ns in list(self._shares.values())), default=None)
+
+    def statistics(self) -> dict[str, int]:
+        """Return figures of the memory. Any thread."""
+        self.tidy()
+        with self._lock:
+            slabs = list(self._slabs.values())
+            holders = list(self._holders.values())
+            return {
+                "slabs": len(slabs),
+                "slab_bytes": self._slab_bytes,
+                "used_bytes": sum(slab.space.used_bytes for slab in slabs),
+                "cached_bytes": sum(slab.memory.nbytes for slab in slabs if not slab.space),
+                "quota_bytes": self._quota_bytes,
+                "leases": sum(count for each in holders for _, count in list(each.leases.values())),
+                "views": sum(len(each.views) for each in holders),
+                "open_elsewhere": sum(sum(slab.opened.values()) for slab in slabs),
+                "shared": len(self._shares),
+                "client_slabs": sum(len(each.client_slabs) for each in holders),
+                "foreign_slabs": sum(len(each.foreign_slabs) for each in holders),
+                "allocations": self._allocations,
+            }
+
+    def _place(self, holder: Holder, nbytes: int) -> tuple[OwnSlab, int]:
+        for slab in holder.slabs:
+            offset = slab.space.take(nbytes)
+            if offset is not None:
+                return slab, offset
+        size = slab_bytes_for(aligned(nbytes))
+        self._make_room(size, nbytes)
+        memory = self.device.make_slab(size)
+        self._slab_bytes += size
+        self._last_slab += 1
+        slab = OwnSlab(self._last_slab, memory, holder)
+        self._slabs[slab.number] = slab
+        holder.slabs.append(slab)
+        offset = slab.space.take(nbytes)
+        assert offset is not None
+        return slab, offset
+
+    def _make_room(self, size: int, requested_bytes: int) -> None:
+        """Free empty slabs until there is room for another."""
+        for slab in list(self._slabs.values()):
+            if self._slab_bytes + size <= self._quota_bytes:
+                return
+            self._free_if_unused(slab)
+        if self._slab_bytes + size > self._quota_bytes:
+            raise errors.OutOfMemory(
+                f"{requested_bytes} bytes do not fit on device {self._index}: its slabs take {self._slab_bytes} of "
+                f"{self._quota_bytes} bytes; free some refs, or have more allowed (memory_bytes)",
+                maybe_executed=False,
+                requested_bytes=requested_bytes,
+            )
+
+    def _settle(self) -> None:
+        """Return to their slabs the parts that nothing refers to any more, and free slabs that are not to be kept."""
+        while self._given_back:
+            slab, offset = self._given_back.popleft()
+            slab.space.give(offset)
+        unused = [slab for slab in self._slabs.values() if not slab.space and not slab.opened]
+        cached = sum(slab.memory.nbytes for slab in unused)
+        for slab in unused:
+            if slab.holder.gone or cached > CACHED_BYTES:
+                self._free_if_unused(slab)
+                cached -= slab.memory.nbytes
+
+    def _free_if_unused(self, slab: OwnSlab) -> None:
+        if slab.space or slab.opened:
+            return
+        del self._slabs[slab.number]
+        slab.holder.slabs.remove(slab)
+        self._slab_bytes -= slab.memory.nbytes
+
+    def _drop_expired_shares(self) -> None:
+        now_ns = time.monotonic_ns()
+        for key in [key for key, (_, until_ns) in self._shares.items() if until_ns < now_ns]:
+            del self._shares[key]
+
+
+def _check_extent(layout: Layout, offset: int, nbytes: int) -> None:
+    low, high = layout.span
+    if low < offset or high > offset + nbytes:
+        raise errors.GpuRefOutOfExtent(
+            f"an array of {layout.dtype}, shape {layout.shape} and strides {layout.strides} at byte {layout.offset} "
+            f"reaches from byte {low} to {high}, out of its memory from {offset} to {offset + nbytes}"
+        )

@@ -1,0 +1,81 @@
+"""Actors of the libraries, one library a folder, with an implementation for each backend.
+
+A library's class has a method for each of its requests, under the request's name. It is imported, and its instance
+made, when the first request for it arrives.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import values
+from atomr_mp.protocol.libraries import LIBRARIES, requests_of
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.libraries.base import Library, LibraryContext
+from atomr_mp_workers.loading import LibraryMethod
+
+BACKENDS: Final = ("host", "cuda")
+
+
+class Libraries:
+    """The libraries of this process, made as they are asked for.
+
+    Args:
+        context: What they are given.
+    """
+
+    def __init__(self, context: LibraryContext) -> None:
+        self._context = context
+        self._instances: dict[str, Library] = {}
+
+    def find(self, method: str) -> LibraryMethod | None:
+        """Return what answers a request "library.name"; None if that is no library's.
+
+        Raises:
+            Unsupported: This backend does not have it, or something that it needs is not installed.
+            InvalidRequest: The library has no such request.
+        """
+        library, _, name = method.partition(".")
+        if library not in LIBRARIES:
+            return None
+        request = requests_of(library).get(name)
+        if request is None:
+            raise errors.InvalidRequest(f"{library} has no request {name!r}")
+        instance = self._instances.get(library) or self._make(library)
+        function = getattr(instance, name, None)
+        if function is None:
+            raise errors.Unsupported(f"{method} is not provided on the {self._context.backend} backend")
+        return LibraryMethod(method, function, values.Decoder(request), instance.stream, instance.admit.get(name))
+
+    def _make(self, library: str) -> Library:
+        try:
+            cls = implementation(library, self._context.backend)
+        except ImportError as error:
+            raise errors.Unsupported(f"{library} needs a package that is not installed: {error}") from error
+        if cls is None:
+            raise errors.Unsupported(f"{library} is not provided on the {self._context.backend} backend")
+        instance = self._instances[library] = cls(self._context, self._context.streams.acquire(library))
+        return instance
+
+
+def implementation(library: str, backend: str) -> type[Library] | None:
+    """Return the class of a library for a backend, None if there is none.
+
+    Raises:
+        ImportError: A package that it needs is not installed.
+    """
+    name = f"{__name__}.{library}.{backend}"
+    if importlib.util.find_spec(name) is None:
+        return None
+    module: Any = importlib.import_module(name)
+    found: type[Library] = module.Implementation
+    return found
+
+
+def requests_on(library: str, backend: str) -> dict[str, type[LibraryRequest]]:
+    """Return the requests of a library that a backend provides, by name."""
+    cls = implementation(library, backend)
+    return {name: request for name, request in requests_of(library).items() if hasattr(cls, name)}

@@ -1,0 +1,66 @@
+"""What the memory library does on every backend: buffers are made, viewed and handed on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries import memory
+from atomr_mp_workers.arrays import DeviceArray
+from atomr_mp_workers.blocks import Holder
+from atomr_mp_workers.libraries.base import Library
+
+
+class Memory(Library):
+    """Requests for memory. What touches elements is the backend's."""
+
+    @property
+    def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:
+        """A view counts from when its request arrives: later writers must find it."""
+        return {memory.Borrow.name: self._admit_borrow}
+
+    def empty(self, request: memory.Empty) -> DeviceArray:
+        """Make a buffer."""
+        return self.context.store.allocate(self.context.holder(), request.dtype, request.shape)
+
+    def full(self, request: memory.Full) -> DeviceArray:
+        """Make a buffer and fill it."""
+        array = self.context.store.allocate(self.context.holder(), request.dtype, request.shape)
+        self._fill(array, request.value)
+        return array
+
+    def fill(self, request: memory.Fill) -> None:
+        """Write one value into every element."""
+        self._fill(request.array, request.value)
+
+    @abstractmethod
+    def copy(self, request: memory.Copy) -> None:
+        """Copy elements."""
+
+    def borrow(self, _request: memory.Borrow) -> None:
+        """Answer that what the view waits for has ended; it was noted before."""
+
+    def share(self, request: memory.Share) -> None:
+        """Keep a buffer for another session."""
+        assert isinstance(request.array, DeviceArray)
+        if request.array.block.foreign:
+            raise errors.GpuRefWrongDevice("a buffer is shared by its own device", device=request.array.block.device)
+        self.context.store.share(request.array, request.claim, request.for_s)
+
+    def claim(self, request: memory.Claim) -> DeviceArray:
+        """Hand out what was shared."""
+        return self.context.store.claim(request.buffer, request.claim)
+
+    def statistics(self, _request: memory.Statistics) -> dict[str, int]:
+        """Return figures."""
+        return self.context.store.statistics()
+
+    @abstractmethod
+    def _fill(self, array: Any, value: Any) -> None:
+        """Write one value into every element."""
+
+    def _admit_borrow(self, request: memory.Borrow, holder: Holder) -> None:
+        assert isinstance(request.array, DeviceArray)
+        self.context.store.open_view(holder, request.array, request.borrow, write=request.write)
