@@ -47,6 +47,22 @@ class Recovery:
     """What a caller gets whose request was on the worker."""
 
 
+@dataclass(frozen=True)
+class Arrays:
+    """How a contestant moves arrays of bytes."""
+
+    put: Callable[[Any, Any], object]
+    """Copy the first array to device 0; the second is the base's."""
+    take: Callable[[Any, Any], object]
+    """Copy an array of the same size from device 0 into the second array."""
+    hand_on: Callable[[int], object]
+    """Have device 0 make an array of so many bytes, and device 1 read it."""
+    plain: Callable[[], object]
+    """Make a call with a number."""
+    with_ref: Callable[[], object]
+    """Make the same call with an array that is on the device."""
+
+
 class Contestant(ABC):
     """One way to have calls answered by other processes. Use it with `with`.
 
@@ -95,6 +111,10 @@ class Contestant(ABC):
 
     def recovery(self) -> Recovery | None:
         """Return how to lose and find a worker, or None if lost workers stay lost."""
+        return None
+
+    def arrays(self) -> Arrays | None:
+        """Return how arrays are moved, or None if they are not."""
         return None
 
     @abstractmethod

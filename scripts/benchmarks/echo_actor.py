@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
-from atomr_mp_workers import Actor, method
+from atomr_mp_workers import Actor, Context, DeviceArray, method
 
 
 class Echo(Actor):
     """Does as little as possible."""
+
+    def setup(self, context: Context) -> None:
+        """Remember where this is."""
+        self._context = context
 
     @method
     def empty(self) -> None:
@@ -19,6 +24,22 @@ class Echo(Actor):
     def echo(self, payload: bytes) -> bytes:
         """Answer with what was sent."""
         return payload
+
+    @method
+    def make(self, nbytes: int) -> DeviceArray:
+        """Return a ref to a new array, with something at both ends."""
+        made = self._context.empty((nbytes,), "uint8")
+        made.array[[0, -1]] = 1
+        return made
+
+    @method
+    def ends(self, array: Any) -> int:
+        """Return the sum of an array's ends."""
+        return int(array[0]) + int(array[-1])
+
+    @method
+    def seen(self, _value: Any) -> None:
+        """Answer, whatever came."""
 
     @method
     def hold(self, fifo: str, seconds: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.contestant import AsyncClient, Client, Contestant, Recovery
+from benchmarks.contestant import Arrays, AsyncClient, Client, Contestant, Recovery
 
 if TYPE_CHECKING:
     from atomr_mp import Pool
@@ -74,6 +74,30 @@ class Runtime(Contestant):
             return echo.hold(fifo, HOLD_S).result  # type: ignore[no-any-return]  # a user's method, by its name
 
         return Recovery(pid, lambda: echo.empty().result(), hold, errors.WorkerLost)
+
+    def arrays(self) -> Arrays:
+        """Return refs' ways."""
+        pool, echo = self._joined(), self._echo()
+        device, other = pool.device(0), pool.actor("Echo", device=1)
+        small = device.zeros((16,))
+        refs: dict[int, Any] = {}
+
+        def put(source: Any, _target: Any) -> None:
+            with device.put(source):
+                pass
+
+        def take(source: Any, target: Any) -> None:
+            if source.nbytes not in refs:
+                refs[source.nbytes] = device.put(source)
+            refs[source.nbytes].numpy(out=target)
+
+        def hand_on(nbytes: int) -> None:
+            made = echo.make(nbytes).result()
+            if other.ends(made).result() != 2:
+                raise RuntimeError("what was handed on is not what was made")
+            made.free()
+
+        return Arrays(put, take, hand_on, lambda: echo.seen(1).result(), lambda: echo.seen(small).result())
 
     def stop(self) -> None:
         """Close the pool; that stops it, if it was started here."""

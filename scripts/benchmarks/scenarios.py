@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from benchmarks.buffers import buffers
 from benchmarks.concurrent_clients import clients
 from benchmarks.contestant import Contestant
 from benchmarks.importing import import_time
@@ -27,5 +28,6 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "launch": launch,
     "import": import_time,
     "memory": memory,
+    "buffers": buffers,
     "recovery": recovery,
 }
