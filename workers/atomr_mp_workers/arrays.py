@@ -43,6 +43,11 @@ class DeviceArray(Operand):
         return self.block.key
 
     @property
+    def address(self) -> int:
+        """Where its first element lies: the one of index zero, in this process's address space or its device's."""
+        return self.block.memory.address + self.layout.offset
+
+    @property
     def array(self) -> Any:
         """The array itself, zero-copy: NumPy's on the host backend. Not writable unless borrowed for writing."""
         return self._over(self.layout)

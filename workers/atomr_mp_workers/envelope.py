@@ -21,6 +21,7 @@ from atomr_mp_workers.blocks import Block, Holder
 from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.libraries.base import Later
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.peers import Peer
 
@@ -53,6 +54,8 @@ class Request:
     started_ns = 0
     encoded: values.Encoded | None = None
     """The result, ready to be sent."""
+    later: Later | None = None
+    """What reads the result once the device has done the work."""
     decoded = False
     borrows: Sequence[tuple[Block, bool]] = ()
     """The memory that it uses, and whether it writes it."""
@@ -85,7 +88,10 @@ class Request:
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
             self.error = _failed(f"{self.method.name} raised", error)
         else:
-            self._encode(result)
+            if type(result) is Later:
+                self.later = result
+            else:
+                self._encode(result)
         self.arguments = ()
 
     def finished(self) -> None:
@@ -94,6 +100,17 @@ class Request:
             self.event.end()
         assert self.completions is not None
         self.completions.add(self)
+
+    def read_later(self) -> None:
+        """Take the result that is there now that the device has done the work; never raises."""
+        assert self.later is not None
+        try:
+            result = self.later.read()
+        except BaseException as error:  # noqa: BLE001 - as in `call`
+            self.error = _failed(f"{self.method.name} raised", error)
+        else:
+            self._encode(result)
+        self.later = None
 
     def _encode(self, result: object) -> None:
         try:
@@ -242,6 +259,8 @@ class Envelope:
         peer = request.peer
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes
+        if request.later is not None:
+            request.read_later()
         error = request.error
         if isinstance(error, errors.RequestError):
             error.maybe_executed = True

@@ -30,6 +30,8 @@ class Memory(ABC):
     """
 
     nbytes: int
+    address: int
+    """Where it begins, in this process's address space or its device's."""
 
     @abstractmethod
     def bytes(self, owner: object, offset: int, nbytes: int) -> Any:

@@ -34,12 +34,12 @@ class HostMemory(Memory):
         self.nbytes = nbytes
         protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._map = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, protection)
-        self._address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        self.address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self._read_only = not writable
 
     def bytes(self, owner: object, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
         """Return a part as an array of bytes; it holds `owner` and the mapping."""
-        return np.asarray(_Part(self, owner, self._address + offset, nbytes, read_only=self._read_only))
+        return np.asarray(_Part(self, owner, self.address + offset, nbytes, read_only=self._read_only))
 
     def array(self, part: np.ndarray[Any, Any], layout: Layout, *, writable: bool) -> np.ndarray[Any, Any]:
         """Return a NumPy array over a part."""

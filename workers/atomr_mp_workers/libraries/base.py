@@ -25,11 +25,20 @@ class LibraryContext:
     """Returns whose request is being done, on the thread that does it."""
 
 
+@dataclass(frozen=True)
+class Later:
+    """A result that is there only when the device has done the work, where that is not when the method returns."""
+
+    read: Callable[[], object]
+    """Returns it; called on the loop's thread, once, after the work has ended."""
+
+
 class Library:
     """Base of the libraries' actors: a method for each request does its work, and nothing else.
 
     What comes before and after is the envelope's: the request has been checked, its arrays are borrowed, and what it
-    has to wait for has ended. A method returns what the caller gets: None, a plain value, or arrays.
+    has to wait for has ended. A method returns what the caller gets: None, a plain value or arrays, or `Later` one of
+    these.
 
     Args:
         context: What it may use.
