@@ -118,12 +118,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise errors.ConfigurationError(
                 f"streams = {self.streams!r}: use per_actor, fresh, single, or pooled:N with N from 1 to 99"
             )
-        devices = _host_devices(self.gpus)
         return Plan(
             pool=self.pool,
             run_dir=str(self.run_path),
             backend=backend,
-            devices=devices,
+            devices=self._host_devices(),
             actors=actor_specs(self.actors),
             window=Window(self.window_requests, self.window_bytes),
             intensity=Intensity(
@@ -136,12 +135,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             start_timeout_s=self.start_timeout_s,
             drain_timeout_s=self.drain_timeout_s,
             log_max_bytes=self.log_max_bytes,
-            execution=Execution(
-                memory_bytes=self.memory_bytes or _host_memory_bytes() // (2 * len(devices)),
-                streams=self.streams,
-                completion=self.completion,
-                inline_bytes=self.inline_bytes,
-            ),
             core_dumps=self.core_dumps,
             cgroups=self.cgroups,
         )
@@ -158,6 +151,22 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             f"NVIDIA hardware was found ({found}), but this version has no cuda backend; "
             "run on the CPU with `--backend host`"
         )
+
+    def _host_devices(self) -> list[DevicePlan]:
+        if self.gpus == "all":
+            count = max(2, len(os.sched_getaffinity(0)) // 2)
+        elif self.gpus.isdecimal() and 1 <= int(self.gpus) <= MAX_DEVICES:
+            count = int(self.gpus)
+        else:
+            raise errors.ConfigurationError(
+                f"--gpus {self.gpus}: the host backend takes a number of devices from 1 to {MAX_DEVICES}, or all"
+            )
+        execution = self._execution(_host_memory_bytes() // (2 * count))
+        return [DevicePlan(index, f"host:{index}", {}, execution) for index in range(count)]
+
+    def _execution(self, memory_bytes: int) -> Execution:
+        """Return how a worker uses its device, if it may have so much memory by default."""
+        return Execution(self.memory_bytes or memory_bytes, self.streams, self.completion, self.inline_bytes)
 
 
 def actor_specs(actors: list[str]) -> list[ActorSpec]:
@@ -186,18 +195,6 @@ def actor_specs(actors: list[str]) -> list[ActorSpec]:
             target = f"{path}:{cls}"
         specs[name] = ActorSpec(name, target)
     return list(specs.values())
-
-
-def _host_devices(gpus: str) -> list[DevicePlan]:
-    if gpus == "all":
-        count = max(2, len(os.sched_getaffinity(0)) // 2)
-    elif gpus.isdecimal() and 1 <= int(gpus) <= MAX_DEVICES:
-        count = int(gpus)
-    else:
-        raise errors.ConfigurationError(
-            f"--gpus {gpus}: the host backend takes a number of devices from 1 to {MAX_DEVICES}, or all"
-        )
-    return [DevicePlan(index, f"host:{index}", {}) for index in range(count)]
 
 
 def _host_memory_bytes() -> int:

@@ -47,6 +47,11 @@ class Device:
             f"generation {info.generation}>"
         )
 
+    @property
+    def uuid(self) -> str:
+        """The GPU's UUID, as `nvidia-smi -L` shows it; empty on the host backend."""
+        return self._client.devices[self.index].uuid
+
     def put(self, array: Any) -> GpuRef:
         """Copy an array to the device.
 

@@ -87,6 +87,7 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
     return {
         "index": info.index,
         "name": info.name,
+        "uuid": info.uuid,
         "state": info.state.value,
         "reason": info.reason,
         "generation": info.generation,
@@ -100,6 +101,7 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "refused": worker.refused,
         "uptime_s": round(time.time() - worker.started_at, 3) if worker.started_at else None,
         "memory_bytes": worker.memory_bytes,
+        "notes": worker.notes,
     }
 
 
@@ -137,6 +139,8 @@ def _render(shown: dict[str, Any], console: Console) -> None:
     for device in shown["devices"]:
         if device["reason"]:
             console.print(f"device {device['index']} is {device['state']}: {escape(device['reason'])}")
+        for note in device["notes"]:
+            console.print(f"device {device['index']}: {escape(note)}")
 
 
 def _table(devices: list[dict[str, Any]]) -> Any:

@@ -90,6 +90,8 @@ class DeviceInfo(Message, frozen=True):
     """Why the device is in this state, for a person; empty when ready."""
     error: ErrorInfo | None = None
     """How its last incarnation ended, if the device is stopped because of it."""
+    uuid: Text = ""
+    """The GPU's, "GPU-…" or "MIG-…"; empty on the host backend."""
 
 
 # --- client to supervisor ------------------------------------------------------------------------------------------
@@ -257,6 +259,8 @@ class WorkerStatus(Message, frozen=True):
     """Start of the process, seconds since the epoch."""
     memory_bytes: U64
     """Resident memory of the process."""
+    notes: list[Text] = msgspec.field(default_factory=list)
+    """What an operator should know of the device, as it was when the pool was started."""
 
 
 class Status(Message, frozen=True, tag="status"):

@@ -90,6 +90,7 @@ class Device:
     ) -> None:
         self.index: Final = device.index
         self.name: Final = device.name
+        self.notes: Final = device.notes
         self.state = State.STOPPED
         self.generation = 0
         self.restarts = 0
@@ -100,6 +101,7 @@ class Device:
         self.process: WorkerProcess | None = None
         self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
         self._plan = plan
+        self._device = device
         self._environment = {**os.environ, **device.environment}
         self._loop = loop
         self._run_dir = run_dir
@@ -153,6 +155,7 @@ class Device:
             restarts=self.restarts,
             reason=clip(self.reason, INFO_CHARS),
             error=ErrorInfo.of(self._lost, INFO_CHARS) if self.state is State.STOPPED and self._lost else None,
+            uuid=self._device.uuid,
         )
 
     def start(self) -> None:
@@ -335,7 +338,7 @@ class Device:
                 endpoint=self.endpoint,
                 actors=self._plan.actors,
                 window=self._plan.window,
-                execution=self._plan.execution,
+                execution=self._device.execution,
             )
         )
         for introduction, descriptor in self._sessions.introductions():

@@ -19,6 +19,11 @@ class DevicePlan(msgspec.Struct, frozen=True):
     name: str
     environment: dict[str, str]
     """Added to the supervisor's own for this device's workers."""
+    execution: Execution
+    uuid: str = ""
+    """The GPU's; empty on the host backend."""
+    notes: list[str] = []
+    """What an operator should know of it."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -34,7 +39,6 @@ class Plan(msgspec.Struct, frozen=True):
     start_timeout_s: float
     drain_timeout_s: float
     log_max_bytes: int
-    execution: Execution
     core_dumps: bool
     cgroups: bool
     temporary: bool = False

@@ -195,6 +195,7 @@ def _worker_status(device: Device) -> session.WorkerStatus:
             running_for_s=(now_ns - running[0].started_ns) / 1e9 if running else 0.0,
             started_at=_started_at(pid),
             memory_bytes=_memory_bytes(pid),
+            notes=device.notes,
         )
     finally:
         if board is not None:

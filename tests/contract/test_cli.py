@@ -11,11 +11,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import atomr_mp
+from atomr_mp.client import Client
+from atomr_mp.config import Config
 from atomr_mp.hardware import nvidia_hardware
+from atomr_mp.launch import launch
+from atomr_mp.pool import Pool
 from atomr_mp.process.rundir import RunDirectory
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched
 
@@ -307,6 +312,26 @@ def test_events_tell_the_pools_story(detached: Path) -> None:
     events = [json.loads(line) for line in cli("events", "--json", "--run-dir", detached).stdout.splitlines()]
     assert [event["event"] for event in events if event.get("device") == 0][:2] == ["start", "ready"]
     assert len(cli("events", "--lines", "2", "--run-dir", detached).stdout.splitlines()) == 2
+
+
+def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its UUID, in the client too; notes for the operator; and an environment that comes before the user's own."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    plan = Config(backend="host", gpus="1", run_dir=str(ledger.run_dir())).plan()
+    (device,) = plan.devices
+    seen = {"CUDA_VISIBLE_DEVICES": "GPU-aa11,GPU-bb22"}
+    device = msgspec.structs.replace(device, uuid="GPU-aa11", notes=["[others] use it"], environment=seen)
+    process, connection = launch(msgspec.structs.replace(plan, devices=[device]), bound=True)
+    with Pool(Client(connection), plan.run_path, process) as pool:
+        pool.wait_ready()
+        (shown,) = status(plan.run_path)["devices"]
+        assert (shown["uuid"], shown["notes"]) == ("GPU-aa11", ["[others] use it"])
+        assert pool.device(0).uuid == "GPU-aa11"
+        assert "device 0: [others] use it\n" in cli("status", "--run-dir", plan.run_path).stdout
+        environment = Path(f"/proc/{shown['pid']}/environ").read_bytes().split(b"\0")
+        assert [each for each in environment if each.startswith(b"CUDA_VISIBLE_DEVICES")] == [
+            b"CUDA_VISIBLE_DEVICES=GPU-aa11,GPU-bb22"
+        ]
 
 
 def test_version_says_what_runs_here() -> None:
