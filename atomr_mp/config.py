@@ -15,10 +15,12 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.hardware import nvidia_hardware
+from atomr_mp.hardware import missing_for_cuda, nvidia_hardware
+from atomr_mp.process import nvml
 from atomr_mp.process.rundir import default_run_dir
 from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
+from atomr_mp.supervision import placement
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 
@@ -42,9 +44,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     run_dir: str | None = None
     """Directory for sockets and logs, private to the user; None for the default."""
     backend: Backend = "auto"
-    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all."""
+    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all, else cuda."""
     gpus: str = "all"
-    """"all", a number of devices ("2"), or GPU indices ("0,2"); on the host backend a number of processes."""
+    """"all", a number of devices ("2"), or GPUs by index or UUID ("0,2", "1,", "GPU-1a2b"); on the host backend a
+    number of processes."""
     actors: list[str] = []
     """Actors as "package.module:Class" or "file.py:Class", optionally with "NAME=" in front."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
@@ -65,8 +68,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
     """Size at which a worker's log is rotated."""
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most that the slabs of one device may take; 0 on the host backend for half of the machine's memory, divided by
-    the number of devices."""
+    """Most that the slabs of one device may take; 0 for four fifths of a GPU's memory, on the host backend for half of
+    the machine's memory, divided by the number of devices."""
     streams: str = "per_actor"
     """Which library works on which stream: "per_actor", one for each; "fresh", a new one whenever one is asked for;
     "pooled:N", N in turn; "single", one for all."""
@@ -113,16 +116,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Raises:
             ConfigurationError: What is asked for does not exist here; the message says what was found.
         """
-        backend = self._backend()
         if not STREAMS.fullmatch(self.streams):
             raise errors.ConfigurationError(
                 f"streams = {self.streams!r}: use per_actor, fresh, single, or pooled:N with N from 1 to 99"
             )
+        found = "" if self.backend == "host" else nvidia_hardware()
+        if self.backend == "cuda" and not found:
+            raise errors.ConfigurationError("the cuda backend was asked for, but this machine has no NVIDIA hardware")
         return Plan(
             pool=self.pool,
             run_dir=str(self.run_path),
-            backend=backend,
-            devices=self._host_devices(),
+            backend="cuda" if found else "host",
+            devices=self._cuda_devices(found) if found else self._host_devices(),
             actors=actor_specs(self.actors),
             window=Window(self.window_requests, self.window_bytes),
             intensity=Intensity(
@@ -139,18 +144,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             cgroups=self.cgroups,
         )
 
-    def _backend(self) -> str:
-        if self.backend == "host":
-            return "host"
-        found = nvidia_hardware()
-        if self.backend == "auto" and not found:
-            return "host"
-        if not found:
-            raise errors.ConfigurationError("the cuda backend was asked for, but this machine has no NVIDIA hardware")
-        raise errors.ConfigurationError(
-            f"NVIDIA hardware was found ({found}), but this version has no cuda backend; "
-            "run on the CPU with `--backend host`"
-        )
+    def _cuda_devices(self, hardware: str) -> list[DevicePlan]:
+        try:
+            survey = nvml.survey()
+            if missing := missing_for_cuda(survey):
+                raise errors.ConfigurationError(missing)
+        except errors.ConfigurationError as error:
+            raise errors.ConfigurationError(
+                f"NVIDIA hardware was found ({hardware}), but {error.message}. Or run on the CPU by `--backend host`"
+            ) from error
+        visible = placement.visible(survey.gpus, os.environ.get(placement.VISIBLE))
+        chosen = placement.choose(visible, self.gpus)
+        if len(chosen) > MAX_DEVICES:
+            raise errors.ConfigurationError(f"--gpus {self.gpus}: a pool has at most {MAX_DEVICES} devices")
+        return [
+            DevicePlan(
+                index,
+                gpu.name,
+                placement.environment(gpu, chosen),
+                # The rest is for CUDA's context, its libraries, and what actors allocate by other means.
+                self._execution((gpu.memory_bytes or _host_memory_bytes()) * 4 // 5),
+                gpu.uuid,
+                placement.notes(gpu),
+            )
+            for index, gpu in enumerate(chosen)
+        ]
 
     def _host_devices(self) -> list[DevicePlan]:
         if self.gpus == "all":

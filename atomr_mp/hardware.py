@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+from atomr_mp.process.nvml import Survey
 
 _PCI: Final = Path("/sys/bus/pci/devices")
 _NVIDIA: Final = "0x10de"
 _DISPLAY_OR_3D: Final = "0x03"
+
+CUDA_MAJORS: Final = (12, 13)
+"""Those for which there is an extra."""
 
 
 def nvidia_hardware() -> str:
@@ -20,6 +26,22 @@ def nvidia_hardware() -> str:
         return f"{len(cards)} on the PCI bus: {', '.join(cards)}"
     if Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists():
         return "the driver's devices in /dev"
+    return ""
+
+
+def missing_for_cuda(survey: Survey) -> str:
+    """Return what the cuda backend lacks on a machine whose driver answers, in words; empty if it can run."""
+    if not survey.cuda[0]:
+        return (
+            "libcuda.so.1, the NVIDIA driver's part that computes, was not found; a container gets it by "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        )
+    version = ".".join(map(str, survey.cuda))
+    if survey.cuda[0] < CUDA_MAJORS[0]:
+        return f"the driver {survey.driver} supports CUDA {version} only; {CUDA_MAJORS[0]}.0 is needed at least"
+    if find_spec("cupy") is None:  # finds, and does not import: that would load CUDA
+        extra = f"cuda{min(survey.cuda[0], CUDA_MAJORS[-1])}"
+        return f"CuPy is not installed; for this driver (CUDA {version}) run `pip install 'atomr-mp[{extra}]'`"
     return ""
 
 

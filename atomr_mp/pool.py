@@ -45,8 +45,8 @@ def start(
 
     Args:
         actors: What the devices run: "package.module:Class" or "path/to/file.py:Class", or "NAME=" and one of these.
-        gpus: "all", a number of devices, or GPU indices as "0,2".
-        backend: "cuda", "host", or "auto": host if the machine has no NVIDIA hardware.
+        gpus: "all", a number of devices, or GPUs by index or UUID as "0,2"; CUDA_VISIBLE_DEVICES holds.
+        backend: "cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all.
         pool: Name of the pool; by default one of its own, so that an application can have several.
         run_dir: Directory for sockets and logs; by default one named after the pool.
         config: TOML file with settings; what is given here comes before it.

@@ -29,8 +29,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--gpus",
         metavar="all|N|0,2",
-        help="which GPUs; on the host backend a number of processes (default: all, which there is half the cores, at "
-        "least 2)",
+        help="which GPUs: all, how many, or which by index or UUID (`1,` is the one of index 1); on the host backend a "
+        "number of processes (default: all, which there is half the cores, at least 2)",
     )
     parser.add_argument(
         "--backend",
@@ -73,20 +73,23 @@ def run(options: argparse.Namespace) -> int:
         return _detached(config, plan)
     # What the supervisor would refuse is refused before anything is announced; it looks again itself.
     RunDirectory.create(plan.run_path).close()
-    sys.stderr.write(f"{announcement(config, plan)}\n")
-    sys.stderr.flush()
+    _announce(config, plan)
     become_supervisor(plan)
     raise AssertionError("exec returned")
 
 
-def announcement(config: Config, plan: Plan) -> str:
-    """Return what is started, and why that, in one line."""
+def _announce(config: Config, plan: Plan) -> None:
+    """Say what is started, and why that, in one line; below it, what an operator should know of its devices."""
     why = "no NVIDIA hardware found: " if config.backend == "auto" and plan.backend == "host" else ""
     actors = ", ".join(actor.name for actor in plan.actors) or "none, so nothing can be called; see --actor"
-    return (
+    sys.stderr.write(
         f"{why}starting the {plan.backend} backend with {counted(len(plan.devices), 'device')} (run directory "
-        f"{plan.run_dir}; actors: {actors})"
+        f"{plan.run_dir}; actors: {actors})\n"
     )
+    for device in plan.devices:
+        for note in device.notes:
+            sys.stderr.write(f"device {device.index} ({device.name} {device.uuid}): {note}\n")
+    sys.stderr.flush()
 
 
 def _detached(config: Config, plan: Plan) -> int:
@@ -97,7 +100,7 @@ def _detached(config: Config, plan: Plan) -> int:
     process, connection = launch(plan, bound=False)
     try:
         with Pool(Client(connection, "atomr-mp start"), plan.run_path, None) as pool:
-            sys.stderr.write(f"{announcement(config, plan)}\n")
+            _announce(config, plan)
             pool.wait_ready(plan.start_timeout_s + START_MARGIN_S)
     except BaseException:
         _end(process)

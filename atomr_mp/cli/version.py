@@ -22,15 +22,40 @@ def run(_options: argparse.Namespace) -> int:
     import platform
 
     from atomr_mp import __version__
-    from atomr_mp.hardware import nvidia_hardware
     from atomr_mp.protocol.codec import VERSION
 
-    found = nvidia_hardware()
     sys.stdout.write(
         f"atomr-mp {__version__}\n"
         f"Python {platform.python_version()}\n"
         f"protocol {VERSION}\n"
         "host backend: available\n"
-        f"cuda backend: not available, this version has none (NVIDIA hardware: {found or 'none found'})\n"
+        f"cuda backend: {_cuda()}\n"
     )
     return 0
+
+
+def _cuda() -> str:
+    """Return whether there is the cuda backend, or else why not; in lines of their own the driver and the GPUs."""
+    import os
+
+    from atomr_mp import errors
+    from atomr_mp.hardware import missing_for_cuda, nvidia_hardware
+    from atomr_mp.process.nvml import survey
+    from atomr_mp.supervision.placement import VISIBLE, describe
+
+    hardware = nvidia_hardware()
+    if not hardware:
+        return "not available: no NVIDIA hardware found"
+    try:
+        found = survey()
+    except errors.ConfigurationError as error:
+        return f"not available: {error.message} (NVIDIA hardware: {hardware})"
+    missing = missing_for_cuda(found)
+    lines = [
+        f"not available: {missing}" if missing else "available",
+        f"NVIDIA driver {found.driver}" + (f", CUDA {found.cuda[0]}.{found.cuda[1]}" if found.cuda[0] else ""),
+        *(f"GPU {index}: {describe(gpu)}" for index, gpu in enumerate(found.gpus)),
+    ]
+    if VISIBLE in os.environ:
+        lines.append(f"{VISIBLE}={os.environ[VISIBLE]}: only these can be used, and are counted from 0")
+    return "\n".join(lines)

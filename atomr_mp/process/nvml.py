@@ -1,0 +1,140 @@
+"""What NVML, the driver's library for managing GPUs, tells of this machine. An edge; it never initialises CUDA.
+
+A call into it lasts for as long as the driver is stuck. So all of them are made by a thread that can be left behind.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp.supervision.placement import ComputeMode, Gpu
+
+DEADLINE_S: Final = 30.0
+"""Long, since a driver without persistence mode takes seconds to start up each GPU."""
+
+_REASONS: Final = {  # by nvmlReturn_t of nvml.h
+    4: "the driver does not answer this user: there is no permission for /dev/nvidiactl and /dev/nvidia0",
+    9: "the NVIDIA driver is not loaded; see `nvidia-smi` and `dmesg`",
+    12: "libnvidia-ml.so.1, a part of the NVIDIA driver, was not found; a container gets it by its GPU options",
+    18: "the NVIDIA driver's library and kernel module differ in version, as after an update; reboot",
+}
+
+_NOT_TOLD: Final = {3, 4, 6, 12, 13}
+"""Not supported, no permission, not found, no such library or function: a GPU or a driver that does not tell this."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What NVML has told."""
+
+    driver: str
+    """Its version, as "580.65.06"."""
+    cuda: tuple[int, int]
+    """The latest version of CUDA that it supports; 0.0 if its library for that, libcuda, is not there."""
+    gpus: list[Gpu]
+    """By index."""
+
+
+def survey(deadline_s: float = DEADLINE_S) -> Survey:
+    """Ask NVML what GPUs there are.
+
+    Raises:
+        ConfigurationError: It cannot be asked, has none, or does not answer in time; the message says why.
+    """
+    result: Future[Survey] = Future()
+
+    def ask() -> None:
+        try:
+            result.set_result(_survey())
+        except BaseException as error:  # noqa: BLE001 - carried to whoever waits
+            result.set_exception(error)
+
+    threading.Thread(target=ask, name="atomr-mp-nvml", daemon=True).start()
+    try:
+        return result.result(deadline_s)
+    except TimeoutError as error:
+        raise errors.ConfigurationError(
+            f"the NVIDIA driver has not answered within {deadline_s:g} s; does `nvidia-smi`? See `dmesg`"
+        ) from error
+
+
+def _survey() -> Survey:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise errors.ConfigurationError(
+            "nvidia-ml-py, by which the driver is asked, is not installed; run `pip install 'atomr-mp[cuda13]'`, or "
+            "with cuda12 for an older driver"
+        ) from error
+    try:
+        pynvml.nvmlInit()
+        try:
+            # NVML reads it out of libcuda, which it loads for that and does not initialise.
+            version = _told(pynvml, pynvml.nvmlSystemGetCudaDriverVersion_v2) or 0
+            found = Survey(
+                pynvml.nvmlSystemGetDriverVersion(), (version // 1000, version % 1000 // 10), list(_gpus(pynvml))
+            )
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise errors.ConfigurationError(_REASONS.get(error.value, f"NVML reports: {error}")) from error
+    if not found.gpus:
+        raise errors.ConfigurationError(f"the NVIDIA driver {found.driver} runs no GPU; see `nvidia-smi` and `dmesg`")
+    return found
+
+
+def _gpus(nvml: Any) -> Iterator[Gpu]:
+    for index in range(nvml.nvmlDeviceGetCount()):
+        try:
+            yield _gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(index))
+        except nvml.NVMLError as error:  # one that is lost is no reason not to use the others
+            yield Gpu(uuid="", name=f"GPU {index}", problem=f"NVML reports: {error}")
+
+
+def _gpu(nvml: Any, handle: Any) -> Gpu:
+    mode = ComputeMode(_told(nvml, nvml.nvmlDeviceGetComputeMode, handle) or 0)
+    divided, _ = _told(nvml, nvml.nvmlDeviceGetMigMode, handle) or (0, 0)
+    if not divided:
+        return _device(nvml, handle, mode)
+    slices = tuple(_device(nvml, each, mode) for each in _slices(nvml, handle))
+    return Gpu(
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        slices=slices,
+        problem="" if slices else "in MIG mode and without slices; make some by `nvidia-smi mig`",
+    )
+
+
+def _device(nvml: Any, handle: Any, mode: ComputeMode) -> Gpu:
+    memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    processes = _told(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle) or []
+    return Gpu(
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        name=nvml.nvmlDeviceGetName(handle),
+        memory_bytes=memory.total if memory else 0,
+        used_bytes=memory.used if memory else 0,
+        compute_mode=mode,
+        pids=tuple(sorted(process.pid for process in processes)),
+    )
+
+
+def _slices(nvml: Any, handle: Any) -> Iterator[Any]:
+    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        each = _told(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        if each is not None:
+            yield each
+
+
+def _told(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a call returns; None if this is something that the GPU or the driver does not tell."""
+    try:
+        return call(*arguments)
+    except nvml.NVMLError as error:
+        if error.value in _NOT_TOLD:
+            return None
+        raise
