@@ -15,8 +15,9 @@ import numpy as np
 
 from atomr_mp import errors
 from atomr_mp.client_slabs import ClientSlabs, Placement
-from atomr_mp.interop.host import Mapping as SlabMapping
-from atomr_mp.mappings import Mappings, descriptor_of
+from atomr_mp.interop.host import Mapping as HostMapping
+from atomr_mp.mappings import Mapping as SlabMapping
+from atomr_mp.mappings import Mappings
 from atomr_mp.protocol import session
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
@@ -52,8 +53,10 @@ class Buffers:
 
     # --- for the lanes ---------------------------------------------------------------------------------------------
 
-    def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
-        """Copy an argument into memory that workers can read; None if it has to travel otherwise."""
+    def place(self, array: Any) -> Placement | None:
+        """Copy an argument into memory that workers can read; None if it has to travel otherwise, if it can."""
+        if not isinstance(array, np.ndarray):
+            return None
         lost = self._client.lost
         if lost is not None:
             raise errors.PoolLost(lost.message, maybe_executed=False)
@@ -155,19 +158,25 @@ class Buffers:
             lease.release()
             self._client.give_back(lease.releases, freed=True)
 
-    def view(self, ref: GpuRef, *, write: bool) -> np.ndarray[Any, Any]:
-        """Return a ref's elements where they are."""
+    def view(self, ref: GpuRef, *, write: bool) -> Any:
+        """Return a ref's elements where they are, as an array of NumPy's or, in a GPU's memory, of CuPy's."""
         return self._view(ref, self._borrow(ref, write=write), write=write)
 
     def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
         """Return a copy of a ref's elements."""
-        if out is None:
-            out = np.empty(ref.shape, ref.numpy_dtype)
-        elif out.shape != ref.shape or out.dtype != ref.numpy_dtype:
+        if out is not None and (out.shape != ref.shape or out.dtype != ref.numpy_dtype):
             raise ValueError(
                 f"out is {out.dtype} of shape {out.shape}, the ref {ref.dtype} of shape {ref.shape}; they must be the "
                 "same"
             )
+        if self.on_gpu(ref.device):
+            copied: np.ndarray[Any, Any] = self.request(memory.Get(ref), ref.device)
+            if out is None:
+                return copied
+            np.copyto(out, copied)
+            return out
+        if out is None:
+            out = np.empty(ref.shape, ref.numpy_dtype)
         borrow = self._borrow(ref, write=False)
         try:
             if ref.size:
@@ -179,11 +188,23 @@ class Buffers:
 
     def put(self, array: np.ndarray[Any, Any], dtype: str, device: int) -> GpuRef:
         """Return a new buffer with a copy of an array."""
-        ref: GpuRef = self.request(memory.Empty(list(array.shape), dtype), device)
+        ref: GpuRef
+        if self.on_gpu(device):
+            ref = self.request(memory.Put(array), device)
+            return ref
+        ref = self.request(memory.Empty(list(array.shape), dtype), device)
         if array.size:
             # No borrow: nobody else knows of the buffer yet.
             np.copyto(self._mapping(ref.lease, ref.slab).array(ref.layout, writable=True), array)
         return ref
+
+    def on_gpu(self, device: int) -> bool:
+        """Return whether a device's memory is a GPU's."""
+        return bool(self.uuid_of(device))
+
+    def uuid_of(self, device: int) -> str:
+        """Return which GPU a device is, "" if it is none."""
+        return self._client.devices[device].uuid
 
     def fill(self, ref: GpuRef, value: complex) -> None:
         """Write a value into all elements."""
@@ -246,7 +267,7 @@ class Buffers:
         # No borrow: nobody else holds it.
         return self._mapping(lease, wire.slab).array(layout, writable=True, keep=lease)
 
-    def _view(self, ref: GpuRef, borrow: Borrow, *, write: bool) -> np.ndarray[Any, Any]:
+    def _view(self, ref: GpuRef, borrow: Borrow, *, write: bool) -> Any:
         mapping = self._mapping(ref.lease, ref.slab)
         return mapping.array(ref.layout, writable=write, keep=(borrow, ref.lease))
 
@@ -281,12 +302,24 @@ class Buffers:
                 self._lent = self._lent | {key}
         return borrow
 
-    def _open(self, releases: Releases, slab: int) -> tuple[int, int]:
+    def _open(self, releases: Releases, slab: int, unmapped: Callable[[], object]) -> SlabMapping:
         opened, descriptor = self._client.ask(
             lambda number: session.OpenSlab(number, releases.device, releases.generation, slab), ASK_TIMEOUT_S
         )
         assert isinstance(opened, session.SlabOpened)
-        return descriptor_of(descriptor, releases.device), opened.nbytes
+        if descriptor is not None:
+            try:
+                return HostMapping(descriptor, opened.nbytes, unmapped)
+            finally:
+                os.close(descriptor)
+        if not opened.handle:
+            raise errors.Unsupported(
+                f"device {releases.device} gave its memory without a file descriptor: none was left (ulimit -n)"
+            )
+        from atomr_mp.interop.cuda import Mapping
+
+        uuid = self._client.devices[releases.device].uuid
+        return Mapping(opened.handle, opened.nbytes, uuid, releases.end_later, unmapped)
 
     def _register(self, nbytes: int, descriptor: int) -> int:
         registered = 0

@@ -320,7 +320,7 @@ class Lane(ABC):
         frames: list[values.Buffer] = []
         now_ns = time.monotonic_ns()
         generation, releases = link.generation, link.releases
-        if releases.pending:
+        if releases.waiting:
             self._give_back(link)
         for reply in replies:
             payload = reply._payload

@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, Protocol
 
-from atomr_mp import errors
-from atomr_mp.interop.host import Mapping
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.releases import Kind, Lease, Releases
 
 IDLE_BYTES: Final = 2**30
 """Most memory that stays mapped though the client has no lease in it: to map a slab again costs more than a call."""
 
-Open = Callable[[Releases, int], tuple[int, int]]
-"""Asks for a slab of an incarnation; returns its descriptor, to be closed, and its size."""
+Open = Callable[[Releases, int, Callable[[], object]], "Mapping"]
+"""Opens a slab of an incarnation; takes what is to be called once it is unmapped."""
+
+
+class Mapping(Protocol):
+    """A slab in this process, of either backend."""
+
+    unmapped: Callable[[], object] | None
+
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+
+    @property
+    def in_use(self) -> bool:
+        """Whether any array lies in it."""
+
+    def close(self) -> bool:
+        """Unmap it unless an array lies in it; return whether it is unmapped."""
+
+    def array(self, layout: Layout, *, writable: bool, keep: object = None) -> Any:
+        """Return an array in the slab, zero-copy, that keeps `keep`."""
 
 
 class Mappings:
     """Each slab is opened once and mapped for as long as it is used, and a while longer.
 
     Args:
-        open_slab: Asks for a slab; may block.
+        open_slab: Opens a slab; may block.
         idle_bytes: Most that stays mapped without being used.
     """
 
@@ -53,12 +71,8 @@ class Mappings:
                 mapped.leases.add(lease)
                 return mapped.mapping
         releases.reopened(slab)
-        descriptor, nbytes = self._open_slab(releases, slab)
-        try:
-            closed = functools.partial(releases.pending.append, (Kind.SLAB, slab))
-            mapping = Mapping(descriptor, nbytes, closed)
-        finally:
-            os.close(descriptor)
+        closed = functools.partial(releases.pending.append, (Kind.SLAB, slab))
+        mapping = self._open_slab(releases, slab, closed)
         with self._lock:
             if releases.over:
                 self._outlived.add(mapping)
@@ -101,17 +115,3 @@ class _Mapped:
     def __init__(self, mapping: Mapping) -> None:
         self.mapping: Final = mapping
         self.leases: Final[weakref.WeakSet[Lease]] = weakref.WeakSet()
-
-
-def descriptor_of(opened: int | None, device: int) -> int:
-    """Return the descriptor that came with a slab.
-
-    Raises:
-        Unsupported: None came.
-    """
-    if opened is None:
-        raise errors.Unsupported(
-            f"device {device} gave its memory without a file descriptor: it is of a backend of which this client "
-            "cannot open memory, or no descriptor was left (ulimit -n)"
-        )
-    return opened

@@ -40,6 +40,8 @@ class GpuRef(Operand):
         self._slab: Final = slab
         self._held: Final = held
         """Anything that is to live as long as a request of which this is an argument."""
+        self._viewed: Any = None
+        """What CUDA's array interface is of."""
 
     # --- what it is ------------------------------------------------------------------------------------------------
 
@@ -123,17 +125,22 @@ class GpuRef(Operand):
         """
         return self._buffers.copy(self, out)
 
-    def view(self, *, write: bool = False) -> np.ndarray[Any, Any]:
+    def view(self, *, write: bool = False) -> Any:
         """Return the elements as an array, zero-copy. Waits for requests that write them, or use them if `write`.
+
+        It is NumPy's, or CuPy's if the memory is a GPU's; that one this process has to see, and it then has a context
+        of its own there.
 
         Until the array, and whatever was made from it without a copy, has been collected, requests that conflict with
         the view are refused with `BorrowConflict`. It stays readable when the ref is freed, and when its incarnation
         ends.
 
         Args:
-            write: Whether the array may be written.
+            write: Whether the array may be written. CuPy does not enforce it.
 
         Raises:
+            Unsupported: CuPy or a driver is not there.
+            GpuRefWrongDevice: This process does not see the GPU.
             BorrowConflict: Another view excludes this one.
             GpuRefSameProcess: This process is the device's own.
             GpuRefReleased: It was freed.
@@ -147,17 +154,32 @@ class GpuRef(Operand):
         array = self.numpy()
         return array if dtype is None else array.astype(dtype, copy=False)
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Of a view, see `view`, that lasts as long as this ref: read-only, and ready when it is returned.
+
+        Raises:
+            AttributeError: The memory is no GPU's.
+        """
+        if not self._buffers.on_gpu(self.device):
+            raise AttributeError("the memory is not a GPU's")
+        if self._viewed is None:
+            self._viewed = self.view()
+        interface: dict[str, Any] = dict(self._viewed.__cuda_array_interface__)
+        return interface | {"data": (interface["data"][0], True)}
+
     def __dlpack__(self, **wanted: Any) -> Any:
-        """Return a capsule over a read-only view, see `view`."""
+        """Return a capsule over a read-only view, see `view`; a `stream` is made to wait as DLPack says."""
         from atomr_mp.interop import dlpack
 
         return dlpack.export(self.view(), **wanted)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return where the view is: in the processor's memory, for the host backend."""
+        """Return where the view is: in the processor's memory, or on which of the GPUs that this process sees."""
         from atomr_mp.interop import dlpack
 
-        return dlpack.CPU
+        uuid = self._buffers.uuid_of(self.device)
+        return dlpack.on_gpu(uuid) if uuid else dlpack.CPU
 
     def copy_to(self, other: GpuRef) -> None:
         """Copy the elements into another ref of the same shape and element type, on any device of the pool. Blocks.

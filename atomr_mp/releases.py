@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final
 
@@ -36,6 +36,8 @@ class Releases:
         _, self.device, self.generation = token.unpack(current)
         self.pending: deque[tuple[Kind, int]] = deque()
         """May be appended to by anybody, at any time."""
+        self.ending: deque[tuple[Callable[[], object], object]] = deque()
+        """What views have kept that may still be in use by this process's GPU: how to wait for that, and what."""
         self.serial = 0
         """Of the last message that was sent; any request that is sent from now on has to wait for it."""
         self.over = False
@@ -64,8 +66,24 @@ class Releases:
         with contextlib.suppress(ValueError, IndexError):
             self.pending.remove((Kind.SLAB, slab))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether anything is to be given back."""
+        return bool(self.pending or self.ending)
+
+    def end_later(self, wait: Callable[[], object], keep: object) -> None:
+        """Give back what a view has kept, once `wait` has returned."""
+        self.ending.append((wait, keep))
+
     def message(self) -> data.Release | None:
-        """Return the next message, None if nothing is pending. One thread at a time; then `sent` or `unsent`."""
+        """Return the next message, None if nothing is pending. One thread at a time; then `sent` or `unsent`.
+
+        Waits for this process's own work on device memory of which views have ended.
+        """
+        while self.ending:
+            wait, keep = self.ending.popleft()
+            wait()
+            del keep  # which says so to `pending`
         ids: tuple[list[int], list[int], list[int]] = ([], [], [])
         for _ in range(data.MAX_RELEASED):
             try:

@@ -73,12 +73,13 @@ class Encoded(NamedTuple):
     """What the value refers to in shared memory; to be kept until the value is not needed any more."""
 
 
-def encode(value: object, place: Callable[[np.ndarray[Any, Any]], Placed | None] | None = None) -> Encoded:
+def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -> Encoded:
     """Return the wire form of a value.
 
     Args:
         value: What to send.
-        place: Copies an array of at least `SHARED_BYTES` into shared memory; None if it cannot.
+        place: Copies an array of at least `SHARED_BYTES` into shared memory, or takes one of device memory as it is;
+            None if it cannot.
 
     Raises:
         InvalidRequest: The value holds something that does not cross the wire, or is too large.
@@ -202,7 +203,7 @@ def _encode_other(
     *,
     frames: list[Buffer],
     placed: list[Placed],
-    place: Callable[[np.ndarray[Any, Any]], Placed | None] | None,
+    place: Callable[[Any], Placed | None] | None,
 ) -> object:
     if isinstance(value, Operand):
         placed.append(value)
@@ -220,6 +221,11 @@ def _encode_other(
             return _encode_array(numpy, value, frames)
         if isinstance(value, numpy.generic) and dtypes.name_of(value.dtype) in DTYPES:
             return float(value) if value.dtype.kind == "V" else value.item()  # V: ml_dtypes' own
+    if place is not None and hasattr(value, "__cuda_array_interface__"):
+        shared = place(value)
+        if shared is not None:
+            placed.append(shared)
+            return _encode_placed(shared)
     if isinstance(value, complex):
         content = struct.pack("<2d", value.real, value.imag)
         return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode(("complex128", (), content)))

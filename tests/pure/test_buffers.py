@@ -35,6 +35,7 @@ from atomr_mp_workers.borrows import Borrows
 from atomr_mp_workers.buffers import ActorMemory, Store
 from atomr_mp_workers.device.base import Event, Memory, Slab
 from atomr_mp_workers.device.host import SEALS, HostDevice, HostEvent
+from atomr_mp_workers.underway import Underway
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -181,7 +182,7 @@ class DeviceMemory(RuleBasedStateMachine):
         ):
             self.patches.enter_context(patch)
         self.device = CountingDevice()
-        self.store = Store(self.device, CURRENT, QUOTA_BYTES)
+        self.store = Store(self.device, CURRENT, QUOTA_BYTES, Underway())
         self.sessions: dict[int, Session] = {}
         self.buffers: dict[int, Buffer] = {}
         """Those that somebody needs, or needed when last looked."""
@@ -298,7 +299,7 @@ class DeviceMemory(RuleBasedStateMachine):
             self.forget_what_nobody_needs()
             in_use = {buffer.ref.slab for buffer in self.buffers.values()} | {slab for slab, _, _ in self.opened}
             assert in_use == self.store._slabs.keys(), "what is empty was not freed first"
-            assert self.store._slab_bytes + slab_bytes_for(aligned(nbytes)) > QUOTA_BYTES
+            assert self.store._slab_bytes.total() + slab_bytes_for(aligned(nbytes)) > QUOTA_BYTES
             return
         self.forget_what_nobody_needs()
         array.array[...] = np.frombuffer(filled(array.block.id, nbytes), np.uint8, nbytes)
@@ -668,8 +669,8 @@ class DeviceMemory(RuleBasedStateMachine):
     def no_slab_goes_while_it_is_open(self) -> None:
         """Nor is there more than the quota allows."""
         assert {slab for slab, _, _ in self.opened} <= self.store._slabs.keys()
-        assert self.store._slab_bytes == sum(slab.memory.nbytes for slab in self.store._slabs.values())
-        assert self.store._slab_bytes <= QUOTA_BYTES
+        assert self.store._slab_bytes.total() == sum(slab.memory.nbytes for slab in self.store._slabs.values())
+        assert self.store._slab_bytes.total() <= QUOTA_BYTES
 
     @rule()
     def look(self) -> None:
@@ -681,7 +682,7 @@ class DeviceMemory(RuleBasedStateMachine):
         sessions = self.sessions.values()
         slabs = self.store._slabs.values()
         assert figures["used_bytes"] == sum(aligned(len(buffer.pattern)) for buffer in self.buffers.values())
-        assert figures["slab_bytes"] == self.store._slab_bytes
+        assert figures["slab_bytes"] == self.store._slab_bytes.total()
         assert figures["slabs"] == len(slabs)
         assert figures["leases"] == sum(session.leases.total() for session in sessions)
         assert figures["views"] == sum(len(session.views) for session in sessions)
@@ -793,7 +794,7 @@ def small() -> Iterator[Clock]:
 
 def test_a_buffer_can_be_shared_with_several(small: Clock) -> None:
     """Each claim has its own secret and its own time."""
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES)
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     array = store.keep(store.admit(1), np.arange(5))
     store.share(array, b"a" * 16, 1)
     store.share(array, b"b" * 16, 60)
@@ -807,7 +808,7 @@ def test_a_buffer_can_be_shared_with_several(small: Clock) -> None:
 def test_the_slab_of_a_session_that_is_gone_is_freed_when_the_last_opener_closes_it() -> None:
     """Also if nothing else happens then."""
     device = CountingDevice()
-    store = Store(device, CURRENT, QUOTA_BYTES)
+    store = Store(device, CURRENT, QUOTA_BYTES, Underway())
     giver, receiver = store.admit(1), store.admit(2)
     array = store.allocate(giver, "uint8", (10,))
     slab = array.block.slab_number
@@ -828,7 +829,7 @@ def test_what_is_kept_is_a_copy_of_the_same_type(dtype: str) -> None:
     """In whatever order the original lies."""
     from atomr_mp.protocol import dtypes
 
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES)
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     original = np.array([[1, 0, 1], [0, 1, 1]]).astype(dtypes.to_numpy(dtype)).T
     kept = store.keep(store.ours, original)
     assert kept.array.dtype == original.dtype
@@ -840,7 +841,7 @@ def test_what_is_kept_is_a_copy_of_the_same_type(dtype: str) -> None:
 @pytest.mark.usefixtures("small")
 def test_views_of_an_array_are_views_of_the_same_memory() -> None:
     """They keep it too, and each can be sent."""
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES)
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     session = store.admit(1)
     array = store.keep(session, np.arange(24, dtype=np.int16).reshape(4, 6))
     store.lease(session, array)
@@ -860,7 +861,7 @@ def test_views_of_an_array_are_views_of_the_same_memory() -> None:
 @pytest.mark.usefixtures("small")
 def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
     """But what is too large for it is an error."""
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES)
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     session = store.admit(1)
     assert store.place(session, np.zeros(QUOTA_BYTES + 1, np.uint8)) is None
     with mock.patch.object(buffers, "MAX_FRAME_BYTES", QUOTA_BYTES):
@@ -870,7 +871,7 @@ def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
 
 def test_threads_may_allocate_share_and_claim_while_the_loop_tidies_up() -> None:
     """Nothing is lost, nothing is used twice, and nobody stumbles over the others."""
-    store = Store(HostDevice(), CURRENT, 2**30)
+    store = Store(HostDevice(), CURRENT, 2**30, Underway())
     begin, failures = threading.Barrier(5), list[BaseException]()
 
     def work(number: int) -> None:

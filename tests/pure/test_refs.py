@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 import weakref
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -255,10 +256,14 @@ class FakeSlabs:
         self.opened: list[int] = []
         self.releases = Releases(token.pack(EPOCH, 0, 1))
 
-    def open(self, _releases: Releases, slab: int) -> tuple[int, int]:
+    def open(self, _releases: Releases, slab: int, unmapped: Callable[[], object]) -> Mapping:
         """Return a new slab."""
         self.opened.append(slab)
-        return make_sealed("test", 2**20), 2**20
+        descriptor = make_sealed("test", 2**20)
+        try:
+            return Mapping(descriptor, 2**20, unmapped)
+        finally:
+            os.close(descriptor)
 
     def closed(self) -> list[int]:
         """Return the slabs of which the worker would be told."""

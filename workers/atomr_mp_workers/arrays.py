@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Index, Layout, Operand
 from atomr_mp.protocol.refs import WireRef
 
@@ -103,8 +101,3 @@ class DeviceArray(Operand):
         block = self.block
         within = Layout(layout.dtype, layout.shape, layout.strides, layout.offset - block.offset)
         return block.memory.array(block.bytes, within, writable=self.writable)
-
-
-def nbytes_of(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return the bytes of an array without gaps."""
-    return math.prod(shape) * dtypes.item_bytes(dtype)

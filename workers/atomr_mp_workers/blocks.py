@@ -12,7 +12,7 @@ from atomr_mp.protocol.allocation import Space
 from atomr_mp.protocol.data import MAX_RELEASED
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp_workers.borrows import Borrows
-from atomr_mp_workers.device.base import Memory, Slab
+from atomr_mp_workers.device.base import Device, Memory, Slab
 
 if TYPE_CHECKING:
     from atomr_mp_workers.arrays import DeviceArray
@@ -24,8 +24,10 @@ OURS: Final = -1
 class OwnSlab:
     """A slab of this process and who uses it."""
 
-    def __init__(self, number: int, memory: Slab, holder: Holder) -> None:
+    def __init__(self, number: int, memory: Slab, device: Device, holder: Holder) -> None:
         self.number: Final = number
+        self.device: Final = device
+        """Whose memory it is: this process's device, or its host."""
         self.memory: Final = memory
         self.space: Final = Space(memory.nbytes)
         self.holder: Final = holder
@@ -93,6 +95,8 @@ class Holder:
         """Refs among the arguments that are being decoded."""
         self.returned: deque[int] = deque()
         """Uses of client slabs that have ended, to be told."""
+        self.pool: Any = None
+        """What the device keeps for arrays that user code makes."""
         self.gone = False
 
     def take_returned(self) -> list[int]:

@@ -22,9 +22,10 @@ from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef, layout_of
-from atomr_mp_workers.arrays import DeviceArray, nbytes_of
+from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import OURS, Block, Extent, Holder, OwnSlab, Use
 from atomr_mp_workers.device.base import Device, Export, Memory
+from atomr_mp_workers.underway import Underway
 
 K = TypeVar("K")
 
@@ -44,15 +45,20 @@ class ActorMemory:
 
     def __init__(self, store: Store, holder: Callable[[], Holder]) -> None:
         self._store = store
-        self._holder = holder
+        self.holder: Final = holder
 
     def empty(self, dtype: str, shape: Iterable[int]) -> DeviceArray:
         """Return a new array, its content undefined."""
-        return self._store.allocate(self._holder(), dtype, shape)
+        return self._store.allocate(self.holder(), dtype, shape)
 
     def keep(self, array: Any) -> DeviceArray:
         """Return a copy of an array."""
-        return self._store.keep(self._holder(), array)
+        return self._store.keep(self.holder(), array)
+
+    def take(self, holder: Holder, nbytes: int) -> tuple[Memory, object, int]:
+        """Return room in a holder's memory: the slab, what keeps it taken, and its offset."""
+        slab, extent, offset = self._store.room(holder, nbytes, self._store.device)
+        return slab.memory, extent, offset
 
 
 class Store:
@@ -61,30 +67,41 @@ class Store:
     Args:
         device: The device.
         current: This incarnation's token.
-        quota_bytes: Most that all slabs together may take.
+        quota_bytes: Most that all slabs together may take; on a device with memory of its own, as much again for
+            those in the host's.
+        underway: Work that may use memory to which nothing refers any more.
         listen: Takes in what the supervisor has said: a client may use a slab as soon as the supervisor has sent it.
     """
 
     def __init__(
-        self, device: Device, current: bytes, quota_bytes: int, listen: Callable[[], None] = lambda: None
+        self,
+        device: Device,
+        current: bytes,
+        quota_bytes: int,
+        underway: Underway,
+        listen: Callable[[], None] = lambda: None,
     ) -> None:
         self.device: Final = device
         self._token = current
         _, self._index, self._generation = token.unpack(current)
         self._quota_bytes = quota_bytes
+        self._underway = underway
         self._listen = listen
         self._holders: dict[int, Holder] = {}
         self._slabs: dict[SlabNumber, OwnSlab] = {}
-        self._slab_bytes = 0
+        self._slab_bytes: Counter[Device] = Counter()
         self._last_slab = 0
         self._last_buffer = 0
         self._given_back: deque[tuple[OwnSlab, int]] = deque()
         """Parts of slabs that nothing refers to any more; anything may have dropped the last reference, anywhere."""
+        self._resting: deque[tuple[int, OwnSlab, int]] = deque()
+        """Those of them that work which was submitted before may still use, and up to which request."""
         self._shares: dict[tuple[int, bytes], tuple[DeviceArray, int]] = {}
         """What waits to be claimed, by buffer and secret: what was shared, until when."""
         self._lock = threading.Lock()
         self.ours: Final = Holder(OURS)
         self._allocations = 0
+        self._copied = 0
 
     # --- sessions --------------------------------------------------------------------------------------------------
 
@@ -111,6 +128,7 @@ class Store:
             block.borrows.close_view(number, view)
         holder.views.clear()
         holder.leases.clear()
+        holder.pool = None
         with self._lock:
             for slab in self._slabs.values():
                 for key in [key for key in slab.opened if key[0] == number]:
@@ -119,39 +137,86 @@ class Store:
 
     # --- buffers ---------------------------------------------------------------------------------------------------
 
-    def allocate(self, holder: Holder, dtype: str, shape: Iterable[int]) -> DeviceArray:
+    def allocate(self, holder: Holder, dtype: str, shape: Iterable[int], device: Device | None = None) -> DeviceArray:
         """Return a new array without gaps, its content undefined. Any thread.
+
+        Args:
+            holder: Who will have it.
+            dtype: Name of its element type.
+            shape: Its lengths.
+            device: In whose memory; by default this process's device.
 
         Raises:
             InvalidRequest: There can be no such array.
             OutOfMemory: There is no room, also after everything empty was freed.
         """
         layout = Layout.contiguous(dtype, tuple(shape))
-        nbytes = nbytes_of(dtype, layout.shape)
+        slab, extent, offset = self.room(holder, layout.nbytes, device or self.device)
+        return self._new(slab, extent, layout._replace(offset=offset))
+
+    def hand_out(self, holder: Holder, array: Any, layout: Layout) -> DeviceArray | None:
+        """Return an array of user code as a buffer, if its memory is in a slab of this holder; else None.
+
+        Args:
+            holder: Whose slab it may be in.
+            array: Keeps the memory.
+            layout: Where it lies, in the address space.
+        """
+        if not layout.is_contiguous():
+            return None
+        for slab in holder.slabs:
+            offset = layout.offset - slab.memory.address
+            if slab.device is self.device and 0 <= offset <= slab.memory.nbytes - layout.nbytes:
+                return self._new(slab, array, layout._replace(offset=offset))
+        return None
+
+    def room(self, holder: Holder, nbytes: int, device: Device) -> tuple[OwnSlab, Extent, int]:
+        """Return room in a holder's memory: the slab, what keeps the room taken, and its offset. Any thread.
+
+        Raises:
+            OutOfMemory: There is none.
+        """
         with self._lock:
             self._settle()
-            slab, offset = self._place(holder, nbytes)
-            self._last_buffer += 1
+            slab, offset = self._place(holder, nbytes, device)
             self._allocations += 1
+        return slab, Extent(self._given_back, slab, offset), offset
+
+    def _new(self, slab: OwnSlab, owner: object, layout: Layout) -> DeviceArray:
+        """Return a new buffer with an array in it."""
+        with self._lock:
+            self._last_buffer += 1
             buffer = self._last_buffer << NONCE_BITS | int.from_bytes(os.urandom(NONCE_BITS // 8), "big")
-        extent = Extent(self._given_back, slab, offset)
         block = Block(
             slab.memory,
-            slab.memory.bytes(extent, offset, nbytes),
+            slab.memory.bytes(owner, layout.offset, layout.nbytes),
             token=self._token,
             device=self._index,
             buffer=buffer,
             slab_number=slab.number,
-            offset=offset,
-            nbytes=nbytes,
+            offset=layout.offset,
+            nbytes=layout.nbytes,
             foreign=False,
         )
-        return DeviceArray(block, layout._replace(offset=offset), writable=True)
+        return DeviceArray(block, layout, writable=True)
 
     def place(self, holder: Holder, array: Any) -> DeviceArray | None:
-        """Return a copy of a large result that is sent as an array; None if it has to go through the socket."""
+        """Return what a result is sent as that is not to go through the socket; None if it has to.
+
+        A large array of the host's is copied to where the client can have it. One of the device's is handed out if it
+        lies in memory of this holder, which user code cannot tell from other memory; else a copy.
+        """
+        ours = self.device.to_array(array)
+        if ours is not None:
+            handed_out = self.hand_out(holder, *ours)
+            if handed_out is None:
+                handed_out = self.keep(holder, ours[0])
+                self._copied += 1
+            return handed_out
+        if hasattr(array, "__cuda_array_interface__"):
+            return None
         try:
-            placed = self.keep(holder, array)
+            placed = self.keep(holder, array, self.device.host)
         except errors.OutOfMemory:
             if array.nbytes > MAX_FRAME_BYTES:
                 raise
@@ -159,15 +224,15 @@ class Store:
         placed.value = True
         return placed
 
-    def keep(self, holder: Holder, array: Any) -> DeviceArray:
-        """Return a copy of a host array in a new buffer. Any thread.
+    def keep(self, holder: Holder, array: Any, device: Device | None = None) -> DeviceArray:
+        """Return a copy of an array, of the host or of this device, in a new buffer. Any thread.
 
         Raises:
             InvalidRequest: Its element type does not cross the wire.
             OutOfMemory: There is no room.
         """
-        kept = self.allocate(holder, dtypes.name_of(array.dtype), array.shape)
-        kept.array[...] = array
+        kept = self.allocate(holder, dtypes.name_of(array.dtype), array.shape, device)
+        self.device.copy(array, kept.array)
         return kept
 
     def lease(self, holder: Holder, array: DeviceArray) -> int:
@@ -356,7 +421,7 @@ class Store:
 
     def tidy(self) -> None:
         """Give back what nothing refers to any more. Cheap when there is nothing. Any thread."""
-        if self._shares or self._given_back:
+        if self._shares or self._given_back or self._resting:
             with self._lock:
                 self._drop_expired_shares()
                 self._settle()
@@ -375,7 +440,7 @@ class Store:
             holders = list(self._holders.values())
             return {
                 "slabs": len(slabs),
-                "slab_bytes": self._slab_bytes,
+                "slab_bytes": self._slab_bytes.total(),
                 "used_bytes": sum(slab.space.used_bytes for slab in slabs),
                 "cached_bytes": sum(slab.memory.nbytes for slab in slabs if not slab.space),
                 "quota_bytes": self._quota_bytes,
@@ -386,48 +451,67 @@ class Store:
                 "client_slabs": sum(len(each.client_slabs) for each in holders),
                 "foreign_slabs": sum(len(each.foreign_slabs) for each in holders),
                 "allocations": self._allocations,
+                "copied_results": self._copied,
             }
 
-    def _place(self, holder: Holder, nbytes: int) -> tuple[OwnSlab, int]:
+    def _place(self, holder: Holder, nbytes: int, device: Device) -> tuple[OwnSlab, int]:
         for slab in holder.slabs:
-            offset = slab.space.take(nbytes)
+            offset = slab.space.take(nbytes) if slab.device is device else None
             if offset is not None:
                 return slab, offset
         size = slab_bytes_for(aligned(nbytes))
-        self._make_room(size, nbytes)
-        memory = self.device.make_slab(size)
-        self._slab_bytes += size
+        try:
+            self._make_room(size, nbytes, device)
+            memory = device.make_slab(size)
+        except errors.OutOfMemory:
+            self.device.free_caches()
+            self._settle(everything=True)
+            self._make_room(size, nbytes, device)
+            memory = device.make_slab(size)
+        self._slab_bytes[device] += size
         self._last_slab += 1
-        slab = OwnSlab(self._last_slab, memory, holder)
+        slab = OwnSlab(self._last_slab, memory, device, holder)
         self._slabs[slab.number] = slab
         holder.slabs.append(slab)
         offset = slab.space.take(nbytes)
         assert offset is not None
         return slab, offset
 
-    def _make_room(self, size: int, requested_bytes: int) -> None:
+    def _make_room(self, size: int, requested_bytes: int, device: Device) -> None:
         """Free empty slabs until there is room for another."""
         for slab in list(self._slabs.values()):
-            if self._slab_bytes + size <= self._quota_bytes:
+            if self._slab_bytes[device] + size <= self._quota_bytes:
                 return
-            self._free_if_unused(slab)
-        if self._slab_bytes + size > self._quota_bytes:
+            if slab.device is device:
+                self._free_if_unused(slab)
+        if self._slab_bytes[device] + size > self._quota_bytes:
             raise errors.OutOfMemory(
-                f"{requested_bytes} bytes do not fit on device {self._index}: its slabs take {self._slab_bytes} of "
-                f"{self._quota_bytes} bytes; free some refs, or have more allowed (memory_bytes)",
+                f"{requested_bytes} bytes do not fit on device {self._index}: its slabs take "
+                f"{self._slab_bytes[device]} of {self._quota_bytes} bytes; free "
+                "some refs, or have more allowed (memory_bytes)",
                 maybe_executed=False,
                 requested_bytes=requested_bytes,
             )
 
-    def _settle(self) -> None:
-        """Return to their slabs the parts that nothing refers to any more, and free slabs that are not to be kept."""
+    def _settle(self, *, everything: bool = False) -> None:
+        """Return to their slabs the parts that nothing refers to any more, and free slabs that are not to be kept.
+
+        Args:
+            everything: Also those that work might use, and empty slabs: the device is idle, and memory short.
+        """
         while self._given_back:
             slab, offset = self._given_back.popleft()
+            if self.device.asynchronous and not everything and not self._underway.ended(self._underway.last):
+                self._resting.append((self._underway.last, slab, offset))
+            else:
+                slab.space.give(offset)
+        while self._resting and (everything or self._underway.ended(self._resting[0][0])):
+            _, slab, offset = self._resting.popleft()
             slab.space.give(offset)
         unused = [slab for slab in self._slabs.values() if not slab.space and not slab.opened]
         cached = sum(slab.memory.nbytes for slab in unused)
         for slab in unused:
-            if slab.holder.gone or cached > CACHED_BYTES:
+            if slab.holder.gone or cached > (0 if everything else CACHED_BYTES):
                 self._free_if_unused(slab)
                 cached -= slab.memory.nbytes
 
@@ -436,7 +520,7 @@ class Store:
             return
         del self._slabs[slab.number]
         slab.holder.slabs.remove(slab)
-        self._slab_bytes -= slab.memory.nbytes
+        self._slab_bytes[slab.device] -= slab.memory.nbytes
 
     def _drop_expired_shares(self) -> None:
         now_ns = time.monotonic_ns()

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from atomr_mp_workers.device.base import Device, Stream
+from atomr_mp import errors
+from atomr_mp_workers.device.base import Device
 from atomr_mp_workers.envelope import Envelope, Request
 from atomr_mp_workers.peers import Peer
 from atomr_mp_workers.threads import ActorThread, Completions
@@ -57,12 +58,12 @@ class Dispatcher:
         self._outbox = outbox
         self._flush = flush
         self._parked: list[Request] = []
-        """Requests for the loop that wait for memory which others use."""
+        """Requests that have begun, and wait for memory which others use."""
 
     @property
     def busy(self) -> bool:
         """Whether requests run elsewhere, or wait for some that do."""
-        return bool(self._completions.expected or self._parked)
+        return bool(self._completions.underway or self._parked)
 
     def take(self, requests: Iterable[Request]) -> None:
         """Take requests in."""
@@ -86,16 +87,9 @@ class Dispatcher:
             if method.thread:
                 if envelope.admit(request):
                     self._hand_over(request)
-            elif envelope.begin(request):
-                if method.stream is not None:
-                    self._submit(request, method.stream)
-                elif request.after:
-                    envelope.lend(request)
-                    self._parked.append(request)
-                    self._unpark()
-                else:
-                    request.call()
-                    envelope.complete(request)
+            elif envelope.begin(request) and not self._start(request):
+                envelope.lend(request)
+                self._parked.append(request)
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
             if time.monotonic_ns() >= until_ns:
@@ -105,7 +99,6 @@ class Dispatcher:
     def take_back(self) -> None:
         """Complete what others have run, and start what has waited for it."""
         for request in self._completions.take():
-            self._completions.expected -= 1
             thread = self._threads.get(request.method.name)
             if thread is not None:
                 thread.running = None
@@ -115,16 +108,32 @@ class Dispatcher:
         if self._parked:
             self._unpark()
 
-    def _submit(self, request: Request, stream: Stream) -> None:
-        """Put a library's request on its stream."""
+    def fail_all(self, error: errors.ContextPoisoned) -> None:
+        """Answer what runs or waits here: its results are not to be trusted, or will never come."""
+        for request in (*self._completions.underway.take_all(), *self._parked):
+            self._outbox[request.peer] = None
+            self._envelope.fail(request, error)
+        self._parked.clear()
+
+    def _start(self, request: Request) -> bool:
+        """Run a request that has begun, or put it on its stream; False if what it waits for has to end first."""
+        stream = request.method.stream
+        if stream is None:
+            if request.after and not _is_free(request):
+                return False
+            request.call()
+            self._envelope.complete(request)
+            return True
+        if request.after and not stream.takes(request.after):
+            return False
         self._envelope.lend(request)
         if request.event is None:
             request.event = self._device.make_event()
-        request.completions = self._completions
-        if stream.submit(request, request.after, sum(block.nbytes for block, _ in request.borrows)):
+        self._completions.begin(request)
+        if stream.submit(request, request.after, sum([block.nbytes for block, _ in request.borrows])):
+            self._completions.underway.end(request)
             self._envelope.complete(request)
-        else:
-            self._completions.expected += 1
+        return True
 
     def _hand_over(self, request: Request) -> None:
         """Let a request wait for its actor's thread."""
@@ -140,19 +149,16 @@ class Dispatcher:
                 return
             thread.waiting.popleft()
             if self._envelope.begin(request):
-                self._completions.expected += 1
-                request.completions = self._completions
+                self._completions.begin(request)
                 thread.run(request)
             self._outbox[request.peer] = None
 
     def _unpark(self) -> None:
-        """Run those requests for the loop whose memory has become free."""
+        """Start those requests whose memory has become free."""
         waiting, self._parked = self._parked, []
         for request in waiting:
-            if _is_free(request):
-                request.call()
-                self._complete(request)
-            else:
+            self._outbox[request.peer] = None
+            if not self._start(request):
                 self._parked.append(request)
 
     def _complete(self, request: Request) -> None:

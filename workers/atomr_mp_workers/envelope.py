@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
@@ -54,6 +54,8 @@ class Request:
     started_ns = 0
     encoded: values.Encoded | None = None
     """The result, ready to be sent."""
+    raised: BaseException | None = None
+    """What the method has raised, if that is no error of ours."""
     later: Later | None = None
     """What reads the result once the device has done the work."""
     decoded = False
@@ -65,6 +67,8 @@ class Request:
     """Its own end, if others may have to wait for it."""
     completions: Completions | None = None
     """Where it comes back if it is not run by the loop."""
+    number = 0
+    """Its place among those that run elsewhere."""
 
     def __init__(self, peer: Peer, call: data.Call, method: Method) -> None:
         self.peer = peer
@@ -80,19 +84,20 @@ class Request:
         """Run the method, on the thread it belongs to; never raises."""
         _current.request = self
         try:
-            result = self.method.function(*self.arguments)
+            self._take(self.method.function(*self.arguments))
         except errors.AtomrError as error:
             self.error = error
-        except MemoryError as error:
-            self.error = errors.OutOfMemory(f"{self.method.name} ran out of host memory: {describe(error)}")
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
-            self.error = _failed(f"{self.method.name} raised", error)
-        else:
-            if type(result) is Later:
-                self.later = result
-            else:
-                self._encode(result)
-        self.arguments = ()
+            self.raised = error
+
+    def read_later(self) -> None:
+        """Take the result that is there now that the device has done the work; never raises."""
+        later, self.later = self.later, None
+        assert later is not None
+        try:
+            self._take(later.read())
+        except BaseException as error:  # noqa: BLE001 - as in `call`
+            self.raised = error
 
     def finished(self) -> None:
         """Say, from the thread that has run it, that it has ended."""
@@ -101,26 +106,14 @@ class Request:
         assert self.completions is not None
         self.completions.add(self)
 
-    def read_later(self) -> None:
-        """Take the result that is there now that the device has done the work; never raises."""
-        assert self.later is not None
-        try:
-            result = self.later.read()
-        except BaseException as error:  # noqa: BLE001 - as in `call`
-            self.error = _failed(f"{self.method.name} raised", error)
-        else:
-            self._encode(result)
-        self.later = None
-
-    def _encode(self, result: object) -> None:
+    def _take(self, result: object) -> None:
+        if type(result) is Later:
+            self.later = result
+            return
         try:
             self.encoded = values.encode(result, self.peer.session.place)
         except errors.InvalidRequest as refused:
             self.error = errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
-        except errors.AtomrError as error:
-            self.error = error
-        except BaseException as raised:  # noqa: BLE001 - of a result with code of its own, run by the encoder
-            self.error = _failed("encoding the result raised", raised)
 
 
 def current_holder() -> Holder | None:
@@ -251,23 +244,56 @@ class Envelope:
         Raises:
             FatalError: The error ends this worker.
         """
+        if request.later is not None and request.raised is None:
+            request.read_later()
+        if request.raised is not None:
+            request.error = self._explain(request, request.raised)
+            request.raised = None
+        self._finish(request)
+        error = request.error
+        if error is not None and error.ends_worker:
+            raise FatalError(error)
+
+    def fail(self, request: Request, error: errors.RequestError) -> None:
+        """Answer a request with an error whatever has become of it; the worker is going to end."""
+        request.error, request.encoded = error, None
+        self._finish(request)
+
+    def distrust(self, peers: Iterable[Peer], error: errors.ContextPoisoned) -> None:
+        """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
+        for peer in peers:
+            peer.replies = [
+                reply if reply.error is not None else data.Reply(reply.id, 0, b"", _wire_form(error))
+                for reply in peer.replies
+            ]
+            peer.frames = []
+
+    def _finish(self, request: Request) -> None:
         now_ns = time.monotonic_ns()
         self._board.end(request.slot, now_ns)
         request.method.took(now_ns - request.started_ns)
+        request.arguments = ()  # only now: the device may have read them until it had ended
         if request.borrows:
             self._end(request)
         peer = request.peer
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes
-        if request.later is not None:
-            request.read_later()
         error = request.error
         if isinstance(error, errors.RequestError):
             error.maybe_executed = True
         self._reply(peer, request.id, request.encoded, error)
         request.encoded = None
-        if error is not None and error.ends_worker:
-            raise FatalError(error)
+
+    def _explain(self, request: Request, raised: BaseException) -> errors.AtomrError:
+        """Return the error that an exception is for the caller."""
+        name = request.method.name
+        error = self._store.device.explain(raised)
+        if error is not None:
+            error.message = f"{name}: {error.message}"
+            return error
+        if isinstance(raised, MemoryError):
+            return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
+        return _failed(f"{name} raised", raised)
 
     def _decode(self, request: Request) -> None:
         """Decode the arguments and take the borrows.
@@ -314,7 +340,7 @@ class Envelope:
         """Let go of what a request has borrowed."""
         if request.event is not None and not request.event.done:
             request.event.end()
-        request.borrows = request.after = ()
+        request.borrows = request.after = request.arguments = ()
 
     def _drop(self, request: Request, error: errors.RequestError) -> None:
         self._board.count(Counter.DISCARDED)

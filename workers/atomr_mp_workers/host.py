@@ -11,6 +11,7 @@ import logging
 import select
 import time
 import traceback
+from functools import partial
 from typing import Final
 
 from atomr_mp import errors
@@ -18,11 +19,11 @@ from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp_workers.actor import Context
-from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.buffers import ActorMemory, Store
 from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
 from atomr_mp_workers.device import open_device
+from atomr_mp_workers.device.base import Stream
 from atomr_mp_workers.dispatch import FLUSH_REPLIES, Dispatcher
 from atomr_mp_workers.envelope import Envelope, FatalError, current_holder
 from atomr_mp_workers.libraries import Libraries
@@ -31,6 +32,7 @@ from atomr_mp_workers.loading import LoadedActor, Method, load
 from atomr_mp_workers.peers import Peer, Peers, Session
 from atomr_mp_workers.streams import StreamAllocator
 from atomr_mp_workers.threads import ActorThread, Completions
+from atomr_mp_workers.underway import Underway
 
 TURN_MESSAGES: Final = 32
 """Messages read in one turn, before the supervisor is listened to again."""
@@ -73,30 +75,32 @@ class Host:
         """
         try:
             self._setup()
-            self._serve()
+            try:
+                self._serve()
+            except FatalError as fatal:
+                self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
+                raise
         except FatalError as fatal:
-            # The caller first: once the supervisor knows, it ends this process.
-            self._flush()
             self._channel.send(control.Fault(ErrorInfo.of(fatal.error)))
             raise
 
     def _setup(self) -> None:
         start, execution = self._start, self._start.execution
         try:
-            device = open_device(start.backend)
-            self._completions = Completions(execution.completion)
+            device = self._device = open_device(start.backend, execution.completion)
+            underway = Underway()
+            self._completions = Completions(execution.completion, device, underway)
             inline_bytes = 2**63 if execution.completion == "synchronous" else execution.inline_bytes
             streams = StreamAllocator(
                 execution.streams, lambda name: device.make_stream(name, inline_bytes=inline_bytes)
             )
         except errors.AtomrError as error:
             raise FatalError(error) from error
-        store = self._store = Store(device, self._token, execution.memory_bytes, self._obey)
+        store = self._store = Store(device, self._token, execution.memory_bytes, underway, self._obey)
 
-        def holder() -> Holder:
-            return current_holder() or store.ours
-
-        libraries = Libraries(LibraryContext(start.backend, device, store, streams, holder))
+        memory = ActorMemory(store, lambda: current_holder() or store.ours)
+        device.use_memory(memory)
+        libraries = Libraries(LibraryContext(start.backend, device, store, streams, memory.holder))
         self._peers = Peers(start.window, store)
         methods: dict[str, Method] = {}
         threads: dict[str, ActorThread] = {}
@@ -107,32 +111,41 @@ class Host:
             start.backend,
             start.generation,
             logging.getLogger("actor"),
-            ActorMemory(store, holder),
+            memory,
         )
         for spec in start.actors:
             try:
                 actor = load(spec)
             except errors.ActorLoadFailed as error:
                 raise FatalError(error) from error
-            self._setup_actor(actor, context)
+            stream = streams.acquire(actor.name) if device.asynchronous else None
+            self._setup_actor(actor, context, stream)
             self._actors.append(actor)
+            for method in actor.methods:
+                method.stream = None if method.thread else stream
             methods |= {method.name: method for method in actor.methods}
             on_thread = [method.name for method in actor.methods if method.thread]
             if on_thread:
-                threads |= dict.fromkeys(on_thread, ActorThread(actor.name))
+                threads |= dict.fromkeys(on_thread, ActorThread(actor.name, device))
         self._envelope = Envelope(methods, self._board, self._token, libraries, store)
         self._dispatcher = Dispatcher(self._envelope, self._completions, device, threads, self._outbox, self._flush)
         self._data = DataSocket(start.endpoint, start.window, self._peers.secret)
 
-    def _setup_actor(self, actor: LoadedActor, context: Context) -> None:
+    def _setup_actor(self, actor: LoadedActor, context: Context, stream: Stream | None) -> None:
+        """Have an actor set itself up, on its stream if it has one."""
+        setup = partial(actor.instance.setup, context)
         try:
-            actor.instance.setup(context)
+            if stream is None:
+                setup()
+            else:
+                stream.run(setup)
         except errors.AtomrError as error:
             raise FatalError(error) from error
         except BaseException as error:  # whatever user code raises is why this device does not start
             self._log.exception("setup of %s failed", actor.name)
             raise FatalError(
-                errors.SetupFailed(
+                self._device.explain(error)
+                or errors.SetupFailed(
                     f"setup of {actor.name} raised {type(error).__name__}: {error}",
                     traceback_text=traceback.format_exc(),
                 )
@@ -158,7 +171,7 @@ class Host:
                 self._obey()
             if handshakes in ready:
                 self._board.count(Counter.REFUSED, self._data.shake_hands())
-            if completions in ready or self._completions.look():
+            if self._look() or completions in ready:
                 self._dispatcher.take_back()
             more = self._read()
             if queue:
@@ -170,6 +183,12 @@ class Host:
             self._store.tidy()
             idle = not more and not queue and not self._sent
         self._leave()
+
+    def _look(self) -> bool:
+        try:
+            return self._completions.look()
+        except errors.ContextPoisoned as error:
+            raise FatalError(error) from error
 
     def _obey(self) -> None:
         """Do what the supervisor says."""
@@ -303,6 +322,19 @@ class Host:
         return True
 
     def _flush(self) -> None:
+        """Send all answers that wait, if the context is well in which they were computed.
+
+        Raises:
+            FatalError: It is not.
+        """
+        if self._outbox:
+            try:
+                self._device.check()
+            except errors.ContextPoisoned as error:
+                raise FatalError(error) from error
+            self._send()
+
+    def _send(self) -> None:
         """Send all answers that wait, those of one peer together."""
         while self._outbox:
             peer, _ = self._outbox.popitem()
@@ -329,13 +361,24 @@ class Host:
 
     def _patience_s(self, *, idle: bool) -> float | None:
         """Return how long to wait for something to happen; None when this worker is drained."""
-        if not idle or self._completions.polls:
+        if not idle:
             return 0
         if not self._drained_ns or self._dispatcher.busy:
+            patience_s = self._completions.patience_s()
             until_ns = self._store.next_expiry_ns
-            return -1 if until_ns is None else max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
+            if until_ns is not None and patience_s != 0:
+                left_s = max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
+                patience_s = left_s if patience_s is None else min(left_s, patience_s)
+            return -1 if patience_s is None else patience_s
         left_ns = self._drained_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None
+
+    def _answer_all(self, error: errors.AtomrError) -> None:
+        """Send the last answers of a worker that ends by an error."""
+        if isinstance(error, errors.ContextPoisoned):
+            self._dispatcher.fail_all(error)
+            self._envelope.distrust(self._outbox, error)
+        self._send()
 
     def _leave(self) -> None:
         self._data.close(flush=True)

@@ -1,4 +1,4 @@
-"""An actor's own thread: runs one request at a time, handed over and taken back by the loop."""
+"""What brings requests back to the loop that run elsewhere, and the threads that actors have of their own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from queue import SimpleQueue
-from typing import Final
+from typing import Final, cast
 
 from atomr_mp import errors
+from atomr_mp_workers.device.base import Device
 from atomr_mp_workers.envelope import Request
+from atomr_mp_workers.underway import Underway
 
 STRATEGIES: Final = ("adaptive", "host_function", "polled", "synchronous")
 """How the loop learns of the end of work on streams: by looking for a short time, then by a descriptor; by the
@@ -20,23 +23,33 @@ descriptor alone, which the work itself writes; by looking every `POLL_S`; by wa
 POLL_S: Final = 50e-6
 """How often "polled" looks."""
 
-SPIN_NS: Final = 30_000
-"""How long "adaptive" looks before it waits: most of what is short has ended by then, and to be woken costs more."""
+SPIN_NS: Final = 50_000
+"""How long "adaptive" looks, between looking at the sockets, before it waits: most of what is short has ended by
+then, and to be woken costs more."""
+
+
+FALLBACK_S: Final = 0.05
+"""How often "host_function" looks nevertheless: after a fault of the device, no host function is run any more."""
 
 
 class Completions:
-    """Requests that other threads have finished, and a descriptor that says so.
+    """Requests that have been finished elsewhere than on the loop, and a descriptor that says so.
 
     Args:
         strategy: One of `STRATEGIES`.
+        device: Is asked for what it has done.
+        underway: What has not come back.
     """
 
-    def __init__(self, strategy: str = "adaptive") -> None:
+    def __init__(self, strategy: str, device: Device, underway: Underway) -> None:
         if strategy not in STRATEGIES:
             raise errors.ConfigurationError(f"completion = {strategy!r}: use one of {', '.join(STRATEGIES)}")
         self.strategy: Final = strategy
-        self.expected = 0
-        """Requests on streams that have not come back."""
+        self.underway: Final = underway
+        self._device = device
+        self._look_until_ns = 0
+        self._written = False
+        """There is something to be read from the descriptor. Set after that was written."""
         self._done: deque[Request] = deque()
         self.descriptor: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
@@ -44,30 +57,51 @@ class Completions:
         """Hand a finished request to the loop. Any thread."""
         self._done.append(request)
         if self.strategy != "polled":
-            os.eventfd_write(self.descriptor, 1)
+            self.wake()
+
+    def wake(self) -> None:
+        """Have the loop look. Any thread."""
+        os.eventfd_write(self.descriptor, 1)
+        self._written = True
+
+    def begin(self, request: Request) -> None:
+        """Note a request that is to come back."""
+        request.completions = self
+        self.underway.begin(request)
+        self._look_until_ns = time.monotonic_ns() + SPIN_NS
 
     def look(self) -> bool:
-        """Look for what is to end soon, as the strategy says; return whether there is something."""
-        if self._done or not self.expected:
-            return bool(self._done)
-        if self.strategy == "polled":
-            time.sleep(POLL_S)  # what the strategy is
-        elif self.strategy == "adaptive":
-            until_ns = time.monotonic_ns() + SPIN_NS
-            while not self._done and time.monotonic_ns() < until_ns:
-                time.sleep(0)  # the thread that works needs the interpreter's lock
+        """Look for what has ended; return whether there is something."""
+        if self.underway and not self._done:
+            if self.strategy == "polled":
+                time.sleep(POLL_S)  # what the strategy is
+            self._done.extend(cast("Iterable[Request]", self._device.poll()))
         return bool(self._done)
 
-    @property
-    def polls(self) -> bool:
-        """Whether no descriptor will tell: the loop has to look again."""
-        return self.strategy == "polled" and self.expected > 0
+    def patience_s(self) -> float | None:
+        """Return how long the loop may sleep before it has to `look` again; None for as long as nothing tells it."""
+        if not self.underway:
+            return None
+        if self._done or self.strategy == "polled":
+            return 0
+        if self.strategy == "host_function":
+            return FALLBACK_S
+        if time.monotonic_ns() < self._look_until_ns:
+            return 0
+        self._device.watch(self.wake)
+        return None
 
     def take(self) -> list[Request]:
         """Return what has finished since the last call. The loop's thread."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.descriptor)
-        return [self._done.popleft() for _ in range(len(self._done))]
+        if self._written:
+            self._written = False
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self.descriptor)
+        self._look_until_ns = time.monotonic_ns() + SPIN_NS
+        done = [self._done.popleft() for _ in range(len(self._done))]
+        for request in done:
+            self.underway.end(request)
+        return done
 
 
 class ActorThread:
@@ -75,9 +109,11 @@ class ActorThread:
 
     Args:
         name: The actor's name.
+        device: Whose work it does.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, device: Device) -> None:
+        self._device = device
         self.waiting: deque[Request] = deque()
         """Requests that have not started; the loop starts the next one when the thread is idle."""
         self.running: Request | None = None
@@ -93,6 +129,9 @@ class ActorThread:
     def _run(self) -> None:
         while True:
             request = self._inbox.get()
-            request.call()
+            try:
+                self._device.on_thread(request.call)
+            except BaseException as error:  # noqa: BLE001 - of the device, which has not done what it was given
+                request.raised = error
             request.finished()
             del request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 
@@ -40,6 +40,26 @@ class Full(LibraryRequest, frozen=True):
     def check(self) -> None:
         """Check that such an array can exist."""
         Layout.contiguous(self.dtype, self.shape)
+
+
+class Put(LibraryRequest, frozen=True):
+    """Make a buffer with a copy of an array that the request carries. Returns a ref, row-major and without gaps."""
+
+    name: ClassVar[str] = "put"
+    content: Any
+    """The array; a large one travels in memory of the client."""
+
+    def check(self) -> None:
+        """Check that it is an array."""
+        if not hasattr(self.content, "__array_interface__"):
+            raise errors.InvalidRequest(f"content is a {type(self.content).__name__}, not an array")
+
+
+class Get(LibraryRequest, frozen=True):
+    """Return an array's elements as an array of the host's, row-major and without gaps."""
+
+    name: ClassVar[str] = "get"
+    array: Read
 
 
 class Fill(LibraryRequest, frozen=True):

@@ -6,14 +6,27 @@ from atomr_mp import errors
 from atomr_mp_workers.device.base import Device
 
 
-def open_device(backend: str) -> Device:
+def open_device(backend: str, completion: str = "adaptive") -> Device:
     """Return the device of this process.
+
+    Args:
+        backend: "host" or "cuda".
+        completion: Strategy by which the end of work is learned, one of `threads.STRATEGIES`.
 
     Raises:
         ConfigurationError: There is no such backend.
+        SetupFailed: There is none to be had here.
     """
     if backend == "host":
         from atomr_mp_workers.device.host import HostDevice
 
         return HostDevice()
+    if backend == "cuda":
+        try:
+            from atomr_mp_workers.device.cuda import CudaDevice
+        except ImportError as error:
+            raise errors.SetupFailed(
+                f"the cuda backend needs CuPy, which cannot be imported: {error}; install the extra cuda12 or cuda13"
+            ) from error
+        return CudaDevice(completion)
     raise errors.ConfigurationError(f"there is no backend {backend!r}")

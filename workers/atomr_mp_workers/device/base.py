@@ -4,12 +4,16 @@ A backend is small: slabs are made, exported and opened; arrays are made over th
 and events tell when it has ended.
 """
 
+# ruff: noqa: B027 - what a device has no need of does nothing
+
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
 
 
@@ -71,18 +75,26 @@ class Stream(ABC):
     def __init__(self, name: str) -> None:
         self.name: Final = name
 
+    def takes(self, after: Sequence[Event]) -> bool:  # noqa: ARG002 - a stream that waits by itself takes all
+        """Return whether work can be submitted that has to wait for these; if not, they have to end first."""
+        return True
+
     @abstractmethod
     def submit(self, work: Work, after: Sequence[Event], nbytes: int) -> bool:
         """Have work done after what was submitted before, and after other streams' events.
 
         Args:
             work: What to do; its `event` is done when it has ended.
-            after: What it waits for, besides the stream.
+            after: What it waits for, besides the stream; which `takes` it.
             nbytes: What it touches, by which the stream may judge how long it takes.
 
         Returns:
             Whether it has been done already. If not, `work.finished()` is called when it has, on any thread.
         """
+
+    def run(self, function: Callable[[], None]) -> None:
+        """Have something done at once, in its order; waits for its end."""
+        function()
 
     @abstractmethod
     def close(self) -> None:
@@ -91,6 +103,9 @@ class Stream(ABC):
 
 class Work(Protocol):
     """A piece of work, as streams see it."""
+
+    raised: BaseException | None
+    """What it has raised."""
 
     def call(self) -> None:
         """Do it; never raises."""
@@ -103,8 +118,27 @@ class Work(Protocol):
         """Done when this is; made before it is submitted."""
 
 
+class Arrays(Protocol):
+    """Where the arrays of user code lie. Any thread."""
+
+    def holder(self) -> Any:
+        """Return who holds what is made now; has an attribute `pool` for what the device keeps for it."""
+
+    def take(self, holder: Any, nbytes: int) -> tuple[Memory, object, int]:
+        """Return room in its memory: the slab, what keeps the room taken, and its offset."""
+
+
 class Device(ABC):
-    """The device of this process."""
+    """The device of this process. Where nothing is said about it, for the loop's thread only."""
+
+    asynchronous = False
+    """Work goes on after the call that has submitted it, also that of users' methods: they run on streams too, and
+    memory that nothing refers to any more may still be in use by what was submitted before."""
+
+    @property
+    @abstractmethod
+    def host(self) -> Device:
+        """What makes memory for arrays that lie in the host's; itself, if it is the host."""
 
     @abstractmethod
     def make_slab(self, nbytes: int) -> Slab:
@@ -138,6 +172,51 @@ class Device(ABC):
     def make_stream(self, name: str, *, inline_bytes: int) -> Stream:
         """Make a stream; work that touches no more than `inline_bytes` may be done by whoever submits it."""
 
+    def to_array(self, value: Any) -> tuple[Any, Layout] | None:  # noqa: ARG002 - the host's arrays are sent, not kept
+        """Return `value` as an array of this backend's kind, without a copy, and where it lies in the address space.
+
+        None if it is not in memory that stays on the device when it is a result.
+        """
+        return None
+
     @abstractmethod
-    def to_array(self, value: Any) -> Any | None:
-        """Return `value` as an array of this backend's kind if it is one, else None."""
+    def copy(self, source: Any, target: Any) -> None:
+        """Have elements copied between arrays of the host and of this device, in either direction.
+
+        Any thread; the source is not written, and both live, until what the current stream has been given has ended.
+        """
+
+    # --- what only devices need on which work goes on by itself ----------------------------------------------------
+
+    def use_memory(self, arrays: Arrays) -> None:
+        """Have the arrays that user code makes lie in slabs."""
+
+    def poll(self) -> Iterable[Work]:
+        """Return work that has ended and cannot say so itself.
+
+        Raises:
+            ContextPoisoned: None ever will.
+        """
+        time.sleep(0)  # the threads that work, and say so, need the interpreter's lock
+        return ()
+
+    def watch(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called, on any thread, when there may be something to `poll`: nobody will look before."""
+
+    def check(self) -> None:
+        """Look whether the context is well. Does not wait.
+
+        Raises:
+            ContextPoisoned: It is not: nothing that was computed in it may leave.
+        """
+
+    def explain(self, error: BaseException) -> errors.AtomrError | None:  # noqa: ARG002 - by default nothing is
+        """Return what an exception means that a library of this device has raised, None if it is none. Any thread."""
+        return None
+
+    def on_thread(self, function: Callable[[], None]) -> None:
+        """Run a piece of work to its end, on the calling thread."""
+        function()
+
+    def free_caches(self) -> None:
+        """Give back memory that is kept for what comes next. Waits for all that was submitted."""

@@ -6,7 +6,8 @@ import fcntl
 import mmap
 import os
 import threading
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -36,6 +37,10 @@ class HostMemory(Memory):
         self._map = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, protection)
         self.address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self._read_only = not writable
+
+    def before_unmap(self, function: Callable[[int], object], address: int) -> None:
+        """Have something done before the memory is unmapped; must not refer to it otherwise."""
+        weakref.finalize(self, function, address).atexit = False
 
     def bytes(self, owner: object, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
         """Return a part as an array of bytes; it holds `owner` and the mapping."""
@@ -151,6 +156,11 @@ class HostStream(Stream):
 class HostDevice(Device):
     """The processor and its memory."""
 
+    @property
+    def host(self) -> Device:
+        """Itself."""
+        return self
+
     def make_slab(self, nbytes: int) -> Slab:
         """Make a memfd, sealed in its size; zero at first."""
         return HostSlab(nbytes)
@@ -173,9 +183,9 @@ class HostDevice(Device):
         """Make a thread that works in order."""
         return HostStream(name, inline_bytes=inline_bytes)
 
-    def to_array(self, value: Any) -> Any | None:
-        """Return a NumPy array as it is."""
-        return value if isinstance(value, np.ndarray) else None
+    def copy(self, source: Any, target: Any) -> None:
+        """Copy at once."""
+        np.copyto(target, source)
 
 
 class _Part:

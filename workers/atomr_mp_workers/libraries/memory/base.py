@@ -8,9 +8,10 @@ from typing import Any
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import memory
+from atomr_mp.protocol.values import SHARED_BYTES
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import Holder
-from atomr_mp_workers.libraries.base import Library
+from atomr_mp_workers.libraries.base import Later, Library
 
 
 class Memory(Library):
@@ -30,6 +31,21 @@ class Memory(Library):
         array = self.context.store.allocate(self.context.holder(), request.dtype, request.shape)
         self._fill(array, request.value)
         return array
+
+    def put(self, request: memory.Put) -> DeviceArray:
+        """Make a buffer with a copy of an array of the host's."""
+        return self.context.store.keep(self.context.holder(), request.content)
+
+    def get(self, request: memory.Get) -> DeviceArray | Later:
+        """Copy an array to the host's memory: in a slab, which the client opens, or if it is small for the message."""
+        source, store = request.array, self.context.store
+        assert isinstance(source, DeviceArray)
+        copy = store.allocate(self.context.holder(), source.dtype, source.shape, self.context.device.host)
+        self.context.device.copy(source.array, copy.array)
+        if source.nbytes < SHARED_BYTES:
+            return Later(lambda: copy.array)
+        copy.value = True
+        return copy
 
     def fill(self, request: memory.Fill) -> None:
         """Write one value into every element."""

@@ -1,0 +1,177 @@
+"""EDGE: slabs of the CUDA backend, opened by their IPC handles and seen as CuPy arrays.
+
+The device is found by its UUID, so it does not matter how this process numbers the GPUs that it sees. What this
+process does with an array goes on after the array has gone: it has ended only when the device is idle.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+
+LAZY_PEER_ACCESS: Final = 1
+"""`cudaIpcMemLazyEnablePeerAccess`, the one flag that there is."""
+
+CUDA: Final = 2
+"""kDLCUDA, of DLPack."""
+
+
+class Mapping:
+    """A slab of device memory in this process, readable and writable.
+
+    Args:
+        handle: Its IPC handle.
+        nbytes: Its size.
+        uuid: Of the GPU that has it.
+        ending: Where what an array has kept is put when the array has gone, with what waits for this process's own
+            work on it; called on any thread, in the middle of anything.
+        unmapped: Called once the memory is unmapped; as for the host's mappings.
+
+    Raises:
+        Unsupported: CuPy, or a driver, is not there.
+        GpuRefWrongDevice: This process does not see the GPU.
+        GpuRefStale: The memory is not there any more.
+    """
+
+    def __init__(
+        self,
+        handle: bytes,
+        nbytes: int,
+        uuid: str,
+        ending: Callable[[Callable[[], object], object], object],
+        unmapped: Callable[[], object] | None = None,
+    ) -> None:
+        self.ordinal: Final = ordinal_of(uuid)
+        self.nbytes: Final = nbytes
+        self.unmapped = unmapped
+        self._ending = ending
+        self._parts: weakref.WeakSet[_Part] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        runtime = _cupy().cuda.runtime
+        with _cupy().cuda.Device(self.ordinal):
+            try:
+                self._address: int = runtime.ipcOpenMemHandle(handle, LAZY_PEER_ACCESS)
+            except runtime.CUDARuntimeError as error:
+                raise errors.GpuRefStale(f"the memory cannot be opened, its process may have ended: {error}") from error
+        self._open = True
+
+    def __del__(self) -> None:
+        self._unmap()
+
+    @property
+    def in_use(self) -> bool:
+        """Whether any array lies in it."""
+        return bool(self._parts)
+
+    def close(self) -> bool:
+        """Unmap it unless an array lies in it; return whether it is unmapped. May be called twice."""
+        with self._lock:
+            if not self._parts:
+                self._unmap()
+            return not self._open
+
+    def array(self, layout: Layout, *, writable: bool, keep: object = None) -> Any:  # noqa: ARG002 - CuPy knows no other
+        """Return a CuPy array in the slab, zero-copy.
+
+        Args:
+            layout: How it lies in the slab.
+            writable: Whether it is meant to be written; CuPy has no arrays that cannot be.
+            keep: Kept until the array, and what was made from it without a copy, has gone and this process's work on
+                the device has ended.
+
+        Raises:
+            GpuRefOutOfExtent: It does not lie in the slab.
+            GpuRefReleased: The mapping was closed.
+        """
+        low, high = layout.span
+        if low < 0 or high > self.nbytes:
+            raise errors.GpuRefOutOfExtent(
+                f"an array of {layout.dtype}, shape {layout.shape} and strides {layout.strides} at byte "
+                f"{layout.offset} reaches from byte {low} to {high} of a slab of {self.nbytes}"
+            )
+        with self._lock:
+            if not self._open:
+                raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
+            part = _Part(self, keep)
+            self._parts.add(part)
+        cupy = _cupy()
+        memory = cupy.cuda.UnownedMemory(self._address + low, high - low, part, self.ordinal)
+        dtype = "uint8" if layout.dtype in dtypes.FLOAT8 else dtypes.to_numpy(layout.dtype)
+        with cupy.cuda.Device(self.ordinal):
+            return cupy.ndarray(
+                layout.shape, dtype, cupy.cuda.MemoryPointer(memory, layout.offset - low), layout.strides
+            )
+
+    def ended(self, keep: object) -> None:
+        """Take back what an array has kept, for when this process's work has ended. Any thread, at any time."""
+        self._ending(functools.partial(synchronize, self.ordinal), (self, keep))
+
+    def _unmap(self) -> None:
+        if getattr(self, "_open", False):
+            self._open = False
+            synchronize(self.ordinal)
+            with _cupy().cuda.Device(self.ordinal):
+                _cupy().cuda.runtime.ipcCloseMemHandle(self._address)
+            if self.unmapped is not None:
+                self.unmapped()
+
+
+class _Part:
+    """What CuPy keeps for as long as any array over the memory lives."""
+
+    def __init__(self, mapping: Mapping, keep: object) -> None:
+        self._mapping = mapping
+        self._keep = keep
+
+    def __del__(self) -> None:
+        if self._keep is not None:
+            self._mapping.ended(self._keep)
+
+
+def synchronize(ordinal: int) -> None:
+    """Wait until the GPU has done all that this process has given to it."""
+    _cupy().cuda.Device(ordinal).synchronize()
+
+
+@functools.cache
+def ordinal_of(uuid: str) -> int:
+    """Return by which number this process knows a GPU.
+
+    Raises:
+        Unsupported: CuPy, or a driver, is not there.
+        GpuRefWrongDevice: This process does not see the GPU.
+    """
+    runtime = _cupy().cuda.runtime
+    try:
+        seen = [_uuid(runtime.getDeviceProperties(each)["uuid"]) for each in range(runtime.getDeviceCount())]
+    except runtime.CUDARuntimeError as error:
+        raise errors.Unsupported(f"this process has no GPU to view device memory on: {error}") from error
+    if uuid not in seen:
+        raise errors.GpuRefWrongDevice(
+            f"the memory is on GPU {uuid}; this process sees {', '.join(seen) or 'none'} (CUDA_VISIBLE_DEVICES)"
+        )
+    return seen.index(uuid)
+
+
+@functools.cache
+def _cupy() -> Any:
+    try:
+        import cupy
+    except ImportError as error:
+        raise errors.Unsupported(
+            f"a view of device memory needs CuPy, which cannot be imported: {error}; install the extra cuda12 or "
+            "cuda13, or copy the elements (numpy)"
+        ) from error
+    return cupy
+
+
+def _uuid(raw: bytes) -> str:
+    digits = bytes(raw)[:16].hex()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

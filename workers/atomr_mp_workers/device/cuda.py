@@ -1,0 +1,188 @@
+"""The CUDA backend: one GPU, its context, and CuPy for arrays."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+from atomr_mp_workers.device.base import Arrays, Device, Event, Memory, Slab, Stream, Work
+from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
+from atomr_mp_workers.device.cuda_streams import NOT_READY, CudaEvent, CudaStream, query
+from atomr_mp_workers.faults import STICKY, UNKNOWN, poisoned, translate
+
+TO_DEVICE: Final = 1
+TO_HOST: Final = 2
+ON_DEVICE: Final = 3
+
+
+class CudaDevice(Device):
+    """The first GPU that this process sees.
+
+    Args:
+        completion: Strategy by which the end of work is learned, one of `threads.STRATEGIES`.
+
+    Raises:
+        SetupFailed: There is no GPU to be had.
+    """
+
+    asynchronous = True
+
+    def __init__(self, completion: str) -> None:
+        try:
+            cupy.cuda.Device(0).use()
+            runtime.free(0)  # makes the context
+        except runtime.CUDARuntimeError as error:
+            raise errors.SetupFailed(f"no context can be made on the GPU: {error}") from error
+        self._completion = completion
+        self._host: Final = PinnedHost()
+        self._streams: list[CudaStream] = []
+        self._pools: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._threads: Final = threading.local()
+        """The stream of an actor's own thread."""
+
+    @property
+    def host(self) -> Device:
+        """The host's memory, pinned."""
+        return self._host
+
+    # --- memory ----------------------------------------------------------------------------------------------------
+
+    def make_slab(self, nbytes: int) -> Slab:
+        """Allocate device memory."""
+        try:
+            return CudaSlab(nbytes)
+        except runtime.CUDARuntimeError as error:
+            explained = self.explain(error)
+            if isinstance(explained, errors.OutOfMemory):
+                explained.requested_bytes = nbytes
+            raise explained or error from error
+
+    def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> Memory:
+        """Map another worker's allocation, on this GPU or one that it can reach."""
+        if descriptor is not None:
+            return self._host.open_slab(nbytes, handle, descriptor)
+        try:
+            return OpenedSlab(handle, nbytes)
+        except runtime.CUDARuntimeError as error:
+            raise self.explain(error) or error from error
+
+    def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
+        """Map a client's memfd, as host memory."""
+        return self._host.open_client_slab(nbytes, descriptor)
+
+    def to_array(self, value: Any) -> tuple[Any, Layout] | None:
+        """Return what lies on the GPU as a CuPy array: CuPy's own, and all that have CUDA's array interface."""
+        if not isinstance(value, cupy.ndarray):
+            if not hasattr(value, "__cuda_array_interface__"):
+                return None
+            value = cupy.from_dlpack(value) if hasattr(value, "__dlpack__") else cupy.asarray(value)
+        return value, Layout(dtypes.name_of(value.dtype), value.shape, value.strides, value.data.ptr)
+
+    def copy(self, source: Any, target: Any) -> None:
+        """Have elements copied by the current stream; what is not contiguous goes through a copy that is."""
+        if isinstance(target, np.ndarray):
+            if isinstance(source, np.ndarray):
+                np.copyto(target, source)
+            else:
+                source = cupy.ascontiguousarray(source)
+                _copy(target.ctypes.data, source.data.ptr, target.nbytes, TO_HOST)
+        elif isinstance(source, np.ndarray):
+            source = np.ascontiguousarray(source)
+            _copy(target.data.ptr, source.ctypes.data, target.nbytes, TO_DEVICE)
+        elif source.flags.c_contiguous and target.flags.c_contiguous:
+            _copy(target.data.ptr, source.data.ptr, target.nbytes, ON_DEVICE)
+        else:
+            target[...] = source
+
+    def use_memory(self, arrays: Arrays) -> None:
+        """Make CuPy allocate in slabs, with a pool of its own for each holder."""
+
+        def allocate(nbytes: int) -> Any:
+            holder = arrays.holder()
+            if holder.pool is None:
+                holder.pool = cupy.cuda.MemoryPool(lambda nbytes: chunk(holder, nbytes))
+                self._pools.add(holder.pool)
+            return holder.pool.malloc(nbytes)
+
+        def chunk(holder: Any, nbytes: int) -> Any:
+            memory, owner, offset = arrays.take(holder, nbytes)
+            assert isinstance(memory, CudaMemory)
+            return memory.pointer(owner, offset, nbytes)
+
+        cupy.cuda.set_allocator(allocate)
+
+    def free_caches(self) -> None:
+        """Let CuPy's pools give back what they keep, once nothing uses it any more."""
+        runtime.deviceSynchronize()
+        for pool in self._pools:
+            pool.free_all_blocks()
+
+    # --- work ------------------------------------------------------------------------------------------------------
+
+    def make_event(self) -> Event:
+        """Return an event."""
+        return CudaEvent()
+
+    def make_stream(self, name: str, *, inline_bytes: int) -> Stream:  # noqa: ARG002 - nothing is done by the host
+        """Make a CUDA stream."""
+        stream = CudaStream(name, self._completion)
+        self._streams.append(stream)
+        return stream
+
+    def on_thread(self, function: Callable[[], None]) -> None:
+        """Run work on the calling thread's own stream, and wait for it with the interpreter's lock released."""
+        stream = getattr(self._threads, "stream", None)
+        if stream is None:
+            cupy.cuda.Device(0).use()
+            stream = self._threads.stream = CudaStream(threading.current_thread().name, self._completion)
+        stream.run(function)
+
+    def poll(self) -> Iterator[Work]:
+        """Return what has ended, looking at the oldest of each stream."""
+        found = False
+        for stream in self._streams:
+            for work in stream.ended():
+                found = True
+                yield work
+        if not found:
+            self.check()
+
+    def watch(self, wake: Callable[[], object]) -> None:
+        """Leave the oldest work of each stream to a thread that waits for it."""
+        for stream in self._streams:
+            stream.watch(wake)
+
+    # --- health ----------------------------------------------------------------------------------------------------
+
+    def status(self) -> int:
+        """Ask the context how it is, without waiting; 0 if it is well."""
+        status = query(runtime.streamQuery, 0)
+        return 0 if status == NOT_READY else status
+
+    def check(self) -> None:
+        """See that nothing leaves a lost context.
+
+        Raises:
+            ContextPoisoned: It is lost.
+        """
+        status = self.status()
+        if status in STICKY or status == UNKNOWN:
+            raise poisoned(status, "reported when the context was asked")
+
+    def explain(self, error: BaseException) -> errors.AtomrError | None:
+        """Return what an error of CuPy, torch or NVIDIA's own bindings means."""
+        return translate(error, self.status)
+
+
+def _copy(target: int, source: int, nbytes: int, kind: int) -> None:
+    if nbytes:
+        runtime.memcpyAsync(target, source, nbytes, kind, cupy.cuda.get_current_stream().ptr)

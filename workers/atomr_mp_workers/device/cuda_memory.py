@@ -1,0 +1,110 @@
+"""Memory of the CUDA backend: allocations that cross processes by IPC handles, and pinned memory of the host."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+import cupy
+import numpy as np
+from cupy.cuda import runtime
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+from atomr_mp_workers.device.base import Export, Memory, Slab
+from atomr_mp_workers.device.host import HostDevice, HostMemory
+
+HANDLE_BYTES: Final = 64
+
+LAZY_PEER_ACCESS: Final = 1
+"""`cudaIpcMemLazyEnablePeerAccess`, the one flag that there is."""
+
+
+class CudaMemory(Memory):
+    """An allocation, ours or another process's.
+
+    Args:
+        address: Where it begins.
+        nbytes: Its size.
+    """
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+
+    def bytes(self, owner: object, offset: int, nbytes: int) -> Any:
+        """Return a part as a CuPy array of bytes; it holds `owner` and the allocation."""
+        return cupy.ndarray((nbytes,), cupy.uint8, self.pointer(owner, offset, nbytes))
+
+    def array(self, part: Any, layout: Layout, *, writable: bool) -> Any:  # noqa: ARG002 - CuPy has none for reading
+        """Return a CuPy array over a part; eight-bit floating point, which CuPy has not, as unsigned integers."""
+        dtype = np.uint8 if layout.dtype in dtypes.FLOAT8 else dtypes.to_numpy(layout.dtype)
+        return cupy.ndarray(layout.shape, dtype, part.data + layout.offset, layout.strides)
+
+    def pointer(self, owner: object, offset: int, nbytes: int) -> Any:
+        """Return a part as CuPy's allocators do."""
+        held = cupy.cuda.UnownedMemory(self.address + offset, nbytes, (self, owner), 0)
+        return cupy.cuda.MemoryPointer(held, 0)
+
+
+class CudaSlab(CudaMemory, Slab):
+    """An allocation of this process.
+
+    Args:
+        nbytes: Its size.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(runtime.malloc(nbytes), nbytes)
+        self._handle = b""
+        weakref.finalize(self, runtime.free, self.address).atexit = False
+
+    def export(self) -> Export:
+        """Return its IPC handle."""
+        if not self._handle:
+            self._handle = bytes(runtime.ipcGetMemHandle(self.address))
+        return Export(self.nbytes, self._handle, None)
+
+
+class OpenedSlab(CudaMemory):
+    """Another process's allocation, mapped here.
+
+    Args:
+        handle: Its IPC handle.
+        nbytes: Its size.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+
+    def __init__(self, handle: bytes, nbytes: int) -> None:
+        if len(handle) != HANDLE_BYTES:
+            raise errors.InvalidRequest(f"a CUDA IPC handle has {HANDLE_BYTES} bytes, got {len(handle)}")
+        super().__init__(runtime.ipcOpenMemHandle(handle, LAZY_PEER_ACCESS), nbytes)
+        weakref.finalize(self, runtime.ipcCloseMemHandle, self.address).atexit = False
+
+
+class PinnedHost(HostDevice):
+    """The host's memory, pinned as long as it is mapped, so that the GPU reads and writes it by itself."""
+
+    def make_slab(self, nbytes: int) -> Slab:
+        """Make a memfd, mapped and pinned. To pin takes some 0.8 s a GiB, once."""
+        slab = super().make_slab(nbytes)
+        _pin(slab)
+        return slab
+
+    def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
+        """Map a client's memfd and pin it. Mapped for writing too: memory that is only for reading cannot be pinned."""
+        memory = self.open_slab(nbytes, b"", descriptor)
+        _pin(memory)
+        return memory
+
+
+def _pin(memory: Memory) -> None:
+    assert isinstance(memory, HostMemory)
+    try:
+        runtime.hostRegister(memory.address, memory.nbytes, 0)
+    except runtime.CUDARuntimeError:
+        return  # what cannot be pinned (RLIMIT_MEMLOCK, for one) is only slower
+    memory.before_unmap(runtime.hostUnregister, memory.address)

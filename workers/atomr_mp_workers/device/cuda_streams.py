@@ -1,0 +1,174 @@
+"""Streams and events of the CUDA backend."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from queue import SimpleQueue
+from typing import Any, Final
+
+import cupy
+from cupy.cuda import runtime
+
+from atomr_mp_workers.device.base import Event, Stream, Work
+
+READY: Final = 0
+NOT_READY: Final = 600
+
+
+def query(function: Callable[[int], int | None], pointer: int) -> int:
+    """Return the status that one of CUDA's queries has; some of CuPy's raise what others return."""
+    try:
+        return int(function(pointer) or READY)
+    except runtime.CUDARuntimeError as error:
+        return int(error.status)
+
+
+class CudaEvent:
+    """The end of work on a stream, or of a request that a thread runs."""
+
+    __slots__ = ("_ended", "_event", "recorded")
+
+    def __init__(self) -> None:
+        self._event: Any = None
+        self.recorded = False
+        """It stands for what is on a stream, so that other streams can wait for it."""
+        self._ended = False
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended. Not after a fault: whoever waits has to ask the device how it is."""
+        return self._ended or (self.recorded and query(runtime.eventQuery, self._event.ptr) == READY)
+
+    def end(self) -> None:
+        """Say that the work has ended."""
+        self._ended = True
+
+    def record(self, stream: Any) -> None:
+        """Let it stand for what has been put on a stream so far."""
+        self._event = cupy.cuda.Event(block=True, disable_timing=True)
+        self._event.record(stream)
+        self.recorded = True
+
+    def hold(self, stream: Any) -> None:
+        """Let a stream wait for it, on the device."""
+        if not self._ended:
+            stream.wait_event(self._event)
+
+    def wait(self) -> None:
+        """Wait for it on the host, with the interpreter's lock released."""
+        self._event.synchronize()
+
+
+class CudaStream(Stream):
+    """A CUDA stream.
+
+    Args:
+        name: For logs.
+        completion: Strategy by which the end of its work is learned, one of `threads.STRATEGIES`.
+    """
+
+    def __init__(self, name: str, completion: str) -> None:
+        super().__init__(name)
+        self.stream: Final = cupy.cuda.Stream(non_blocking=True)
+        self._completion = completion
+        self.pending: Final[deque[tuple[CudaEvent, Work]]] = deque()
+        """What is on it, as far as it has to be asked for."""
+        self._watcher: _Watcher | None = None
+        self._torch: Any = None
+
+    def takes(self, after: Sequence[Event]) -> bool:
+        """Return whether the device can wait for these: it cannot for what has not been put on a stream."""
+        return all(isinstance(event, CudaEvent) and (event.recorded or event.done) for event in after)
+
+    def submit(self, work: Work, after: Sequence[Event], nbytes: int) -> bool:  # noqa: ARG002 - the GPU has all of it
+        """Put work on the stream; what has put nothing there is done at once."""
+        event = work.event
+        assert isinstance(event, CudaEvent)
+        try:
+            for other in after:
+                assert isinstance(other, CudaEvent)
+                other.hold(self.stream)
+            with self.current():
+                work.call()
+            event.record(self.stream)
+            if self._completion == "synchronous":
+                event.wait()
+            if event.done:
+                return True
+            if self._completion == "host_function":
+                self.stream.launch_host_func(_finish, work)
+            else:
+                self.pending.append((event, work))
+        except runtime.CUDARuntimeError as error:
+            work.raised = work.raised or error
+            return True
+        return False
+
+    def run(self, function: Callable[[], None]) -> None:
+        """Do something and wait for what it has put on the stream."""
+        with self.current():
+            function()
+        self.stream.synchronize()
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Make it the stream of the calling thread, for CuPy and, if that is there, for torch."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_available():
+            with self.stream:
+                yield
+            return
+        if self._torch is None:
+            self._torch = torch.cuda.ExternalStream(self.stream.ptr)
+        with self.stream, torch.cuda.stream(self._torch):
+            yield
+
+    def ended(self) -> Iterator[Work]:
+        """Take off what has ended."""
+        pending = self.pending
+        while pending and pending[0][0].done:
+            event, work = pending.popleft()
+            event.end()
+            yield work
+
+    def watch(self, wake: Callable[[], object]) -> None:
+        """Have `wake` called when the oldest piece of work has ended."""
+        if self.pending:
+            if self._watcher is None:
+                self._watcher = _Watcher(self.name)
+            self._watcher.watch(self.pending[0][0], wake)
+
+    def close(self) -> None:
+        """Wait for what is on it."""
+        self.stream.synchronize()
+
+
+class _Watcher:
+    """A thread that waits for a stream's events with the interpreter's lock released."""
+
+    def __init__(self, name: str) -> None:
+        self._last: CudaEvent | None = None
+        self._queue: SimpleQueue[tuple[CudaEvent, Callable[[], object]]] = SimpleQueue()
+        # A daemon: work that never ends must not keep a worker alive that was told to leave.
+        threading.Thread(target=self._run, name=f"{name}-watcher", daemon=True).start()
+
+    def watch(self, event: CudaEvent, wake: Callable[[], object]) -> None:
+        """Have `wake` called when the event has come, or never will."""
+        if event is not self._last:
+            self._last = event
+            self._queue.put((event, wake))
+
+    def _run(self) -> None:
+        while True:
+            event, wake = self._queue.get()
+            with contextlib.suppress(runtime.CUDARuntimeError):  # the loop asks how the device is
+                event.wait()
+            wake()
+
+
+def _finish(work: Work) -> None:
+    work.finished()
