@@ -6,8 +6,11 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import memory
+from atomr_mp.protocol.libraries.base import Scalar, scalar
 from atomr_mp.protocol.values import SHARED_BYTES
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import Holder
@@ -80,3 +83,23 @@ class Memory(Library):
     def _admit_borrow(self, request: memory.Borrow, holder: Holder) -> None:
         assert isinstance(request.array, DeviceArray)
         self.context.store.open_view(holder, request.array, request.borrow, write=request.write)
+
+
+def number_for(dtype: str, value: Scalar) -> complex:
+    """Return the number that a value stands for, as elements of a type are filled with it.
+
+    Raises:
+        InvalidRequest: The type cannot hold it: it is complex, or integers cannot have that value.
+    """
+    number = scalar(value)
+    if type(number) is complex and not dtype.startswith("complex"):
+        raise errors.InvalidRequest(f"an array of {dtype} cannot hold {number}")
+    return _integer(dtype, number) if dtype.startswith(("int", "uint")) else number
+
+
+def _integer(dtype: str, number: complex) -> int:
+    limits = np.iinfo(dtype)
+    whole = int(number.real)
+    if number != whole or not limits.min <= whole <= limits.max:
+        raise errors.InvalidRequest(f"an array of {dtype} cannot hold {number}")
+    return whole

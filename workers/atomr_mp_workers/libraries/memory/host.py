@@ -6,11 +6,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from atomr_mp import errors
 from atomr_mp.protocol.libraries import memory
-from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.libraries.memory.base import Memory
+from atomr_mp_workers.libraries.memory.base import Memory, number_for
 
 
 class HostMemory(Memory):
@@ -24,20 +22,7 @@ class HostMemory(Memory):
 
     def _fill(self, array: Any, value: Any) -> None:
         assert isinstance(array, DeviceArray)
-        number = scalar(value)
-        if type(number) is complex and not array.dtype.startswith("complex"):
-            raise errors.InvalidRequest(f"an array of {array.dtype} cannot hold {number}")
-        if array.dtype.startswith(("int", "uint")):
-            number = _integer(array.dtype, number)
-        array.array[...] = number
-
-
-def _integer(dtype: str, number: complex) -> int:
-    limits = np.iinfo(dtype)
-    whole = int(number.real)
-    if number != whole or not limits.min <= whole <= limits.max:
-        raise errors.InvalidRequest(f"an array of {dtype} cannot hold {number}")
-    return whole
+        array.array[...] = number_for(array.dtype, value)
 
 
 Implementation: Final = HostMemory

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any, Final, cast
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from atomr_mp.libraries.blas import Blas
+from atomr_mp.protocol.libraries.base import HALF, LibraryRequest
+from atomr_mp.reply import Reply
+from atomr_mp_workers.arrays import DeviceArray
+from atomr_mp_workers.blocks import Block
+from atomr_mp_workers.libraries.base import Later
+from tests.blas_cases import assert_agrees
+from tests.fake_arrays import FakeArray
+from tests.pure.test_blas_checks import REQUESTS, arrays, requests
+from tests.tolerances import assert_close
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
+]
+
+NOTHING: Final[Any] = None
+
+
+@functools.cache
+def device() -> Any:
+    """Return this process's GPU; CUDA is loaded by the first test that runs, not by what collects them."""
+    from atomr_mp_workers.device.cuda import CudaDevice
+
+    return CudaDevice()
+
+
+@functools.cache
+def library() -> Any:
+    """Return the code under test, on a stream of its own."""
+    from atomr_mp_workers.libraries.blas.cuda import Implementation
+
+    return Implementation(NOTHING, device().make_stream("blas", inline_bytes=0))
+
+
+def run(request: LibraryRequest) -> Any:
+    """Have the code under test do a request: its arrays' memory travels to the GPU and back."""
+    slabs = {array.number: array.slab for array in operands_of(request).values()}
+    there = {number: device().make_slab(slab.nbytes) for number, slab in slabs.items()}
+    for number, slab in slabs.items():
+        over(there[number]).set(slab)
+    on_device = {name: placed(there[array.number], array) for name, array in operands_of(request).items()}
+    synchronize()
+    stream = library().stream.stream
+    with stream:
+        result = getattr(library(), request.name)(msgspec.structs.replace(request, **on_device))
+    stream.synchronize()
+    for number, slab in slabs.items():
+        slab[:] = over(there[number]).get()
+    return result.read() if isinstance(result, Later) else result
+
+
+def synchronize() -> None:
+    """Wait for the GPU."""
+    import cupy
+
+    cupy.cuda.Device().synchronize()
+
+
+def operands_of(request: LibraryRequest) -> dict[str, FakeArray]:
+    """Return a request's arrays."""
+    return {name: getattr(request, name) for name in arrays(request)}
+
+
+def over(slab: Any) -> Any:
+    """Return a slab's bytes."""
+    return slab.bytes(NOTHING, 0, slab.nbytes)
+
+
+def placed(slab: Any, array: FakeArray) -> DeviceArray:
+    """Return an array in a slab on the GPU that lies there as it does in its own."""
+    block = Block(
+        slab,
+        over(slab),
+        token=b"",
+        device=0,
+        buffer=array.number,
+        slab_number=array.number,
+        offset=0,
+        nbytes=slab.nbytes,
+        foreign=False,
+    )
+    return DeviceArray(block, array.layout, writable=True)
+
+
+class DirectDevice:
+    """Does requests at once, in place."""
+
+    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Reply:
+        """Do a request; what is returned stands for the reply."""
+        assert (library, deadline_s) == ("blas", None)
+        return cast("Reply", run(request))
+
+
+BLAS: Final = Blas(DirectDevice())
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_results_are_those_of_dense_matrices(name: str) -> None:
+    """Whatever sizes, order, increments and gaps; nothing else is written, and nothing read that is not to be."""
+
+    @given(requests(name), st.integers(0, 2**32 - 1))
+    @settings(max_examples=300, deadline=None)
+    def agrees(request: LibraryRequest, seed: int) -> None:
+        assert_agrees(request, np.random.default_rng(seed), run)
+
+    agrees()
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_larger_sizes_take_other_kernels_and_give_the_same(name: str) -> None:
+    """Tiles that are full, and those at the edges that are not."""
+    sizes = (1, 31, 64, 65) if name == "trsm" else (1, 33, 64, 129, 200)  # a solution's error grows with its size
+
+    @given(requests(name, sizes), st.integers(0, 2**32 - 1))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    def agrees(request: LibraryRequest, seed: int) -> None:
+        assert_agrees(request, np.random.default_rng(seed), run)
+
+    agrees()
+
+
+@pytest.mark.parametrize("n", [1000, 2**20 + 3])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "complex128"])
+def test_long_vectors_are_summed_and_searched(dtype: str, n: int) -> None:
+    """Many blocks work on one sum; of equal numbers the first is found."""
+    x = FakeArray.of(np.random.default_rng(n).integers(-8, 9, n) * (1 + (1j if "complex" in dtype else 0)), dtype)
+    exact = x.array.astype(np.complex128 if x.array.dtype.kind == "c" else np.float64)
+    sizes = np.abs(exact.real) + np.abs(exact.imag)
+    assert_close(answer(BLAS.asum(x)), sizes.sum(), dtype, n, 16.0)
+    assert_close(answer(BLAS.nrm2(x)), np.linalg.norm(exact), dtype, n)
+    assert_close(answer(BLAS.dot(x, x)), np.sum(exact * exact), dtype, n, 128.0)
+    assert_close(answer(BLAS.dot(x, x, conjugate=True)), np.sum(np.abs(exact) ** 2), dtype, n, 128.0)
+    assert answer(BLAS.iamax(x)) == sizes.argmax() + 1
+    assert answer(BLAS.iamin(x)) == sizes.argmin() + 1
+
+
+def test_scalars_of_many_requests_under_way_do_not_mix() -> None:
+    """Each has a slot of its own until it is read; then the slot is another's."""
+    numbers = FakeArray.of(np.arange(600.0), "float64")
+    slab = device().make_slab(numbers.slab.nbytes)
+    over(slab).set(numbers.slab)
+    synchronize()
+    vector, stream = placed(slab, numbers), library().stream.stream
+    for _ in range(2):
+        with stream:
+            pending = [library().asum(request_of("asum", vector[i : i + 1])) for i in range(600)]
+        stream.synchronize()
+        assert [later.read() for later in pending] == list(range(600))
+
+
+def request_of(name: str, x: Any) -> Any:
+    """Return a request of one vector."""
+    return REQUESTS[name](x=x, n=x.size, incx=1)
+
+
+def test_float32_is_not_rounded_to_less() -> None:
+    """No TF32: its products would be off by 2⁻¹¹."""
+    random = np.random.default_rng(3)
+    a, b = (random.uniform(-1, 1, (512, 512)).astype(np.float32) for _ in "ab")
+    c = FakeArray.of(np.zeros((512, 512)), "float32")
+    BLAS.gemm(FakeArray.of(a, "float32"), FakeArray.of(b, "float32"), c)
+    assert_close(c.array, a.astype(np.float64) @ b.astype(np.float64), "float32", 512)
+
+
+def test_half_precision_is_rounded_once() -> None:
+    """Terms that each would be lost in the sum are not: the sum is float32."""
+    for dtype in HALF:
+        ones = FakeArray.of(np.ones((1, 4096)), dtype)
+        small = FakeArray.of(np.full((4096, 1), 2.0**-12), dtype)
+        total = FakeArray.of([[1.0]], dtype)
+        BLAS.gemm(ones, small, total, beta=1.0)
+        assert total.array == 2.0
+        BLAS.axpy(FakeArray.of([3.0], dtype), vector := FakeArray.of([1.0], dtype), alpha=1 / 3)
+        assert vector.array == 2.0
+
+
+def test_nrm2_does_not_overflow() -> None:
+    """The squares would."""
+    assert answer(BLAS.nrm2(FakeArray.of([3e300, 4e300], "float64"))) == pytest.approx(5e300)
+    assert answer(BLAS.nrm2(FakeArray.of([3e-30, 4e-30], "float32"))) == pytest.approx(5e-30)
+
+
+def test_a_nan_stays_with_scal_by_zero_and_goes_elsewhere() -> None:
+    """As the requests define it, for every type."""
+    for dtype in REQUESTS["scal"].dtypes:
+        x = FakeArray.of([np.nan, 1.0], dtype)
+        BLAS.scal(x, alpha=0.0)
+        assert np.isnan(x.array[0])
+        assert x.array[1] == 0
+        c = FakeArray.of([[np.nan, 1.0]], dtype)
+        BLAS.gemm(FakeArray.of([[np.nan]], dtype), FakeArray.of([[1.0, 1.0]], dtype), c, alpha=0.0, beta=0.0)
+        assert (c.array == 0).all()
+
+
+def test_geam_works_in_place() -> None:
+    """C may be A or B, or both."""
+    c = FakeArray.of(np.arange(12.0).reshape(3, 4), "float64")
+    b = FakeArray.of(np.ones((3, 4)), "float64")
+    BLAS.geam(c, b, c, alpha=2.0, beta=1.0)
+    np.testing.assert_array_equal(c.array, np.arange(12.0).reshape(3, 4) * 2 + 1)
+    BLAS.geam(c, c, c, alpha=2.0, beta=-1.0)
+    np.testing.assert_array_equal(c.array, np.arange(12.0).reshape(3, 4) * 2 + 1)
+    BLAS.geam(b, c, c, alpha=np.nan, beta=0.0)
+    assert np.isnan(c.array).all()
+    BLAS.geam(b, c, c, alpha=0.0, beta=0.0)
+    assert (c.array == 0).all()
+
+
+def test_nothing_waits_for_the_device() -> None:
+    """Requests return while the stream is held up, scalars too."""
+    import cupy
+
+    x = FakeArray.of(np.ones(8), "float32")
+    run(request_of("asum", x))  # what is loaded at first use is loaded
+    slab = device().make_slab(x.slab.nbytes)
+    over(slab).set(x.slab)
+    stream = library().stream.stream
+    hold = cupy.RawKernel('extern "C" __global__ void hold(volatile int* go) { while (!*go) {} }', "hold")
+    page = cupy.cuda.alloc_pinned_memory(4)
+    go = np.frombuffer(page, np.int32, 1)
+    go[0] = 0
+    synchronize()
+    with stream:
+        try:
+            hold((1,), (1,), (np.uintp(page.ptr),))
+            later = library().asum(request_of("asum", placed(slab, x)))
+            assert not stream.done
+        finally:
+            go[0] = 1
+    stream.synchronize()
+    assert later.read() == 8
+
+
+def answer(reply: Reply) -> Any:
+    """Return what a direct device has answered with."""
+    return reply

@@ -1,0 +1,76 @@
+"""What element types, words and factors of requests are to cuBLAS: looked up once, when the library is loaded.
+
+The values are plain integers: to convert an enum's member each time is a part of what a small request takes.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from nvmath import CudaDataType
+from nvmath.bindings import cublas
+
+from atomr_mp.protocol.libraries.base import Scalar, scalar
+
+
+class Kind(NamedTuple):
+    """What an element type is to cuBLAS."""
+
+    data: int
+    scale: np.dtype[Any]
+    """Of factors and sums."""
+    scale_data: int
+    real: np.dtype[Any]
+    """Of norms."""
+    compute: int
+    routines: Any
+    """Those that are named by the type; None for half precision, which has none."""
+
+
+@functools.lru_cache(maxsize=1024)
+def number(dtype: np.dtype[Any], value: Scalar) -> tuple[int, Any]:
+    """Return where a factor is in host memory, and what keeps it there; cuBLAS reads it before it returns."""
+    made = np.array(scalar(value), dtype)
+    return made.ctypes.data, made
+
+
+def _routines(prefix: str) -> SimpleNamespace:
+    """Return the routines of an element type, "s", "d", "c" or "z", for 64-bit sizes: products of sizes overflow 32."""
+    real = prefix in "sd"
+    norm = {"c": "sc", "z": "dz"}.get(prefix, prefix)
+    same = ("axpy", "scal", "copy", "swap", "rot", "gemv", "geam", "syrk", "trsm")
+    names = {name: prefix + name for name in same}
+    names |= {"nrm2": f"{norm}nrm2", "asum": f"{norm}asum", "iamax": f"i{prefix}amax", "iamin": f"i{prefix}amin"}
+    for name in ("dot", "ger"):
+        names |= {name: prefix + name + ("" if real else "u"), f"{name}c": prefix + name + ("" if real else "c")}
+    return SimpleNamespace(**{name: getattr(cublas, f"{called}_64") for name, called in names.items()})
+
+
+F32, F64, C64, C128 = (np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
+INDEX: Final = np.dtype(np.int64)
+
+_IN_32: Final = int(cublas.ComputeType.COMPUTE_32F)
+_IN_64: Final = int(cublas.ComputeType.COMPUTE_64F)
+_R32, _R64 = int(CudaDataType.CUDA_R_32F), int(CudaDataType.CUDA_R_64F)
+_C32, _C64 = int(CudaDataType.CUDA_C_32F), int(CudaDataType.CUDA_C_64F)
+
+KINDS: Final = {
+    "float16": Kind(int(CudaDataType.CUDA_R_16F), F32, _R32, F32, _IN_32, None),
+    "bfloat16": Kind(int(CudaDataType.CUDA_R_16BF), F32, _R32, F32, _IN_32, None),
+    "float32": Kind(_R32, F32, _R32, F32, _IN_32, _routines("s")),
+    "float64": Kind(_R64, F64, _R64, F64, _IN_64, _routines("d")),
+    "complex64": Kind(_C32, C64, _C32, F32, _IN_32, _routines("c")),
+    "complex128": Kind(_C64, C128, _C64, F64, _IN_64, _routines("z")),
+}
+
+OPS: Final = {name: int(cublas.Operation[name]) for name in "NTC"}
+LOWER, UPPER = int(cublas.FillMode.LOWER), int(cublas.FillMode.UPPER)
+LEFT, RIGHT = int(cublas.SideMode.LEFT), int(cublas.SideMode.RIGHT)
+UNIT, NON_UNIT = int(cublas.DiagType.UNIT), int(cublas.DiagType.NON_UNIT)
+HOST, DEVICE = int(cublas.PointerMode.HOST), int(cublas.PointerMode.DEVICE)
+# Sums of half-precision products are not rounded on the way (cublasMath_t).
+MATH: Final = int(cublas.Math.DEFAULT_MATH) | int(cublas.Math.DISALLOW_REDUCED_PRECISION_REDUCTION)
+ALGORITHM: Final = int(cublas.GemmAlgo.DFALT)

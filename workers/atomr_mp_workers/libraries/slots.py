@@ -1,0 +1,49 @@
+"""Where CUDA libraries write single numbers, so that nobody has to wait for them: host memory, pinned.
+
+With unified addressing its address is the device's too (CUDA Programming Guide, "Mapped Memory"). What the device has
+written is there for the host when an event recorded behind it has come.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import cupy
+import numpy as np
+
+SLOT_BYTES: Final = 16
+"""A number of the largest type, complex128."""
+
+PAGE_BYTES: Final = 4096
+
+
+class Slot(NamedTuple):
+    """Room for a number."""
+
+    address: int
+    memory: np.ndarray[Any, Any]
+
+
+class Slots:
+    """Slots that are free; the loop's thread only. There are as many as ever were in use at a time."""
+
+    def __init__(self) -> None:
+        self._free: list[Slot] = []
+
+    def take(self) -> Slot:
+        """Return a slot that nothing else uses."""
+        if not self._free:
+            page = cupy.cuda.alloc_pinned_memory(PAGE_BYTES)
+            memory = np.frombuffer(page, np.uint8, PAGE_BYTES)  # holds the page
+            self._free += [Slot(page.ptr + at, memory[at : at + SLOT_BYTES]) for at in range(0, PAGE_BYTES, SLOT_BYTES)]
+        return self._free.pop()
+
+    def give(self, slot: Slot) -> None:
+        """Take a slot back."""
+        self._free.append(slot)
+
+    def read(self, slot: Slot, dtype: np.dtype[Any]) -> Any:
+        """Return the number that the device has written, and take the slot back."""
+        number = slot.memory[: dtype.itemsize].view(dtype)[0].item()
+        self.give(slot)
+        return number
