@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import numpy as np  # noqa: F401 - its threads and descriptors are to be there before a ledger counts
+import pytest
 import zmq
 
 import atomr_mp
@@ -30,6 +31,9 @@ from atomr_mp.protocol.session import DeviceInfo, DeviceState
 
 LEDGER: Final = "ATOMR_MP_TEST"
 """Environment variable that marks all processes of a ledger; its value is the ledger's directory."""
+
+BACKEND: Final = os.environ.get("ATOMR_MP_TEST_BACKEND", "host")
+"""What the pools of the tests run on; the same tests hold on each."""
 
 DEADLINE_S: Final = 30.0
 """Longest wait for anything: far more than it takes, also on a busy machine."""
@@ -96,10 +100,11 @@ class Ledger:
         return path
 
     def start(self, *actors: str, gpus: int = 1, run_dir: str = "run", **settings: Any) -> atomr_mp.Pool:
-        """Start a pool on the host backend."""
-        return atomr_mp.start(
-            actors=actors or (PROBE, BYSTANDER), gpus=gpus, backend="host", run_dir=self.run_dir(run_dir), **settings
-        )
+        """Start a pool on the backend under test."""
+        settings.setdefault("backend", BACKEND)
+        if settings["backend"] == "cuda" and gpus > len(list(Path("/proc/driver/nvidia/gpus").iterdir())):
+            pytest.skip(f"needs {gpus} GPUs")
+        return atomr_mp.start(actors=actors or (PROBE, BYSTANDER), gpus=gpus, run_dir=self.run_dir(run_dir), **settings)
 
     def gate(self, name: str) -> Gate:
         """Make a gate."""

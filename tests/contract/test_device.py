@@ -33,7 +33,7 @@ from atomr_mp_workers.loading import Method
 from atomr_mp_workers.streams import POOLED, StreamAllocator
 from atomr_mp_workers.threads import STRATEGIES, Completions
 from atomr_mp_workers.underway import Underway
-from tests.support import DEADLINE_S, Ledger
+from tests.support import BACKEND, DEADLINE_S, Ledger
 
 SLAB_BYTES: Final = 2**21
 NEVER_INLINE: Final = -1
@@ -65,7 +65,7 @@ class Backend:
 MARK: Final = "memfd:atomr-mp"
 """In the names of slabs, and of what the tests make themselves."""
 
-BACKENDS: Final = ("host",)
+BACKENDS: Final = (BACKEND,)
 
 
 @pytest.fixture(params=BACKENDS)

@@ -36,7 +36,7 @@ class CudaDevice(Device):
 
     asynchronous = True
 
-    def __init__(self, completion: str) -> None:
+    def __init__(self, completion: str = "adaptive") -> None:
         try:
             cupy.cuda.Device(0).use()
             runtime.free(0)  # makes the context

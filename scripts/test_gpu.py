@@ -1,0 +1,84 @@
+"""Runs the tests that need a GPU and reports: what `scripts/test-gpu` does once the environment is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any, Final
+
+DRIVER: Final = Path("/dev/nvidiactl")
+
+TESTS: Final = (
+    "tests/gpu",
+    "tests/contract/test_device.py",
+    "tests/contract/test_buffers.py",
+    "tests/contract/test_blas.py",
+    "tests/contract/test_client.py",
+    "tests/contract/test_map.py",
+    "tests/crash",
+)
+
+
+def main() -> int:
+    """Run the tests, print a summary, write the report; return pytest's status."""
+    backend = "cuda" if DRIVER.exists() else "host"
+    with tempfile.TemporaryDirectory() as folder:
+        results = Path(folder, "results.xml")
+        began = time.monotonic()
+        # The arguments are this script's own and a developer's, no stranger's.
+        status = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "--tb=short", f"--junitxml={results}", *(sys.argv[1:] or TESTS)],
+            env=os.environ | {"ATOMR_MP_TEST_BACKEND": backend},
+            check=False,
+        ).returncode
+        report = {"backend": backend, **machine(), "seconds": round(time.monotonic() - began, 1), **counted(results)}
+    out = os.environ.get("OUT")
+    if out:
+        Path(out, "gpu-tests.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    print(json.dumps({name: value for name, value in report.items() if name != "tests"}, indent=1))
+    return status
+
+
+def machine() -> dict[str, Any]:
+    """Return what the tests ran on."""
+    found: dict[str, Any] = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "python": platform.python_version()}
+    query = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return found
+    found["gpus"] = [line.strip() for line in answer.splitlines()]
+    versions = "import cupy; print(cupy.__version__, cupy.cuda.runtime.runtimeGetVersion())"
+    answer = subprocess.run([sys.executable, "-c", versions], capture_output=True, text=True, check=False).stdout
+    if len(answer.split()) == 2:
+        found["cupy"], found["cuda_runtime"] = answer.split()
+    return found
+
+
+def counted(results: Path) -> dict[str, Any]:
+    """Return how the tests went, each with its outcome and time."""
+    if not results.exists():
+        return {}
+    tests = []
+    for case in ET.parse(results).getroot().iter("testcase"):
+        outcome = next((each.tag for each in case if each.tag in {"failure", "error", "skipped"}), "passed")
+        seconds = round(float(case.get("time", 0)), 3)
+        tests.append({"name": f"{case.get('classname')}::{case.get('name')}", "outcome": outcome, "seconds": seconds})
+    outcomes = [test["outcome"] for test in tests]
+    failed = [test["name"] for test in tests if test["outcome"] in {"failure", "error"}]
+    return {
+        **{outcome: outcomes.count(outcome) for outcome in ("passed", "failure", "error", "skipped")},
+        "failed": failed,
+        "tests": tests,
+    }
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
