@@ -81,6 +81,7 @@ class Buffers:
         refs = [each for each in placed if isinstance(each, GpuRef)]
         for ref in refs:
             self._check_ours(ref)
+            keep.append(ref.lease.hold)  # not only the ref: it may be freed meanwhile
         if refs and device is None:
             device = refs[0].device
             for ref in refs:

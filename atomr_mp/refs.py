@@ -211,7 +211,10 @@ class GpuRef(Operand):
         return self._buffers.share(self, for_s)
 
     def free(self) -> None:
-        """Give the memory back now; this ref and its views can then not be used any more. May be called twice."""
+        """Give the memory back now, or when the requests that were made with it have been answered.
+
+        This ref and its views can then not be used any more. May be called twice.
+        """
         self._buffers.free(self._lease)
 
     def __enter__(self) -> Self:

@@ -52,8 +52,8 @@ class Releases:
             lease = leases.get(buffer)
             if lease is None:
                 leases[buffer] = Lease(self, buffer)
-            else:
-                lease.count += 1
+            elif lease.hold is not None:
+                lease.hold.count += 1
         return leases
 
     def give_back(self, buffers: Iterable[int]) -> None:
@@ -105,31 +105,46 @@ class Releases:
             self.pending.extend((kind, number) for number in ids)
 
 
-class Lease:
-    """This client's hold on a buffer. Given back when it is collected or released.
+class Hold:
+    """What a lease consists of: given back when nothing refers to it any more. Requests under way refer to it too."""
 
-    Args:
-        releases: Of the incarnation that made the buffer.
-        buffer: The buffer's id.
-    """
-
-    __slots__ = ("__weakref__", "buffer", "count", "released", "releases")
+    __slots__ = ("buffer", "count", "releases")
 
     def __init__(self, releases: Releases, buffer: int) -> None:
         self.releases: Final = releases
         self.buffer: Final = buffer
         self.count = 1
         """How many the worker counts."""
-        self.released = False
+
+    def __del__(self) -> None:
+        for _ in range(self.count):
+            self.releases.pending.append((Kind.LEASE, self.buffer))
+
+
+class Lease:
+    """This client's hold on a buffer. Given back when it is collected or released, and no request needs it any more.
+
+    Args:
+        releases: Of the incarnation that made the buffer.
+        buffer: The buffer's id.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "hold", "releases")
+
+    def __init__(self, releases: Releases, buffer: int) -> None:
+        self.releases: Final = releases
+        self.buffer: Final = buffer
+        self.hold: Hold | None = Hold(releases, buffer)
+        """For requests to keep; None once it is released."""
+
+    @property
+    def released(self) -> bool:
+        """Whether it was released."""
+        return self.hold is None
 
     def release(self) -> None:
         """Give it back. May be called twice."""
-        if not self.released:
-            self.released = True
-            for _ in range(self.count):
-                self.releases.pending.append((Kind.LEASE, self.buffer))
-
-    __del__ = release
+        self.hold = None
 
 
 class Borrow:

@@ -194,6 +194,22 @@ def test_other_libraries_see_views(pool: atomr_mp.Pool) -> None:
     ref.fill(1)
 
 
+def test_what_a_request_needs_stays_until_it_is_answered(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Though the ref is freed while it waits; then it goes."""
+    ref = pool.device().put(np.arange(1000.0))
+    with ledger.gate("held") as gate:
+        held = pool.call("Keeper.make_slowly", gate.path, np.zeros(1))
+        gate.wait()
+        total = pool.call("Keeper.total", ref)
+        ref.free()
+        with pytest.raises(errors.GpuRefReleased):
+            pool.call("Keeper.total", ref)
+        gate.open()
+    assert total.result() == 499500
+    held.result().free()
+    assert statistics(pool)["leases"] == 0
+
+
 def test_a_view_stays_readable_when_its_generation_has_ended(pool: atomr_mp.Pool) -> None:
     """New uses of the ref are refused as stale, here and for its views."""
     ref = pool.device().put(np.arange(1000.0))

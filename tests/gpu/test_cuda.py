@@ -55,6 +55,7 @@ def test_arrays_of_any_size_come_back(pool: atomr_mp.Pool, nbytes: int) -> None:
 
 def test_a_result_is_sent_when_the_device_has_it(pool: atomr_mp.Pool) -> None:
     """However long that takes; meanwhile the loop answers others."""
+    pool.call("Faulty.spin", 1).result()  # loads the kernels, which waits for the device
     slow = pool.call("Faulty.spin", 2_000_000_000)
     assert pool.call("Probe.echo", 7).result() == 7
     assert not slow.done

@@ -901,7 +901,8 @@ def test_threads_may_allocate_share_and_claim_while_the_loop_tidies_up() -> None
     while any(thread.is_alive() for thread in threads):
         store.tidy()
         assert store.statistics()["used_bytes"] >= 0
-        assert store.next_expiry_ns is None or store.next_expiry_ns > 0
+        expiry_ns = store.next_expiry_ns
+        assert expiry_ns is None or expiry_ns > 0
     for thread in threads:
         thread.join(30)
     assert not failures

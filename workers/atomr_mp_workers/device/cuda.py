@@ -45,7 +45,8 @@ class CudaDevice(Device):
         self._completion = completion
         self._host: Final = PinnedHost()
         self._streams: list[CudaStream] = []
-        self._pools: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Those that have pools; a pool itself cannot be referred to weakly."""
         self._threads: Final = threading.local()
         """The stream of an actor's own thread."""
 
@@ -110,7 +111,7 @@ class CudaDevice(Device):
             holder = arrays.holder()
             if holder.pool is None:
                 holder.pool = cupy.cuda.MemoryPool(lambda nbytes: chunk(holder, nbytes))
-                self._pools.add(holder.pool)
+                self._holders.add(holder)
             return holder.pool.malloc(nbytes)
 
         def chunk(holder: Any, nbytes: int) -> Any:
@@ -123,8 +124,9 @@ class CudaDevice(Device):
     def free_caches(self) -> None:
         """Let CuPy's pools give back what they keep, once nothing uses it any more."""
         runtime.deviceSynchronize()
-        for pool in self._pools:
-            pool.free_all_blocks()
+        for holder in self._holders:
+            if holder.pool is not None:
+                holder.pool.free_all_blocks()
 
     # --- work ------------------------------------------------------------------------------------------------------
 
