@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import numpy.typing as npt
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import COMPLEX, LibraryRequest, scalar
+from atomr_mp.reply import Reply
 from tests.pure.test_blas_checks import arrays, check, places
 from tests.tolerances import assert_close
 
@@ -52,6 +53,22 @@ def assert_agrees(request: Any, random: np.random.Generator, run: Callable[[Libr
             touched = (low + at.reshape(-1)[:, None] * item + np.arange(item)).reshape(-1)
             before[operand][touched] = array.slab[touched]
         np.testing.assert_array_equal(array.slab, before[operand], f"around {operand}")
+
+
+class DirectDevice:
+    """A device for the reference that does requests at once.
+
+    Args:
+        run: Does one, and returns its result, which then stands for the reply.
+    """
+
+    def __init__(self, run: Callable[[LibraryRequest], Any]) -> None:
+        self._run = run
+
+    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Reply:
+        """Do a request."""
+        assert (library, deadline_s) == ("blas", None)
+        return cast("Reply", self._run(request))
 
 
 def numbers(random: np.random.Generator, request: Any, operand: str) -> Array:

@@ -28,9 +28,9 @@ M, N, K = 33, 29, 41
 
 
 @pytest.fixture(scope="module", params=[0, 2**40], ids=["by the stream's thread", "by the loop"])
-def device(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Device]:
-    """A device whose requests are forced onto streams, or onto the loop."""
-    with Ledger() as ledger, ledger.start(inline_bytes=request.param) as pool:
+def device(request: pytest.FixtureRequest, backend: str) -> Iterator[atomr_mp.Device]:
+    """A device whose requests are forced onto streams, or on the host onto the loop."""
+    with Ledger() as ledger, ledger.start(backend=backend, inline_bytes=request.param) as pool:
         yield pool.device(0)
 
 

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,12 +12,11 @@ from hypothesis import strategies as st
 from atomr_mp.libraries.blas import Blas
 from atomr_mp.protocol.libraries.base import HALF, LibraryRequest
 from atomr_mp.reply import Reply
-from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.blocks import Block
-from atomr_mp_workers.libraries.base import Later
-from tests.blas_cases import assert_agrees
+from tests.blas_cases import DirectDevice, assert_agrees
 from tests.fake_arrays import FakeArray
-from tests.pure.test_blas_checks import REQUESTS, arrays, requests
+from tests.gpu import on_device
+from tests.gpu.on_device import device, library, over, placed, synchronize
+from tests.pure.test_blas_checks import REQUESTS, requests
 from tests.tolerances import assert_close
 
 pytestmark = [
@@ -26,85 +24,10 @@ pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
 ]
 
-NOTHING: Final[Any] = None
+run: Final = functools.partial(on_device.run, "blas")
 
 
-@functools.cache
-def device() -> Any:
-    """Return this process's GPU; CUDA is loaded by the first test that runs, not by what collects them."""
-    from atomr_mp_workers.device.cuda import CudaDevice
-
-    return CudaDevice()
-
-
-@functools.cache
-def library() -> Any:
-    """Return the code under test, on a stream of its own."""
-    from atomr_mp_workers.libraries.blas.cuda import Implementation
-
-    return Implementation(NOTHING, device().make_stream("blas", inline_bytes=0))
-
-
-def run(request: LibraryRequest) -> Any:
-    """Have the code under test do a request: its arrays' memory travels to the GPU and back."""
-    slabs = {array.number: array.slab for array in operands_of(request).values()}
-    there = {number: device().make_slab(slab.nbytes) for number, slab in slabs.items()}
-    for number, slab in slabs.items():
-        over(there[number]).set(slab)
-    on_device = {name: placed(there[array.number], array) for name, array in operands_of(request).items()}
-    synchronize()
-    stream = library().stream.stream
-    with stream:
-        result = getattr(library(), request.name)(msgspec.structs.replace(request, **on_device))
-    stream.synchronize()
-    for number, slab in slabs.items():
-        slab[:] = over(there[number]).get()
-    return result.read() if isinstance(result, Later) else result
-
-
-def synchronize() -> None:
-    """Wait for the GPU."""
-    import cupy
-
-    cupy.cuda.Device().synchronize()
-
-
-def operands_of(request: LibraryRequest) -> dict[str, FakeArray]:
-    """Return a request's arrays."""
-    return {name: getattr(request, name) for name in arrays(request)}
-
-
-def over(slab: Any) -> Any:
-    """Return a slab's bytes."""
-    return slab.bytes(NOTHING, 0, slab.nbytes)
-
-
-def placed(slab: Any, array: FakeArray) -> DeviceArray:
-    """Return an array in a slab on the GPU that lies there as it does in its own."""
-    block = Block(
-        slab,
-        over(slab),
-        token=b"",
-        device=0,
-        buffer=array.number,
-        slab_number=array.number,
-        offset=0,
-        nbytes=slab.nbytes,
-        foreign=False,
-    )
-    return DeviceArray(block, array.layout, writable=True)
-
-
-class DirectDevice:
-    """Does requests at once, in place."""
-
-    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Reply:
-        """Do a request; what is returned stands for the reply."""
-        assert (library, deadline_s) == ("blas", None)
-        return cast("Reply", run(request))
-
-
-BLAS: Final = Blas(DirectDevice())
+BLAS: Final = Blas(DirectDevice(run))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -153,10 +76,10 @@ def test_scalars_of_many_requests_under_way_do_not_mix() -> None:
     slab = device().make_slab(numbers.slab.nbytes)
     over(slab).set(numbers.slab)
     synchronize()
-    vector, stream = placed(slab, numbers), library().stream.stream
+    vector, stream = placed(slab, numbers), library("blas").stream.stream
     for _ in range(2):
         with stream:
-            pending = [library().asum(request_of("asum", vector[i : i + 1])) for i in range(600)]
+            pending = [library("blas").asum(request_of("asum", vector[i : i + 1])) for i in range(600)]
         stream.synchronize()
         assert [later.read() for later in pending] == list(range(600))
 
@@ -227,7 +150,7 @@ def test_nothing_waits_for_the_device() -> None:
     run(request_of("asum", x))  # what is loaded at first use is loaded
     slab = device().make_slab(x.slab.nbytes)
     over(slab).set(x.slab)
-    stream = library().stream.stream
+    stream = library("blas").stream.stream
     hold = cupy.RawKernel('extern "C" __global__ void hold(volatile int* go) { while (!*go) {} }', "hold")
     page = cupy.cuda.alloc_pinned_memory(4)
     go = np.frombuffer(page, np.int32, 1)
@@ -236,7 +159,7 @@ def test_nothing_waits_for_the_device() -> None:
     with stream:
         try:
             hold((1,), (1,), (np.uintp(page.ptr),))
-            later = library().asum(request_of("asum", placed(slab, x)))
+            later = library("blas").asum(request_of("asum", placed(slab, x)))
             assert not stream.done
         finally:
             go[0] = 1

@@ -3,7 +3,7 @@ from __future__ import annotations
 import inspect
 import tracemalloc
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from atomr_mp.protocol.libraries import requests_of
 from atomr_mp.protocol.libraries.base import COMPLEX, HALF, LibraryRequest
 from atomr_mp.reply import Reply
 from atomr_mp_workers.libraries.blas import host
-from tests.blas_cases import assert_agrees, op
+from tests.blas_cases import DirectDevice, assert_agrees, op
 from tests.fake_arrays import FakeArray
 from tests.pure.test_blas_checks import REQUESTS, requests
 from tests.tolerances import assert_close
@@ -81,16 +81,7 @@ def test_gemm_copies_no_matrix(order: str, gap: int) -> None:
         assert (c.array == 600).all()
 
 
-class DirectDevice:
-    """Does requests at once, in place."""
-
-    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Reply:
-        """Do a request; what is returned stands for the reply."""
-        assert (library, deadline_s) == ("blas", None)
-        return cast("Reply", run(request))
-
-
-BLAS: Final = Blas(DirectDevice())
+BLAS: Final = Blas(DirectDevice(run))
 
 
 def answer(reply: Reply) -> Any:

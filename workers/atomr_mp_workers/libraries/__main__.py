@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from atomr_mp.protocol.libraries import LIBRARIES
-from atomr_mp_workers.libraries import BACKENDS, implementation, requests_on
+from atomr_mp_workers.libraries import BACKENDS, implementation, requests_on, stand_ins
 
 VERIFIED: Final = Path(__file__).parent / "verified.json"
 """What ran last on which hardware, by "library.backend"; written by `scripts/test-gpu`."""
@@ -38,5 +38,6 @@ def matrix() -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
+    stand_ins.install()
     json.dump(matrix(), sys.stdout, indent=1)
     sys.stdout.write("\n")

@@ -1,0 +1,83 @@
+"""Libraries' requests on a GPU in this process: what lies in NumPy's buffers goes there and comes back.
+
+CUDA is loaded by the first test that runs, not by what collects the tests.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+import msgspec
+
+from atomr_mp.protocol.libraries.base import LibraryRequest, operands
+from atomr_mp_workers.arrays import DeviceArray
+from atomr_mp_workers.blocks import Block
+from atomr_mp_workers.libraries.base import Later
+from tests.fake_arrays import FakeArray
+
+NOTHING: Final[Any] = None
+
+
+@functools.cache
+def device() -> Any:
+    """Return this process's GPU."""
+    from atomr_mp_workers.device.cuda import CudaDevice
+
+    return CudaDevice()
+
+
+@functools.cache
+def library(name: str) -> Any:
+    """Return a library, on a stream of its own."""
+    from atomr_mp_workers.libraries import implementation
+
+    cls = implementation(name, "cuda")
+    assert cls is not None
+    return cls(NOTHING, device().make_stream(name, inline_bytes=0))
+
+
+def run(name: str, request: LibraryRequest) -> Any:
+    """Have a library do a request, and return its result; its arrays' memory travels to the GPU and back."""
+    arrays: dict[str, FakeArray] = {field: getattr(request, field) for field in operands(type(request))}
+    slabs = {array.number: array.slab for array in arrays.values()}
+    there = {number: device().make_slab(slab.nbytes) for number, slab in slabs.items()}
+    for number, slab in slabs.items():
+        over(there[number]).set(slab)
+    on_device = {field: placed(there[array.number], array) for field, array in arrays.items()}
+    synchronize()
+    stream = library(name).stream.stream
+    with stream:
+        result = getattr(library(name), request.name)(msgspec.structs.replace(request, **on_device))
+    stream.synchronize()
+    for number, slab in slabs.items():
+        slab[:] = over(there[number]).get()
+    return result.read() if isinstance(result, Later) else result
+
+
+def placed(slab: Any, array: FakeArray) -> DeviceArray:
+    """Return an array in a slab on the GPU that lies there as it does in its own."""
+    block = Block(
+        slab,
+        over(slab),
+        token=b"",
+        device=0,
+        buffer=array.number,
+        slab_number=array.number,
+        offset=0,
+        nbytes=slab.nbytes,
+        foreign=False,
+    )
+    return DeviceArray(block, array.layout, writable=True)
+
+
+def over(slab: Any) -> Any:
+    """Return a slab's bytes."""
+    return slab.bytes(NOTHING, 0, slab.nbytes)
+
+
+def synchronize() -> None:
+    """Wait for the GPU."""
+    import cupy
+
+    cupy.cuda.Device().synchronize()
