@@ -49,9 +49,11 @@ class FakeArray(Operand):
     @property
     def array(self) -> Array:
         """The array itself, zero-copy."""
-        low, _ = self.layout.span
-        first = self.elements[(self.layout.offset - low) // self.layout.item_bytes :]
-        return np.lib.stride_tricks.as_strided(first, self.layout.shape, self.layout.strides)
+        layout = self.layout
+        array: Array = np.ndarray(
+            layout.shape, dtypes.to_numpy(layout.dtype), self.slab.data, layout.offset, layout.strides
+        )
+        return array
 
     @property
     def elements(self) -> Array:

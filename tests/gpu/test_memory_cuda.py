@@ -63,8 +63,9 @@ def test_fill_writes_the_number_into_every_element_and_nowhere_else(dtype: str) 
             like = FakeArray(array.layout, expected)
             like.array[...] = scalar(value)
             assert run(memory.Fill(array, value)) is None
-            np.testing.assert_array_equal(array.array, like.array, f"{value} {kind}")
-            array.array[...] = like.array  # a NaN has many forms
+            if scalar(value) != scalar(value):  # a NaN, which has many forms
+                assert np.isnan(array.array.astype(np.complex128)).all()
+                array.array[...] = like.array
             np.testing.assert_array_equal(array.slab, expected, f"{value} {kind}")
 
 

@@ -38,7 +38,6 @@ from atomr_mp_workers.libraries.blas.kinds import (
     UNIT,
     UPPER,
     Kind,
-    number,
 )
 from atomr_mp_workers.libraries.slots import Slots
 
@@ -69,12 +68,12 @@ class Blas(Library):
         if not request.n or not scalar(request.alpha):
             return
         kind = KINDS[request.x.dtype]
-        alpha, _keep = number(kind.scale, request.alpha)
+        alpha, _keep = kind.factors[request.alpha]
         x, y = _address(request.x), _address(request.y)
         if kind.routines is not None:
             kind.routines.axpy(self._handle, request.n, alpha, x, request.incx, y, request.incy)
         else:
-            of, wide = kind.data, kind.scale_data
+            of, wide = kind.data, kind.scale
             cublas.axpy_ex_64(self._handle, request.n, alpha, wide, x, of, request.incx, y, of, request.incy, wide)
 
     def scal(self, request: blas.Scal) -> None:
@@ -85,31 +84,31 @@ class Blas(Library):
             _multiply(_vector(request.x, request.n, request.incx), 0.0)
             return
         kind = KINDS[request.x.dtype]
-        alpha, _keep = number(kind.scale, request.alpha)
+        alpha, _keep = kind.factors[request.alpha]
         address = _address(request.x)
         if kind.routines is not None:
             kind.routines.scal(self._handle, request.n, alpha, address, request.incx)
         else:
-            of, wide = kind.data, kind.scale_data
+            of, wide = kind.data, kind.scale
             cublas.scal_ex_64(self._handle, request.n, alpha, wide, address, of, request.incx, wide)
 
     def nrm2(self, request: blas.Nrm2) -> float | Later:
         """Return √Σ|x_i|², without overflow on the way."""
         kind = KINDS[request.x.dtype]
-        return self._reduce(kind.routines.nrm2, kind.real, request) if request.n else 0.0
+        return self._reduce(kind.routines.nrm2, kind.reals.dtype, request) if request.n else 0.0
 
     def dot(self, request: blas.Dot) -> float | complex | Later:
         """Return Σ x_i·y_i."""
         kind = KINDS[request.x.dtype]
         if not request.n:
-            return kind.scale.type(0).item()  # type: ignore[no-any-return]
+            return kind.factors.dtype.type(0).item()  # type: ignore[no-any-return]
         routine = kind.routines.dotc if request.conjugate else kind.routines.dot
-        return self._reduce(routine, kind.scale, request, _address(request.y), request.incy)
+        return self._reduce(routine, kind.factors.dtype, request, _address(request.y), request.incy)
 
     def asum(self, request: blas.Asum) -> float | Later:
         """Return Σ|x_i|."""
         kind = KINDS[request.x.dtype]
-        return self._reduce(kind.routines.asum, kind.real, request) if request.n else 0.0
+        return self._reduce(kind.routines.asum, kind.reals.dtype, request) if request.n else 0.0
 
     def iamax(self, request: blas.Iamax) -> int | Later:
         """Return the smallest 1-based index of the largest |x_i|."""
@@ -137,8 +136,8 @@ class Blas(Library):
         """Compute (x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i)."""
         if request.n:
             kind = KINDS[request.x.dtype]
-            c, _keep_c = number(kind.real, request.c)
-            s, _keep_s = number(kind.scale, request.s)
+            c, _keep_c = kind.reals[request.c]
+            s, _keep_s = kind.factors[request.s]
             kind.routines.rot(self._handle, request.n, *_pair(request), c, s)
 
     def gemv(self, request: blas.Gemv) -> None:
@@ -150,15 +149,15 @@ class Blas(Library):
             _scale(_vector(request.y, rows, request.incy), request.beta)
             return
         kind = KINDS[request.a.dtype]
-        if request.order == "row" and request.trans == "C" and kind.scale.kind == "c":
+        if request.order == "row" and request.trans == "C" and kind.is_complex:
             self._gemv_conjugated(request, kind)
             return
         if request.order == "column":
             trans, m, n = OPS[request.trans], request.m, request.n
         else:
             trans, m, n = OPS["T" if request.trans == "N" else "N"], request.n, request.m
-        alpha, _keep_alpha = number(kind.scale, request.alpha)
-        beta, _keep_beta = number(kind.scale, request.beta)
+        alpha, _keep_alpha = kind.factors[request.alpha]
+        beta, _keep_beta = kind.factors[request.beta]
         a, x, y = _address(request.a), _address(request.x), _address(request.y)
         kind.routines.gemv(
             self._handle, trans, m, n, alpha, a, request.lda, x, request.incx, beta, y, request.incy
@@ -169,10 +168,10 @@ class Blas(Library):
         if not request.m or not request.n or not scalar(request.alpha):
             return
         kind = KINDS[request.a.dtype]
-        if request.order == "row" and request.conjugate and kind.scale.kind == "c":
+        if request.order == "row" and request.conjugate and kind.is_complex:
             self._ger_conjugated(request, kind)
             return
-        alpha, _keep = number(kind.scale, request.alpha)
+        alpha, _keep = kind.factors[request.alpha]
         a = _address(request.a)
         x = _address(request.x), request.incx
         y = _address(request.y), request.incy
@@ -188,8 +187,8 @@ class Blas(Library):
             return
         kind = KINDS[request.c.dtype]
         m, n = (request.m, request.n) if request.order == "column" else (request.n, request.m)
-        alpha, _keep_alpha = number(kind.scale, request.alpha)
-        beta, _keep_beta = number(kind.scale, request.beta)
+        alpha, _keep_alpha = kind.factors[request.alpha]
+        beta, _keep_beta = kind.factors[request.beta]
         kind.routines.geam(
             self._handle,
             OPS[request.trans_a],  # op(A)ᵀ is op(Aᵀ), for each op
@@ -222,8 +221,8 @@ class Blas(Library):
         trans, lower_half = request.trans != "N", request.uplo == "L"
         if request.order == "row":
             trans, lower_half = not trans, not lower_half
-        alpha, _keep_alpha = number(kind.scale, request.alpha)
-        beta, _keep_beta = number(kind.scale, request.beta)
+        alpha, _keep_alpha = kind.factors[request.alpha]
+        beta, _keep_beta = kind.factors[request.beta]
         kind.routines.syrk(
             self._handle,
             LOWER if lower_half else UPPER,
@@ -250,7 +249,7 @@ class Blas(Library):
         left, lower = request.side == "L", request.uplo == "L"
         if request.order == "row":  # Xᵀ·op(A)ᵀ = alpha·Bᵀ, and op(A)ᵀ is op(Aᵀ)
             m, n, left, lower = n, m, not left, not lower
-        alpha, _keep = number(kind.scale, request.alpha)
+        alpha, _keep = kind.factors[request.alpha]
         kind.routines.trsm(
             self._handle,
             LEFT if left else RIGHT,
@@ -276,8 +275,8 @@ class Blas(Library):
             return
         kind = KINDS[request.c.dtype]
         of = kind.data
-        factor, _keep_alpha = number(kind.scale, alpha)
-        beta, _keep_beta = number(kind.scale, request.beta)
+        factor, _keep_alpha = kind.factors[alpha]
+        beta, _keep_beta = kind.factors[request.beta]
         op_a, a, lda = OPS[request.trans_a], _address(request.a), request.lda
         op_b, b, ldb = OPS[request.trans_b], _address(request.b), request.ldb
         c, ldc = _address(request.c), request.ldc
@@ -298,8 +297,8 @@ class Blas(Library):
             return
         kind = KINDS[request.c.dtype]
         of = kind.data
-        alpha, _keep_alpha = number(kind.scale, request.alpha)
-        beta, _keep_beta = number(kind.scale, request.beta)
+        alpha, _keep_alpha = kind.factors[request.alpha]
+        beta, _keep_beta = kind.factors[request.beta]
         op_a, op_b = OPS[request.trans_a], OPS[request.trans_b]
         a = _address(request.a), of, request.lda, request.stride_a
         b = _address(request.b), of, request.ldb, request.stride_b
@@ -343,8 +342,8 @@ class Blas(Library):
         c: tuple[int, int],
     ) -> None:
         """Multiply matrices in column order, given by their addresses and leading dimensions."""
-        factor, _keep_alpha = number(kind.scale, alpha)
-        other, _keep_beta = number(kind.scale, beta)
+        factor, _keep_alpha = kind.factors[alpha]
+        other, _keep_beta = kind.factors[beta]
         of = kind.data
         (a_at, lda), (b_at, ldb), (c_at, ldc) = a, b, c
         cublas.gemm_ex_64(
@@ -403,13 +402,15 @@ def _pair(request: blas.Copy | blas.Swap | blas.Rot) -> tuple[int, int, int, int
     return _address(request.x), request.incx, _address(request.y), request.incy
 
 
-def _address(operand: Operand) -> int:
+def _address(operand: Any) -> int:
     """Return where an operand's memory begins: its lowest element; here it is an array of this device, no ref."""
     layout = operand.layout
-    address: int = cast("DeviceArray", operand).address
-    if min(layout.strides, default=0) < 0:
-        address += layout.span[0] - layout.offset
-    return address
+    offset: int = layout.offset
+    for stride in layout.strides:
+        if stride < 0:
+            offset, _ = layout.span
+    address: int = operand.block.memory.address
+    return address + offset
 
 
 def _vector(operand: Operand, n: int, increment: int) -> Any:

@@ -5,7 +5,6 @@ The values are plain integers: to convert an enum's member each time is a part o
 
 from __future__ import annotations
 
-import functools
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
@@ -16,25 +15,45 @@ from nvmath.bindings import cublas
 from atomr_mp.protocol.libraries.base import Scalar, scalar
 
 
+class Factors(dict[Scalar, tuple[int, Any]]):
+    """Factors in host memory, by value: where each is, and what keeps it there until the call that reads it returns.
+
+    Those that were asked for are kept, for to make one takes longer than a small request.
+
+    Args:
+        dtype: What they are.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.dtype: Final = np.dtype(dtype)
+
+    def __missing__(self, value: Scalar) -> tuple[int, Any]:
+        if len(self) >= FACTORS_KEPT:
+            self.clear()
+        number = np.array(scalar(value), self.dtype)
+        made = self[value] = number.ctypes.data, number
+        return made
+
+
 class Kind(NamedTuple):
     """What an element type is to cuBLAS."""
 
     data: int
-    scale: np.dtype[Any]
-    """Of factors and sums."""
-    scale_data: int
-    real: np.dtype[Any]
-    """Of norms."""
+    scale: int
+    """The type of factors."""
     compute: int
+    factors: Factors
+    """Of its requests; sums have their type too."""
+    reals: Factors
+    """Of the type of its norms."""
     routines: Any
     """Those that are named by the type; None for half precision, which has none."""
 
-
-@functools.lru_cache(maxsize=1024)
-def number(dtype: np.dtype[Any], value: Scalar) -> tuple[int, Any]:
-    """Return where a factor is in host memory, and what keeps it there; cuBLAS reads it before it returns."""
-    made = np.array(scalar(value), dtype)
-    return made.ctypes.data, made
+    @property
+    def is_complex(self) -> bool:
+        """Whether a conjugate differs."""
+        return self.factors is not self.reals
 
 
 def _routines(prefix: str) -> SimpleNamespace:
@@ -49,21 +68,23 @@ def _routines(prefix: str) -> SimpleNamespace:
     return SimpleNamespace(**{name: getattr(cublas, f"{called}_64") for name, called in names.items()})
 
 
-F32, F64, C64, C128 = (np.dtype(name) for name in ("float32", "float64", "complex64", "complex128"))
+FACTORS_KEPT: Final = 1024
 INDEX: Final = np.dtype(np.int64)
+"""Of what is found, with 64-bit sizes."""
 
 _IN_32: Final = int(cublas.ComputeType.COMPUTE_32F)
 _IN_64: Final = int(cublas.ComputeType.COMPUTE_64F)
 _R32, _R64 = int(CudaDataType.CUDA_R_32F), int(CudaDataType.CUDA_R_64F)
 _C32, _C64 = int(CudaDataType.CUDA_C_32F), int(CudaDataType.CUDA_C_64F)
+_F32, _F64, _C64F, _C128F = (Factors(dtype) for dtype in ("float32", "float64", "complex64", "complex128"))
 
 KINDS: Final = {
-    "float16": Kind(int(CudaDataType.CUDA_R_16F), F32, _R32, F32, _IN_32, None),
-    "bfloat16": Kind(int(CudaDataType.CUDA_R_16BF), F32, _R32, F32, _IN_32, None),
-    "float32": Kind(_R32, F32, _R32, F32, _IN_32, _routines("s")),
-    "float64": Kind(_R64, F64, _R64, F64, _IN_64, _routines("d")),
-    "complex64": Kind(_C32, C64, _C32, F32, _IN_32, _routines("c")),
-    "complex128": Kind(_C64, C128, _C64, F64, _IN_64, _routines("z")),
+    "float16": Kind(int(CudaDataType.CUDA_R_16F), _R32, _IN_32, _F32, _F32, None),
+    "bfloat16": Kind(int(CudaDataType.CUDA_R_16BF), _R32, _IN_32, _F32, _F32, None),
+    "float32": Kind(_R32, _R32, _IN_32, _F32, _F32, _routines("s")),
+    "float64": Kind(_R64, _R64, _IN_64, _F64, _F64, _routines("d")),
+    "complex64": Kind(_C32, _C32, _IN_32, _C64F, _F32, _routines("c")),
+    "complex128": Kind(_C64, _C64, _IN_64, _C128F, _F64, _routines("z")),
 }
 
 OPS: Final = {name: int(cublas.Operation[name]) for name in "NTC"}

@@ -99,7 +99,6 @@ def number_for(dtype: str, value: Scalar) -> complex:
 
 def _integer(dtype: str, number: complex) -> int:
     limits = np.iinfo(dtype)
-    whole = int(number.real)
-    if number != whole or not limits.min <= whole <= limits.max:
+    if not limits.min <= number.real <= limits.max or number != int(number.real):  # the first excludes NaN, infinities
         raise errors.InvalidRequest(f"an array of {dtype} cannot hold {number}")
-    return whole
+    return int(number.real)

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries.base import Scalar
+from atomr_mp_workers.libraries.memory.base import number_for
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "number"),
+    [
+        ("uint64", 2**64 - 1, 2**64 - 1),
+        ("int64", -(2**63), -(2**63)),
+        ("int8", 3.0, 3),
+        ("float32", 1e300, 1e300),
+        ("bool", 2.5, 2.5),
+        ("complex64", (1.0, 2.0), 1 + 2j),
+        ("complex64", 3, 3),
+    ],
+)
+def test_numbers_stay_exact(dtype: str, value: Scalar, number: complex) -> None:
+    """Whole numbers of integer types are integers, to the last bit."""
+    found = number_for(dtype, value)
+    assert (found, type(found)) == (number, type(number))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("uint8", 256),
+        ("uint8", -1),
+        ("int64", 2**63),
+        ("int64", 2.0**63),
+        ("int32", 1.5),
+        ("int32", float("nan")),
+        ("int32", float("inf")),
+        ("float32", (1.0, 0.0)),
+        ("bool", (1.0, 0.0)),
+    ],
+)
+def test_what_a_type_cannot_hold_is_refused(dtype: str, value: Scalar) -> None:
+    """On every backend alike, before anything is written."""
+    with pytest.raises(errors.InvalidRequest, match=f"an array of {dtype} cannot hold"):
+        number_for(dtype, value)
