@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.libraries.base import Later
+from tests.blas_cases import assert_agrees
+from tests.fake_arrays import FakeArray
+from tests.fake_cublas import SIGNATURES, AddressedArray, FakeCublas, FakeStream, installed
+from tests.pure.test_blas_checks import REQUESTS, arrays, example, requests
+
+NOTHING: Final[Any] = None
+MODULES: Final = tuple(f"atomr_mp_workers.libraries.{name}" for name in ("blas.cuda", "blas.kinds", "slots"))
+
+
+class Actor:
+    """The CUDA actor on stand-ins."""
+
+    def __init__(self) -> None:
+        self.cublas: Final = FakeCublas()
+        with installed(self.cublas):
+            for name in MODULES:
+                sys.modules.pop(name, None)
+            module: Any = importlib.import_module(MODULES[0])
+        self.blas: Final = module.Implementation(NOTHING, FakeStream())
+
+    def run(self, request: LibraryRequest) -> Any:
+        """Do a request."""
+        result = self.start(request)
+        return result.read() if isinstance(result, Later) else result
+
+    def start(self, request: LibraryRequest) -> Any:
+        """Do a request, but for what is read later."""
+        result = getattr(self.blas, request.name)(self.addressed(request))
+        assert self.cublas.mode == self.cublas.PointerMode.HOST
+        return result
+
+    def addressed(self, request: LibraryRequest) -> LibraryRequest:
+        """Return a request whose arrays have addresses."""
+        found: dict[str, FakeArray] = {field: getattr(request, field) for field in arrays(request)}
+        return msgspec.structs.replace(
+            request, **{field: AddressedArray(array.layout, array.slab) for field, array in found.items()}
+        )
+
+
+@pytest.fixture(scope="module")
+def actor() -> Actor:
+    """The CUDA actor on stand-ins."""
+    return Actor()
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_what_is_asked_of_cublas_gives_what_is_meant(actor: Actor, name: str) -> None:
+    """Transposed where the order is not cuBLAS', and whatever the sizes: it is given no empty ones."""
+
+    @given(requests(name), st.integers(0, 2**32 - 1))
+    @settings(max_examples=150, deadline=None)
+    def agrees(request: LibraryRequest, seed: int) -> None:
+        assert_agrees(request, np.random.default_rng(seed), actor.run)
+
+    agrees()
+
+
+def test_the_handle_is_made_once_by_the_first_request() -> None:
+    """The workspace comes after the stream: setting that resets it."""
+    actor = Actor()
+    assert actor.cublas.settings == []
+    for _ in range(2):
+        actor.run(example("gemm"))
+        actor.run(example("asum"))
+    assert actor.cublas.settings == ["create", "set_stream", "set_workspace", "set_math_mode"]
+
+
+def test_scalars_are_read_later_each_from_a_slot_of_its_own(actor: Actor) -> None:
+    """Slots go round; when a call fails, its slot comes back too, and the pointer mode."""
+    for _ in range(3):
+        pending = [actor.start(example("asum", "complex128")) for _ in range(300)]
+        assert all(isinstance(each, Later) for each in pending)
+        assert len({id(each) for each in pending}) == 300
+        assert [each.read() for each in pending] == [0.0] * 300
+    free = len(actor.blas._slots._free)
+    with pytest.raises(ZeroDivisionError):
+        actor.blas._reduce(lambda *_: 1 // 0, np.dtype(np.float32), actor.addressed(example("asum")))
+    assert len(actor.blas._slots._free) == free
+    assert actor.cublas.mode == actor.cublas.PointerMode.HOST
+
+
+@pytest.mark.skipif(importlib.util.find_spec("nvmath") is None, reason="needs nvmath-python")
+def test_the_stand_ins_take_what_the_binding_takes() -> None:
+    """Arguments are of the same meaning, in the same order."""
+    binding = importlib.import_module("nvmath.bindings.cublas")
+    for name, parameters in SIGNATURES.items():
+        found = re.match(rf"{name}\((.*?)\)", getattr(binding, name).__doc__)
+        assert found
+        assert [part.split()[-1] for part in found.group(1).split(", ") if part] == parameters, name
