@@ -22,6 +22,7 @@ from atomr_mp.protocol import session
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
 from atomr_mp.protocol.refs import ClientArray, WireRef, layout_of
+from atomr_mp.protocol.values import SHARED_BYTES
 from atomr_mp.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.releases import Borrow, Lease, Releases
 
@@ -61,6 +62,10 @@ class Buffers:
         if lost is not None:
             raise errors.PoolLost(lost.message, maybe_executed=False)
         return self._slabs.place(array)
+
+    def host_array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+        """Return a new array that lies where workers can reach it."""
+        return self._slabs.array(shape, dtype)
 
     def attach(self, placed: Sequence[object], device: int | None) -> tuple[list[object], int, int | None]:
         """Make a call's arguments in shared memory ready to be sent. Blocks if any is another device's.
@@ -171,6 +176,9 @@ class Buffers:
                 "same"
             )
         if self.on_gpu(ref.device):
+            if out is not None and out.nbytes >= SHARED_BYTES and self._slabs.room_of(out) is not None:
+                self.request(memory.Get(ref, out), ref.device)
+                return out
             copied: np.ndarray[Any, Any] = self.request(memory.Get(ref), ref.device)
             if out is None:
                 return copied

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp import errors
-from atomr_mp.interop.host import Mapping, make_sealed
+from atomr_mp.interop.host import Mapping, kept_by, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
@@ -58,14 +58,36 @@ class ClientSlabs:
         self._kept: dict[int, Placement] = {}
         """Arrays of calls that were answered, which their worker has not returned yet."""
 
+    def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
+        """Return a new array in shared memory, its content undefined; it is placed without a copy.
+
+        What is asked for in this way does not count against the limit.
+
+        Raises:
+            OutOfMemory: There is no such memory.
+        """
+        layout = Layout.contiguous(dtype, shape)
+        slab, offset = self._take(layout.nbytes) or self._make(layout.nbytes)
+        room = Room(self._unused, slab, offset)
+        return slab.mapping.array(layout._replace(offset=offset), writable=True, keep=room)
+
+    def room_of(self, array: np.ndarray[Any, Any]) -> Room | None:
+        """Return where an array lies in shared memory, without gaps; None if it does not."""
+        room = kept_by(array)
+        return room if isinstance(room, Room) and room.slab in self._slabs and array.flags.c_contiguous else None
+
     def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
-        """Copy an array into shared memory; None if it can travel otherwise and there is no room.
+        """Copy an array into shared memory, unless it is there; None if it can travel otherwise and there is no room.
 
         Raises:
             Overloaded: There is no room, for as long as others are not answered, and it is too large for a message.
             InvalidRequest: It is larger than all memory that there may be.
         """
         nbytes = array.nbytes
+        room = self.room_of(array)
+        if room is not None:
+            offset = array.__array_interface__["data"][0] - room.slab.mapping.address
+            return self._placement(room, Layout.contiguous(dtypes.name_of(array.dtype), array.shape, offset))
         found = self._take(nbytes)
         if found is None:
             found = self._take_new(nbytes)
@@ -83,8 +105,11 @@ class ClientSlabs:
             return None
         slab, offset = found
         layout = Layout.contiguous(dtypes.name_of(array.dtype), array.shape, offset)
-        placement = Placement(self._unused, slab, next(self._ids), layout)
         np.copyto(slab.mapping.array(layout, writable=True), array)
+        return self._placement(Room(self._unused, slab, offset), layout)
+
+    def _placement(self, room: Room, layout: Layout) -> Placement:
+        placement = Placement(room, next(self._ids), layout)
         self._uses[placement.id] = placement
         return placement
 
@@ -142,21 +167,23 @@ class ClientSlabs:
                 self._let_go(0)
             if self._bytes + size > self._limit_bytes:
                 return None
-            self._bytes += size
         try:
-            slab = _Slab(size, self._register)
+            return self._make(nbytes)
         except errors.AtomrError:
-            with self._lock:
-                self._bytes -= size
             if nbytes > MAX_FRAME_BYTES:
                 raise
             return None
+
+    def _make(self, nbytes: int) -> tuple[_Slab, int]:
+        """Return room in a new slab."""
+        slab = _Slab(slab_bytes_for(aligned(nbytes)), self._register)
         with self._lock:
             offset = slab.space.take(nbytes)
             assert offset is not None
             self._placed += 1
             slab.used_at = self._placed
             self._slabs.append(slab)
+            self._bytes += slab.mapping.nbytes
         return slab, offset
 
     def _settle(self) -> None:
@@ -174,12 +201,29 @@ class ClientSlabs:
                 self._forget(slab.number)
 
 
-class Placement:
-    """An array in memory of the client: its room is free again when nothing refers to this any more.
+class Room:
+    """A part of a slab that is taken; free again when nothing refers to this any more.
 
     Args:
         unused: Where to say so.
-        slab: Where it lies.
+        slab: The slab.
+        offset: Where it begins.
+    """
+
+    def __init__(self, unused: deque[tuple[_Slab, int]], slab: _Slab, offset: int) -> None:
+        self._unused = unused
+        self.slab: Final = slab
+        self.offset: Final = offset
+
+    def __del__(self) -> None:
+        self._unused.append((self.slab, self.offset))
+
+
+class Placement:
+    """An array of a call in memory of the client.
+
+    Args:
+        room: Where it lies.
         number: Names this use of the memory.
         layout: How it lies there.
     """
@@ -189,19 +233,15 @@ class Placement:
     returned = False
     """The worker does not use it any more."""
 
-    def __init__(self, unused: deque[tuple[_Slab, int]], slab: _Slab, number: int, layout: Layout) -> None:
-        self._unused = unused
-        self._slab = slab
+    def __init__(self, room: Room, number: int, layout: Layout) -> None:
+        self._room = room
         self._layout = layout
         self.id: Final = number
-
-    def __del__(self) -> None:
-        self._unused.append((self._slab, self._layout.offset))
 
     def to_wire(self) -> ClientArray:
         """Return what crosses the wire."""
         layout = self._layout
-        return ClientArray(self.id, self._slab.number, layout.dtype, list(layout.shape), layout.offset)
+        return ClientArray(self.id, self._room.slab.number, layout.dtype, list(layout.shape), layout.offset)
 
 
 class _Slab:

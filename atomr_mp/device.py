@@ -76,7 +76,7 @@ class Device:
             InvalidRequest: There can be no such array.
             OutOfMemory: There is no room.
         """
-        request = memory.Empty(_lengths(shape), _dtype_name(dtype))
+        request = memory.Empty(lengths(shape), dtype_name(dtype))
         return self._client.buffers.request(request, self.index)  # type: ignore[no-any-return]
 
     def zeros(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
@@ -85,7 +85,7 @@ class Device:
 
     def full(self, shape: int | Sequence[int], value: complex, dtype: DTypeLike = "float32") -> GpuRef:
         """Make a buffer filled with a value; see `empty`."""
-        request = memory.Full(_lengths(shape), _dtype_name(dtype), to_scalar(value))
+        request = memory.Full(lengths(shape), dtype_name(dtype), to_scalar(value))
         return self._client.buffers.request(request, self.index)  # type: ignore[no-any-return]
 
     def statistics(self) -> dict[str, int]:
@@ -131,7 +131,7 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
         raise errors.InvalidRequest(f"no array of numbers can be made of a {type(value).__name__}: {error}") from error
 
 
-def _dtype_name(dtype: DTypeLike) -> str:
+def dtype_name(dtype: DTypeLike) -> str:
     """Return our name of an element type.
 
     Raises:
@@ -156,5 +156,6 @@ def _known(dtype: np.dtype[Any]) -> str:
     return name
 
 
-def _lengths(shape: int | Sequence[int]) -> list[int]:
+def lengths(shape: int | Sequence[int]) -> list[int]:
+    """Return a shape as the lengths of its dimensions."""
     return [operator.index(n) for n in shape] if isinstance(shape, Sequence) else [operator.index(shape)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
@@ -14,7 +14,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client import Client, Observer
 from atomr_mp.config import Backend, Config
-from atomr_mp.device import DEFAULT_DEADLINE_S, Device
+from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.launch import launch
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, default_run_dir
 from atomr_mp.protocol.session import DeviceInfo, DeviceState, Status
@@ -22,6 +22,9 @@ from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import DTypeLike
+
     from atomr_mp.map import Mapper, Progress
     from atomr_mp.refs import GpuRef
 
@@ -154,6 +157,23 @@ class Pool:
         if not 0 <= index < len(self._client.devices):
             raise errors.InvalidRequest(f"there is no device {index}; this pool has {len(self._client.devices)}")
         return self._devices.setdefault(index, Device(self._client, index))
+
+    def host_array(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> np.ndarray[Any, Any]:
+        """Return a new NumPy array in memory that this pool's workers reach, its content undefined. Blocks.
+
+        As an argument, or in `Device.put`, it is not copied on its way; a GPU reads it, and with `numpy(out=)` writes
+        it, at the speed of the bus, as it is pinned there when it is first used (which takes some 0.8 s a GiB). It
+        must not be written before what was called with it has been answered.
+
+        Args:
+            shape: Lengths of the dimensions.
+            dtype: Name of the element type, or NumPy's or ml_dtypes' type.
+
+        Raises:
+            InvalidRequest: There can be no such array.
+            OutOfMemory: There is no such memory.
+        """
+        return self._client.buffers.host_array(tuple(lengths(shape)), dtype_name(dtype))
 
     def claim(self, shared: bytes) -> GpuRef:
         """Take what another client has shared with `GpuRef.share`, once. Blocks.

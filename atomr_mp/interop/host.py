@@ -55,7 +55,7 @@ class Mapping:
             self._map = mmap.mmap(descriptor, nbytes)
         except OSError as error:
             raise errors.OutOfMemory(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
-        self._address: int = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        self.address: Final[int] = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self.nbytes: Final = nbytes
         self.unmapped = unmapped
         self._arrays: weakref.WeakSet[_Part] = weakref.WeakSet()
@@ -97,7 +97,7 @@ class Mapping:
         with self._lock:
             if self._map is None:
                 raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
-            part = _Part(self._address + low, high - low, (self, keep), read_only=not writable)
+            part = _Part(self.address + low, high - low, self, keep, read_only=not writable)
             self._arrays.add(part)
         content: Any = np.asarray(part)
         return np.ndarray(layout.shape, dtypes.to_numpy(layout.dtype), content, layout.offset - low, layout.strides)
@@ -113,14 +113,23 @@ class Mapping:
 class _Part:
     """What an array's chain of bases ends in: NumPy keeps it for as long as any array over the memory lives."""
 
-    def __init__(self, address: int, nbytes: int, keep: object, *, read_only: bool) -> None:
-        self._keep = keep
+    def __init__(self, address: int, nbytes: int, mapping: Mapping, keep: object, *, read_only: bool) -> None:
+        self._mapping = mapping
+        self.keep: Final = keep
         self.__array_interface__ = {
             "version": 3,
             "typestr": "|u1",
             "shape": (nbytes,),
             "data": (address, read_only),
         }
+
+
+def kept_by(array: np.ndarray[Any, Any]) -> object:
+    """Return what an array was told to keep that `Mapping.array` has made, or of which it is a view; else None."""
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base.keep if isinstance(base, _Part) else None
 
 
 def make_sealed(name: str, nbytes: int) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import U64, Bytes16
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest, Read, Scalar, Write
@@ -56,10 +57,25 @@ class Put(LibraryRequest, frozen=True):
 
 
 class Get(LibraryRequest, frozen=True):
-    """Return an array's elements as an array of the host's, row-major and without gaps."""
+    """Return an array's elements as an array of the host's, row-major and without gaps; or write them into one."""
 
     name: ClassVar[str] = "get"
     array: Read
+    into: Any = None
+    """An array of the same shape and element type in memory of the client; then nothing is returned."""
+
+    def check(self) -> None:
+        """Check that the elements fit."""
+        into, array = self.into, self.array
+        if into is None:
+            return
+        if not hasattr(into, "__array_interface__"):
+            raise errors.InvalidRequest(f"into is a {type(into).__name__}, not an array")
+        if tuple(into.shape) != array.shape or dtypes.name_of(into.dtype) != array.dtype:
+            raise errors.InvalidRequest(
+                f"into is {into.dtype} of shape {into.shape}, the array {array.dtype} of shape {array.shape}; they "
+                "must be the same"
+            )
 
 
 class Fill(LibraryRequest, frozen=True):

@@ -95,10 +95,31 @@ class PinnedHost(HostDevice):
         return slab
 
     def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
-        """Map a client's memfd and pin it. Mapped for writing too: memory that is only for reading cannot be pinned."""
-        memory = self.open_slab(nbytes, b"", descriptor)
-        _pin(memory)
-        return memory
+        """Map a client's memfd, to be pinned when it is first used.
+
+        Mapped for writing too: what is only for reading cannot be pinned, and clients have results written there.
+        """
+        return _PinnedWhenUsed(self.open_slab(nbytes, b"", descriptor))
+
+
+class _PinnedWhenUsed(Memory):
+    """A mapped memfd that other devices of the pool may be meant to use, and not this one."""
+
+    def __init__(self, memory: Memory) -> None:
+        self.nbytes, self.address = memory.nbytes, memory.address
+        self._memory = memory
+        self._pinned = False
+
+    def bytes(self, owner: object, offset: int, nbytes: int) -> Any:
+        """Return a part as an array of bytes."""
+        if not self._pinned:
+            self._pinned = True
+            _pin(self._memory)
+        return self._memory.bytes(owner, offset, nbytes)
+
+    def array(self, part: Any, layout: Layout, *, writable: bool) -> Any:
+        """Return a NumPy array over a part."""
+        return self._memory.array(part, layout, writable=writable)
 
 
 def _pin(memory: Memory) -> None:

@@ -39,10 +39,15 @@ class Memory(Library):
         """Make a buffer with a copy of an array of the host's."""
         return self.context.store.keep(self.context.holder(), request.content)
 
-    def get(self, request: memory.Get) -> DeviceArray | Later:
+    def get(self, request: memory.Get) -> DeviceArray | Later | None:
         """Copy an array to the host's memory: in a slab, which the client opens, or if it is small for the message."""
         source, store = request.array, self.context.store
         assert isinstance(source, DeviceArray)
+        if request.into is not None:
+            if not self.context.device.asynchronous:
+                raise errors.InvalidRequest("on this backend a client copies by itself: it can reach the memory")
+            self.context.device.copy(source.array, request.into)
+            return None
         copy = store.allocate(self.context.holder(), source.dtype, source.shape, self.context.device.host)
         self.context.device.copy(source.array, copy.array)
         if source.nbytes < SHARED_BYTES:
