@@ -33,6 +33,10 @@ class Faulty(Actor):
         self._weights = cupy.arange(1024, dtype=cupy.float32)
 
     @method
+    def nothing(self) -> None:
+        """Do nothing."""
+
+    @method
     def fault(self, how: str) -> int:
         """Launch a kernel that goes wrong; return at once, as if nothing had happened."""
         if how == "kill":
