@@ -67,7 +67,7 @@ class ClientSlabs:
             OutOfMemory: There is no such memory.
         """
         layout = Layout.contiguous(dtype, shape)
-        slab, offset = self._take(layout.nbytes) or self._make(layout.nbytes)
+        slab, offset = self._take(layout.nbytes) or self._make(layout.nbytes, 0)
         room = Room(self._unused, slab, offset)
         return slab.mapping.array(layout._replace(offset=offset), writable=True, keep=room)
 
@@ -167,23 +167,25 @@ class ClientSlabs:
                 self._let_go(0)
             if self._bytes + size > self._limit_bytes:
                 return None
+            self._bytes += size
         try:
-            return self._make(nbytes)
+            return self._make(nbytes, size)
         except errors.AtomrError:
+            with self._lock:
+                self._bytes -= size
             if nbytes > MAX_FRAME_BYTES:
                 raise
             return None
 
-    def _make(self, nbytes: int) -> tuple[_Slab, int]:
-        """Return room in a new slab."""
-        slab = _Slab(slab_bytes_for(aligned(nbytes)), self._register)
+    def _make(self, nbytes: int, counted: int) -> tuple[_Slab, int]:
+        """Return room in a new slab, of which so many bytes count against the limit."""
+        slab = _Slab(slab_bytes_for(aligned(nbytes)), self._register, counted)
         with self._lock:
             offset = slab.space.take(nbytes)
             assert offset is not None
             self._placed += 1
             slab.used_at = self._placed
             self._slabs.append(slab)
-            self._bytes += slab.mapping.nbytes
         return slab, offset
 
     def _settle(self) -> None:
@@ -197,7 +199,7 @@ class ClientSlabs:
         for slab in empty[:-1] if keep else empty:
             if self._placed - slab.used_at >= keep:
                 self._slabs.remove(slab)
-                self._bytes -= slab.mapping.nbytes
+                self._bytes -= slab.counted
                 self._forget(slab.number)
 
 
@@ -247,7 +249,8 @@ class Placement:
 class _Slab:
     """A memfd of this client that the workers know."""
 
-    def __init__(self, nbytes: int, register: Register) -> None:
+    def __init__(self, nbytes: int, register: Register, counted: int) -> None:
+        self.counted: Final = counted
         descriptor = make_sealed("atomr-mp-client", nbytes)
         try:
             self.mapping: Final = Mapping(descriptor, nbytes)

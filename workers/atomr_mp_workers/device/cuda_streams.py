@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 import threading
 from collections import deque
@@ -94,10 +95,11 @@ class CudaStream(Stream):
                 other.hold(self.stream)
             with self.current():
                 work.call()
+            if query(runtime.streamQuery, self.stream.ptr) != NOT_READY:
+                return True  # nothing is on the stream, or it has failed, which the device is asked before any answer
             event.record(self.stream)
             if self._completion == "synchronous":
                 event.wait()
-            if event.done:
                 return True
             if self._completion == "host_function":
                 self.stream.launch_host_func(_finish, work)
@@ -114,14 +116,13 @@ class CudaStream(Stream):
             function()
         self.stream.synchronize()
 
-    @contextlib.contextmanager
-    def current(self) -> Iterator[None]:
-        """Make it the stream of the calling thread, for CuPy and, if that is there, for torch."""
+    def current(self) -> contextlib.AbstractContextManager[object]:
+        """Return what makes it the stream of the calling thread, for CuPy and, if that is there, for torch."""
         torch = sys.modules.get("torch")
-        if torch is None or not torch.cuda.is_available():
-            with self.stream:
-                yield
-            return
+        return self._with_torch(torch) if torch is not None and _has_cuda(torch) else self.stream
+
+    @contextlib.contextmanager
+    def _with_torch(self, torch: Any) -> Iterator[None]:
         if self._torch is None:
             self._torch = torch.cuda.ExternalStream(self.stream.ptr)
         with self.stream, torch.cuda.stream(self._torch):
@@ -168,6 +169,11 @@ class _Watcher:
             with contextlib.suppress(runtime.CUDARuntimeError):  # the loop asks how the device is
                 event.wait()
             wake()
+
+
+@functools.cache
+def _has_cuda(torch: Any) -> bool:
+    return bool(torch.cuda.is_available())
 
 
 def _finish(work: Work) -> None:
