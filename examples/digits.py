@@ -6,7 +6,7 @@ Start it by path: `examples/digits.py:Digits`. The weights lie beside this file;
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray  # at run time too: the runtime checks arguments by their annotations
@@ -25,9 +25,15 @@ class Digits(Actor):
 
     _weights: digits_model.Weights
 
-    def setup(self, context: Context) -> None:  # noqa: ARG002 - the runtime's signature; no device is needed
-        """Load the weights; the worker is ready only once this returns."""
+    def setup(self, context: Context) -> None:
+        """Load the weights, to the GPU if there is one; the worker is ready only once this returns."""
         self._weights = digits_model.load(WEIGHTS)
+        self._cupy: Any = None
+        if context.backend == "cuda":
+            import cupy
+
+            self._cupy = cupy
+            self._weights = digits_model.Weights(*map(cupy.asarray, self._weights))
 
     @method(idempotent=True)
     def predict(self, image: NDArray[np.generic]) -> int:
@@ -48,7 +54,11 @@ class Digits(Actor):
         Raises:
             ValueError: They are not n by 64 numbers from 0 to 16.
         """
-        return digits_model.predict(self._weights, digits_model.as_images(images))
+        checked: Any = digits_model.as_images(images)
+        if self._cupy is None:
+            return digits_model.predict(self._weights, checked)
+        digits: Any = digits_model.predict(self._weights, self._cupy.asarray(checked))
+        return self._cupy.asnumpy(digits)  # type: ignore[no-any-return]
 
     def teardown(self) -> None:
         """Let the weights go."""

@@ -1,8 +1,9 @@
 """A batch job that loses a worker in the middle, and nothing else. Run by scripts/demo.
 
 Starts a pool, has examples/digits.py read 1,797 images of handwritten digits many times over, kills a worker process
-with SIGKILL meanwhile, and checks all that is promised. Everything is real: processes, the signal, the weights, the
-labels. The exit status is 1 if anything is not as it should be.
+with SIGKILL meanwhile, or on a GPU poisons its CUDA context with a kernel that writes to an address that is none, and
+checks all that is promised. Everything is real: processes, the signal, the fault, the weights, the labels. The exit
+status is 1 if anything is not as it should be.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 EXAMPLES: Final = Path(__file__).resolve().parent.parent / "examples"
 ACTOR: Final = EXAMPLES / "digits.py"
+SABOTEUR: Final = Path(__file__).with_name("demo_fault.py")
 
 KILL_AT: Final = 0.4
 """At this part of the job the worker is killed."""
@@ -50,7 +52,7 @@ def main() -> int:
     """Run the demonstration; return the exit status."""
     parser = argparse.ArgumentParser(description="Reads digits, kills a worker, and shows what goes on.")
     parser.add_argument("--repeat", type=int, default=100, metavar="N", help="times the 1,797 images are read")
-    parser.add_argument("--backend", choices=("auto", "host"), default="host")
+    parser.add_argument("--backend", choices=("auto", "cuda", "host"), default="auto")
     options = parser.parse_args()
     console = Console(highlight=False)
     try:
@@ -90,10 +92,10 @@ class Demonstration:
         """Run the job; return what was wrong."""
         self._console.print(
             f"[bold]Reading {self._total:,} images of handwritten digits[/], a request each, in one worker process per "
-            "device; one of them will be killed.",
+            "device; one of them will be lost.",
             soft_wrap=True,
         )
-        with atomr_mp.start(actors=[f"{ACTOR}:Digits"], backend=backend) as pool:
+        with atomr_mp.start(actors=[f"{ACTOR}:Digits", f"{SABOTEUR}:Saboteur"], backend=backend) as pool:
             status = pool.status()
             pids = [worker.device.pid for worker in status.workers]
             self._note_processes([pool.supervisor_pid, *pids])
@@ -136,11 +138,19 @@ class Demonstration:
 
     def _kill(self, pool: atomr_mp.Pool) -> None:
         """Kill the worker that has most to do."""
-        victim = max(pool.status().workers, key=lambda worker: worker.queue_depth).device
+        status = pool.status()
+        victim = max(status.workers, key=lambda worker: worker.queue_depth).device
         self._victim = victim.index
-        self._tell(f"[red]kill -9 {victim.pid}, the worker of device {victim.index}, in the middle of its work[/]")
-        self._killed_s = time.monotonic()
-        os.kill(victim.pid, signal.SIGKILL)
+        if status.backend == "cuda":
+            self._tell(f"[red]a kernel writes to address 0x10 on device {victim.index}, in the middle of its work[/]")
+            self._killed_s = time.monotonic()
+            lost = pool.call("Saboteur.poison", device=victim.index).exception()
+            told_s = time.monotonic() - self._killed_s
+            self._tell(f"[yellow]{type(lost).__name__} after {told_s * 1000:.0f} ms, the driver's time: {lost}[/]")
+        else:
+            self._tell(f"[red]kill -9 {victim.pid}, the worker of device {victim.index}, in the middle of its work[/]")
+            self._killed_s = time.monotonic()
+            os.kill(victim.pid, signal.SIGKILL)
 
     def _on_event(self, event: Any) -> None:
         match event:
@@ -154,7 +164,7 @@ class Demonstration:
                     self._back_s = time.monotonic() - self._killed_s
                     self._tell(
                         f"[green]device {device.index}: ready again, generation {device.generation}, "
-                        f"{self._back_s * 1000:.0f} ms after the kill[/]"
+                        f"{self._back_s * 1000:.0f} ms after that[/]"
                     )
 
     def _note_processes(self, pids: list[int]) -> None:
@@ -169,13 +179,13 @@ class Demonstration:
         assert end is not None
         table = Table(box=box.SIMPLE, show_header=False, pad_edge=False)
         table.add_row("images read", f"{len(predicted):,} of {self._total:,}, in order")
-        table.add_row("rate", f"{len(predicted) / self._took_s:,.0f} images/s, over {self._took_s:.1f} s with the kill")
+        table.add_row("rate", f"{len(predicted) / self._took_s:,.0f} images/s, over {self._took_s:.1f} s with the loss")
         correct, stated = self._accuracy(predicted)
         table.add_row("accuracy, held-out images", f"{correct:.2%} (the weights' file states {stated:.2%})")
         table.add_row("workers restarted", str(end.restarts))
         table.add_row("images sent again", str(end.resubmitted))
         table.add_row("failed", str(end.failed))
-        table.add_row("kill to ready again", "never" if self._back_s is None else f"{self._back_s * 1000:.0f} ms")
+        table.add_row("loss to ready again", "never" if self._back_s is None else f"{self._back_s * 1000:.0f} ms")
         table.add_row("processes left", f"{left} of {len(self._processes)}")
         self._console.print(table)
 
@@ -190,9 +200,9 @@ class Demonstration:
         if correct < stated:
             yield f"an accuracy of {correct:.4f} is less than the stated {stated:.4f}"
         if end.restarts != 1:
-            yield f"one worker was killed, but {end.restarts} were restarted"
+            yield f"one worker was lost, but {end.restarts} were restarted"
         if self._back_s is None:
-            yield "the killed worker's device did not come back"
+            yield "the lost worker's device did not come back"
         if left:
             yield f"processes are left: {', '.join(str(process.pid) for process in left)}"
 
