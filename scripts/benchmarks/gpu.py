@@ -35,6 +35,17 @@ cupy.arange(10, dtype="float32").sum().get()
 """What a process has to do at least until its first result."""
 
 
+ECHO: Final = """
+import sys
+import zmq
+socket = zmq.Context().socket(zmq.ROUTER)
+socket.bind(sys.argv[1])
+while True:
+    socket.send_multipart(socket.recv_multipart())
+"""
+"""What any call has to do at least: a message there and back."""
+
+
 def timed(work: Callable[[], object], count: int, warm: int = 20) -> list[float]:
     """Return how long each of many runs takes, in seconds."""
     for _ in range(warm):
@@ -54,6 +65,27 @@ def summary(times: list[float], unit: float = 1e6) -> dict[str, float]:
         "p50": round(statistics.median(ordered) * unit, 1),
         "p99": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * unit, 1),
     }
+
+
+def echo(_pool: atomr_mp.Pool) -> dict[str, Any]:
+    """A message to another process and back, by ZeroMQ alone."""
+    import zmq
+
+    with tempfile.TemporaryDirectory() as folder:
+        address = f"ipc://{folder}/echo"
+        process = subprocess.Popen([sys.executable, "-c", ECHO, address])
+        try:
+            with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+                socket.connect(address)
+
+                def there_and_back() -> None:
+                    socket.send(b"x" * 100)
+                    socket.recv()
+
+                return {"echo_us": summary(timed(there_and_back, 3000))}
+        finally:
+            process.kill()
+            process.wait()
 
 
 def gemm(pool: atomr_mp.Pool) -> dict[str, Any]:
@@ -190,7 +222,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         atomr_mp.start(actors=[FAULTY], gpus=1, backend="cuda", run_dir=Path(folder, "run")) as pool,
     ):
-        for part in (gemm, pipelined, opening, transfers, recovery):
+        for part in (echo, gemm, pipelined, opening, transfers, recovery):
             try:
                 report |= part(pool)
             except Exception as error:  # noqa: BLE001 - the other parts are worth having
