@@ -9,7 +9,7 @@ from typing import Final
 import hypothesis
 import pytest
 
-from tests.support import Ledger
+from tests.support import BACKEND, Ledger
 
 # The driver's own device file. Asking it this way loads no CUDA library into the process that runs the tests.
 GPU_DRIVER: Final = Path("/dev/nvidiactl")
@@ -39,8 +39,20 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"No NVIDIA GPU here: skipped {skipped} {tests} one.", yellow=True)
 
 
+@pytest.fixture(scope="session")
+def cuda_is_here() -> None:
+    """Let this process have its own context, with its threads and descriptors, before a ledger counts any."""
+    if BACKEND == "cuda":
+        import cupy
+        import torch
+
+        cupy.zeros(1).sum().get()
+        torch.zeros(1, device="cuda").sum().item()
+
+
 @pytest.fixture
-def ledger() -> Iterator[Ledger]:
+def ledger(cuda_is_here: None) -> Iterator[Ledger]:
     """Where a test's pools are started; checks afterwards that nothing of them is left."""
+    del cuda_is_here  # it was only to come before
     with Ledger() as counting:
         yield counting

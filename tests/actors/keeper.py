@@ -39,7 +39,7 @@ class Keeper(Actor):
     @method
     def weighted(self, array: NDArray[np.generic], weights: NDArray[np.generic]) -> float:
         """Return a sum over two arrays."""
-        return float(np.sum(np.asarray(array) * np.asarray(weights)))
+        return float(np.sum(np.multiply(array, weights)))
 
     @method
     def large(self, n: int) -> NDArray[np.float64]:

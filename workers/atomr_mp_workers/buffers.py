@@ -430,6 +430,8 @@ class Store:
     def next_expiry_ns(self) -> int | None:
         """When something that was shared goes if nobody claims it; CLOCK_MONOTONIC."""
         # A list at once, here and below: requests on other threads may share meanwhile.
+        if not self._shares:
+            return None
         return min((until_ns for _, until_ns in list(self._shares.values())), default=None)
 
     def statistics(self) -> dict[str, int]:
@@ -438,11 +440,12 @@ class Store:
         with self._lock:
             slabs = list(self._slabs.values())
             holders = list(self._holders.values())
+            kept = sum(self.device.cached_bytes(each) for each in (*holders, self.ours))
             return {
                 "slabs": len(slabs),
                 "slab_bytes": self._slab_bytes.total(),
-                "used_bytes": sum(slab.space.used_bytes for slab in slabs),
-                "cached_bytes": sum(slab.memory.nbytes for slab in slabs if not slab.space),
+                "used_bytes": sum(slab.space.used_bytes for slab in slabs) - kept,
+                "cached_bytes": sum(slab.memory.nbytes for slab in slabs if not slab.space) + kept,
                 "quota_bytes": self._quota_bytes,
                 "leases": sum(count for each in holders for _, count in list(each.leases.values())),
                 "views": sum(len(each.views) for each in holders),

@@ -218,5 +218,9 @@ class Device(ABC):
         """Run a piece of work to its end, on the calling thread."""
         function()
 
+    def cached_bytes(self, holder: Any) -> int:  # noqa: ARG002 - by default nothing is
+        """Return how much of a holder's memory is kept for arrays that user code will make. Any thread."""
+        return 0
+
     def free_caches(self) -> None:
         """Give back memory that is kept for what comes next. Waits for all that was submitted."""

@@ -121,6 +121,10 @@ class CudaDevice(Device):
 
         cupy.cuda.set_allocator(allocate)
 
+    def cached_bytes(self, holder: Any) -> int:
+        """Return what is free in CuPy's pool."""
+        return 0 if holder.pool is None else int(holder.pool.free_bytes())
+
     def free_caches(self) -> None:
         """Let CuPy's pools give back what they keep, once nothing uses it any more."""
         runtime.deviceSynchronize()
