@@ -49,6 +49,10 @@ class Space:
         self.used_bytes += nbytes
         return offset
 
+    def taken(self, offset: int) -> int:
+        """Return how many bytes are taken at an offset."""
+        return self._taken[offset]
+
     def give(self, offset: int) -> None:
         """Free what was taken at an offset."""
         nbytes = self._taken.pop(offset)

@@ -441,6 +441,7 @@ class Store:
             slabs = list(self._slabs.values())
             holders = list(self._holders.values())
             kept = sum(self.device.cached_bytes(each) for each in (*holders, self.ours))
+            kept += sum(slab.space.taken(offset) for _, slab, offset in self._resting)
             return {
                 "slabs": len(slabs),
                 "slab_bytes": self._slab_bytes.total(),

@@ -317,7 +317,11 @@ class Parameter(NamedTuple):
 
 def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
     # NDArray[...] and other parametrised arrays are checked as arrays; msgspec does not know their parameters.
+    # From Python 3.12 on they may be aliases that are to be looked behind.
     origin = typing.get_origin(hint)
+    behind = getattr(origin, "__value__", None) or getattr(hint, "__value__", None)
+    if behind is not None:
+        origin = typing.get_origin(behind) or behind
     if isinstance(origin, type) and origin.__module__.partition(".")[0] == "numpy":
         hint = origin
     takes_handle = hint is DeviceArray
