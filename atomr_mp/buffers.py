@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -21,7 +21,7 @@ from atomr_mp.mappings import Mappings
 from atomr_mp.protocol import session
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
-from atomr_mp.protocol.refs import ClientArray, WireRef, layout_of
+from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import SHARED_BYTES
 from atomr_mp.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.releases import Borrow, Lease, Releases
@@ -67,7 +67,9 @@ class Buffers:
         """Return a new array that lies where workers can reach it."""
         return self._slabs.array(shape, dtype)
 
-    def attach(self, placed: Sequence[object], device: int | None) -> tuple[list[object], int, int | None]:
+    def attach(
+        self, placed: Sequence[object], device: int | None
+    ) -> tuple[list[object], Sequence[Placement], int, int | None]:
         """Make a call's arguments in shared memory ready to be sent. Blocks if any is another device's.
 
         Args:
@@ -75,7 +77,7 @@ class Buffers:
             device: Where the call is to go; None for where its refs are.
 
         Returns:
-            What to keep until it is answered, how many refs there are, and where it goes.
+            What to keep until it is answered, what to settle then, how many refs there are, and where it goes.
 
         Raises:
             GpuRefWrongDevice: The refs are of several devices, and none is named.
@@ -83,27 +85,29 @@ class Buffers:
             GpuRefReleased: One is another client's.
         """
         keep: list[object] = list(placed)
-        refs = [each for each in placed if isinstance(each, GpuRef)]
-        for ref in refs:
-            self._check_ours(ref)
-            keep.append(ref.lease.hold)  # not only the ref: it may be freed meanwhile
-        if refs and device is None:
-            device = refs[0].device
-            for ref in refs:
-                if ref.device != device:
-                    raise errors.GpuRefWrongDevice(
-                        f"the arguments are of devices {device} and {ref.device}: name the device that the request is "
-                        "for (device=), or copy one (copy_to)",
-                        device=ref.device,
-                    )
-        keep += [self._lend(ref, device) for ref in refs if device is not None and ref.device != device]
-        return keep, len(refs), device
-
-    def answered(self, placed: Iterable[object], worker: Releases, *, executed: bool) -> None:
-        """Take note that a call was answered, or was not run at all."""
+        copies: Sequence[Placement] = ()
+        refs, to, all_there = 0, device, True
         for each in placed:
-            if isinstance(each, Placement):
-                self._slabs.answered(each, worker, executed=executed)
+            if isinstance(each, GpuRef):
+                if not each.is_of(self):
+                    raise self._not_ours(each)
+                refs += 1
+                keep.append(each.lease.hold)  # not only the ref: it may be freed meanwhile
+                at = each.lease.releases.device
+                if to is None:
+                    to = at
+                elif to != at:
+                    all_there = False
+            elif isinstance(each, Placement):
+                copies = [*copies, each]
+        if not all_there:
+            keep += self._reached(placed, device, to)
+        return keep, copies, refs, to
+
+    def answered(self, copies: Iterable[Placement], worker: Releases, *, executed: bool) -> None:
+        """Take note that a call with these arguments was answered, or was not run at all."""
+        for each in copies:
+            self._slabs.answered(each, worker, executed=executed)
 
     def returned(self, ids: Iterable[int]) -> None:
         """Take note that a worker uses these arguments no more."""
@@ -257,12 +261,22 @@ class Buffers:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _check_ours(self, ref: GpuRef) -> None:
-        if ref.is_of(self):
-            return
+    def _reached(self, placed: Iterable[object], named: int | None, device: int | None) -> Iterator[Borrow]:
+        """Have a device reach those arguments that are another's."""
+        for ref in placed:
+            if isinstance(ref, GpuRef) and ref.device != device:
+                if named is None:
+                    raise errors.GpuRefWrongDevice(
+                        f"the arguments are of devices {device} and {ref.device}: name the device that the request is "
+                        "for (device=), or copy one (copy_to)",
+                        device=ref.device,
+                    )
+                yield self._lend(ref, named)
+
+    def _not_ours(self, ref: GpuRef) -> errors.RequestError:
         if ref.to_wire().token[:16] != self._client.epoch:
-            raise errors.PoolMismatch(f"{ref!r} is of another pool, or of an earlier life of this one")
-        raise errors.GpuRefReleased(
+            return errors.PoolMismatch(f"{ref!r} is of another pool, or of an earlier life of this one")
+        return errors.GpuRefReleased(
             f"{ref!r} is another client's, and this one has no lease of it: share() and claim() it", device=ref.device
         )
 
@@ -270,7 +284,7 @@ class Buffers:
         lease = leases.get(wire.buffer) if isinstance(wire, WireRef) else None
         if not isinstance(wire, WireRef) or lease is None or wire.token != lease.releases.token:
             raise errors.ProtocolError("a result with a ref for which there is no lease")
-        layout = layout_of(wire)
+        layout = wire.layout
         if not wire.value:
             return GpuRef(self, lease, wire.slab, layout)
         # No borrow: nobody else holds it.

@@ -243,7 +243,7 @@ class Placement:
     def to_wire(self) -> ClientArray:
         """Return what crosses the wire."""
         layout = self._layout
-        return ClientArray(self.id, self._room.slab.number, layout.dtype, list(layout.shape), layout.offset)
+        return ClientArray(self.id, self._room.slab.number, layout.dtype, layout.shape, layout.offset)
 
 
 class _Slab:

@@ -109,7 +109,7 @@ class Lane(ABC):
         body, payload, placed = values.encode(arguments, self._place_array)
         reply = Reply(self, request_id, method, deadline_ns, body)
         if placed:
-            reply._placed, reply._refs, device = self._client.buffers.attach(placed, device)
+            reply._kept, reply._copies, reply._refs, device = self._client.buffers.attach(placed, device)
         payload_bytes = len(body)
         if payload:
             reply._payload = payload
@@ -356,8 +356,10 @@ class Lane(ABC):
             at = 0
             for answer in decoded.replies:
                 reply = take(answer.id)
-                if answer.leases or (reply is not None and reply._placed):
+                if answer.leases or (reply is not None and reply._copies):
                     self._settle(link, reply, answer)
+                if reply is not None and reply._kept:
+                    reply._kept = ()
                 if reply is not None and not reply.done:
                     reply._body = answer.body
                     if answer.frames:
@@ -373,8 +375,8 @@ class Lane(ABC):
 
     def _end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome, unless it has one: its deadline may have passed before."""
-        if reply._placed and reply._link is not None and reply.id not in reply._link.flight:
-            reply._placed = ()
+        if reply._kept and reply._link is not None and reply.id not in reply._link.flight:
+            reply._kept = reply._copies = ()
         if reply.done:
             return
         if error is not None:
@@ -437,11 +439,11 @@ class Lane(ABC):
                     _LOG.exception("a callback of %r failed", reply)
 
     def _settle(self, link: Link, reply: Reply | None, answer: data.Reply) -> None:
-        """Take an answer's leases, or give them back if nobody wants it; let go of what its call has referred to."""
-        if reply is not None and reply._placed:
+        """Take an answer's leases, or give them back if nobody wants it; settle what its call has copied."""
+        if reply is not None and reply._copies:
             executed = answer.error is None or bool(answer.error.fields.get("maybe_executed", True))
-            placed, reply._placed = reply._placed, ()
-            self._client.buffers.answered(placed, link.releases, executed=executed)
+            copies, reply._copies = reply._copies, ()
+            self._client.buffers.answered(copies, link.releases, executed=executed)
         if reply is None or reply.done:
             link.releases.give_back(answer.leases)
         elif answer.leases:

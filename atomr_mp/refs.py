@@ -33,11 +33,16 @@ class GpuRef(Operand):
     there, use `asyncio.to_thread` if that matters.
     """
 
+    _wire: WireRef | None = None
+    """What crosses the wire, once it has."""
+
     def __init__(self, buffers: Buffers, lease: Lease, slab: int, layout: Layout, held: object = None) -> None:
         self.layout = layout
         self._buffers: Final = buffers
-        self._lease: Final = lease
-        self._slab: Final = slab
+        self.lease: Final = lease
+        """This client's hold on the memory, shared with all views."""
+        self.slab: Final = slab
+        """Number of the slab in which it lies."""
         self._held: Final = held
         """Anything that is to live as long as a request of which this is an argument."""
         self._viewed: Any = None
@@ -48,17 +53,17 @@ class GpuRef(Operand):
     @property
     def memory(self) -> object:
         """What names the memory: refs to the same buffer have the same."""
-        return self._lease.releases.token, self._lease.buffer
+        return self.lease.releases.token, self.lease.buffer
 
     @property
     def device(self) -> int:
         """Index of the device in the pool."""
-        return self._lease.releases.device
+        return self.lease.releases.device
 
     @property
     def generation(self) -> int:
         """The incarnation of the device that made the memory."""
-        return self._lease.releases.generation
+        return self.lease.releases.generation
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -74,12 +79,12 @@ class GpuRef(Operand):
         raise TypeError("a ref is neither true nor false: its elements are on the device; compare with `is None`")
 
     def __repr__(self) -> str:
-        layout, lease = self.layout, self._lease
+        layout, lease = self.layout, self.lease
         epoch, device, generation = token.unpack(lease.releases.token)
         strides = "" if layout.is_contiguous() else f", strides {layout.strides}"
         return (
             f"<GpuRef {self.dtype}{list(self.shape)}{strides}, device {device} generation {generation} "
-            f"({self._buffers.state_of(lease)}), buffer {lease.buffer:#x}, slab {self._slab} + {layout.offset}, "
+            f"({self._buffers.state_of(lease)}), buffer {lease.buffer:#x}, slab {self.slab} + {layout.offset}, "
             f"pool {epoch.hex()[:8]}>"
         )
 
@@ -215,7 +220,7 @@ class GpuRef(Operand):
 
         This ref and its views can then not be used any more. May be called twice.
         """
-        self._buffers.free(self._lease)
+        self._buffers.free(self.lease)
 
     def __enter__(self) -> Self:
         return self
@@ -236,20 +241,13 @@ class GpuRef(Operand):
             GpuRefReleased: It was freed.
             GpuRefStale: Its incarnation has ended.
         """
-        self._buffers.check(self._lease)
-        return wire_of(self._lease, self._slab, self.layout)
+        self._buffers.check(self.lease)
+        wire = self._wire
+        if wire is None:
+            wire = self._wire = wire_of(self.lease, self.slab, self.layout)
+        return wire
 
     # --- for `buffers` ---------------------------------------------------------------------------------------------
-
-    @property
-    def lease(self) -> Lease:
-        """This client's hold on the memory, shared with all views."""
-        return self._lease
-
-    @property
-    def slab(self) -> int:
-        """Number of the slab in which it lies."""
-        return self._slab
 
     def is_of(self, buffers: Buffers) -> bool:
         """Whether it belongs to this client."""
@@ -257,10 +255,10 @@ class GpuRef(Operand):
 
     def holding(self, held: object) -> GpuRef:
         """Return the same ref, for one request: it keeps `held` until it is answered."""
-        return GpuRef(self._buffers, self._lease, self._slab, self.layout, held)
+        return GpuRef(self._buffers, self.lease, self.slab, self.layout, held)
 
     def _of_layout(self, layout: Layout) -> GpuRef:
-        return GpuRef(self._buffers, self._lease, self._slab, layout)
+        return GpuRef(self._buffers, self.lease, self.slab, layout)
 
 
 class SharedRef(Message, frozen=True, tag="atomr-mp.ref"):
@@ -278,8 +276,8 @@ def wire_of(lease: Lease, slab: int, layout: Layout) -> WireRef:
         lease.buffer,
         slab,
         layout.dtype,
-        list(layout.shape),
-        list(layout.strides),
+        layout.shape,
+        layout.strides,
         layout.offset,
     )
 

@@ -12,6 +12,7 @@ from atomr_mp.protocol import values
 if TYPE_CHECKING:
     import asyncio
 
+    from atomr_mp.client_slabs import Placement
     from atomr_mp.lane import Lane, Link
     from atomr_mp.releases import Lease
 
@@ -32,8 +33,10 @@ class Reply:
     """Payload frames of the request, until there is an answer."""
     _frames: Sequence[memoryview] = ()
     """Payload frames of the result."""
-    _placed: Sequence[object] = ()
+    _kept: Sequence[object] = ()
     """Arguments in shared memory, until the worker has answered or ended, whether or not anybody still waits."""
+    _copies: Sequence[Placement] = ()
+    """Those of them that were copied there, to be settled then."""
     _refs = 0
     """How many refs are among the arguments."""
     _leases: dict[int, Lease] | None = None

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Index, Layout, Operand
-from atomr_mp.protocol.refs import ClientArray, WireRef, layout_of
+from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.token import TOKEN_BYTES
 
 Array = npt.NDArray[Any]
@@ -76,8 +76,8 @@ class FakeArray(Operand):
             self.number,
             0,
             layout.dtype,
-            list(layout.shape),
-            list(layout.strides),
+            layout.shape,
+            layout.strides,
             layout.offset,
         )
 
@@ -85,7 +85,7 @@ class FakeArray(Operand):
         """Return what a ref to this array's memory means."""
         assert isinstance(wire, WireRef)
         assert wire.buffer == self.number
-        return self._view(layout_of(wire))
+        return self._view(wire.layout)
 
     def _view(self, layout: Layout) -> Self:
         view = type(self)(layout, self.slab)

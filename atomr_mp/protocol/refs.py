@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import functools
+from typing import Annotated, Final
 
 import msgspec
 
@@ -17,21 +18,32 @@ BufferId = U64
 
 SlabNumber = U32
 
+REF: Final = 2
+"""msgpack extension type of a `WireRef`."""
+
+CLIENT_ARRAY: Final = 3
+"""msgpack extension type of a `ClientArray`."""
+
+KNOWN: Final = 1024
+"""Refs that are recognised by their bytes when they come again: to decode one and find its layout takes several times
+as long, and the same ones come with call after call."""
+
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
 _Length = Annotated[int, msgspec.Meta(ge=0, le=MAX_BYTES)]
 _Stride = Annotated[int, msgspec.Meta(ge=-MAX_BYTES, le=MAX_BYTES)]
-_Lengths = Annotated[list[_Length], msgspec.Meta(max_length=MAX_DIMENSIONS)]
-_Strides = Annotated[list[_Stride], msgspec.Meta(max_length=MAX_DIMENSIONS)]
+_Dtype = Annotated[str, msgspec.Meta(max_length=64)]
+_Lengths = Annotated[tuple[_Length, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
+_Strides = Annotated[tuple[_Stride, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
 
 
-class WireRef(Message, frozen=True):
-    """An array in a worker's memory."""
+class WireRef(Message, frozen=True, dict=True, gc=True):
+    """An array in a worker's memory. What follows from its fields is kept with it."""
 
     token: Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
     """The generation token of the incarnation that made the memory, see `token`."""
     buffer: BufferId
     slab: SlabNumber
-    dtype: str
+    dtype: _Dtype
     shape: _Lengths
     strides: _Strides
     """In bytes."""
@@ -39,6 +51,35 @@ class WireRef(Message, frozen=True):
     """In bytes, from the start of the slab."""
     value: bool = False
     """The array is meant, not the ref: the receiver sees an array of its own, see `values`."""
+
+    @functools.cached_property
+    def layout(self) -> Layout:
+        """How it lies in its slab.
+
+        Raises:
+            InvalidRequest: There is no such element type, shape and strides do not belong together, or elements would
+                lie where a GPU cannot read them: such an access ends its process.
+        """
+        item_bytes = dtypes.item_bytes(self.dtype)
+        check_shape(self.shape, item_bytes)
+        if len(self.shape) != len(self.strides):
+            raise errors.InvalidRequest(f"a ref of {len(self.shape)} dimensions with {len(self.strides)} strides")
+        if any(at % item_bytes for at in (self.offset, *self.strides)):
+            raise errors.InvalidRequest(
+                f"offset {self.offset} and strides {self.strides} must be multiples of the {item_bytes} bytes of "
+                f"{self.dtype}"
+            )
+        return Layout(self.dtype, self.shape, self.strides, self.offset)
+
+    @functools.cached_property
+    def span(self) -> tuple[int, int]:
+        """The first byte of any element in its slab, and the one after the last."""
+        return self.layout.span
+
+    @functools.cached_property
+    def extension(self) -> msgspec.msgpack.Ext:
+        """What it is inside a body."""
+        return msgspec.msgpack.Ext(REF, msgspec.msgpack.encode(self))
 
 
 class ClientArray(Message, frozen=True):
@@ -52,7 +93,7 @@ class ClientArray(Message, frozen=True):
     """Names this use of the memory; unique in the session."""
     slab: SlabNumber
     """One that the client has registered, see `session.RegisterSlab`."""
-    dtype: str
+    dtype: _Dtype
     shape: _Lengths
     offset: _Offset
 
@@ -65,20 +106,11 @@ class ClientArray(Message, frozen=True):
         """
         return Layout.contiguous(self.dtype, self.shape, self.offset)
 
+    @property
+    def extension(self) -> msgspec.msgpack.Ext:
+        """What it is inside a body."""
+        return msgspec.msgpack.Ext(CLIENT_ARRAY, msgspec.msgpack.encode(self))
 
-def layout_of(ref: WireRef) -> Layout:
-    """Return how the array of a ref lies in its slab.
 
-    Raises:
-        InvalidRequest: There is no such element type, shape and strides do not belong together, or elements would lie
-            where a GPU cannot read them: such an access ends its process.
-    """
-    item_bytes = dtypes.item_bytes(ref.dtype)
-    check_shape(tuple(ref.shape), item_bytes)
-    if len(ref.shape) != len(ref.strides):
-        raise errors.InvalidRequest(f"a ref of {len(ref.shape)} dimensions with {len(ref.strides)} strides")
-    if any(at % item_bytes for at in (ref.offset, *ref.strides)):
-        raise errors.InvalidRequest(
-            f"offset {ref.offset} and strides {ref.strides} must be multiples of the {item_bytes} bytes of {ref.dtype}"
-        )
-    return Layout(ref.dtype, tuple(ref.shape), tuple(ref.strides), ref.offset)
+decode_ref: Final = functools.lru_cache(KNOWN)(msgspec.msgpack.Decoder(WireRef).decode)
+decode_client_array: Final = msgspec.msgpack.Decoder(ClientArray).decode

@@ -25,7 +25,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, Operand, check_shape
-from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, WireRef, decode_client_array, decode_ref
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,12 +42,6 @@ MAX_DEPTH: Final = 64
 
 ARRAY: Final = 1
 """msgpack extension type of an array."""
-
-REF: Final = 2
-"""msgpack extension type of a `refs.WireRef`."""
-
-CLIENT_ARRAY: Final = 3
-"""msgpack extension type of a `refs.ClientArray`."""
 
 DTYPES: Final = frozenset(dtypes.ITEM_BYTES)
 """Element types that cross the wire, by NumPy's and ml_dtypes' names."""
@@ -87,10 +81,18 @@ def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -
     frames: list[Buffer] = []
     placed: list[Placed] = []
     try:
+        if type(value) is tuple and not _PLAIN.issuperset(map(type, value)):
+            # Refs among the arguments, before the encoder calls back for them: that takes twice as long.
+            arguments = list(value)
+            for at, argument in enumerate(arguments):
+                if isinstance(argument, Operand):
+                    placed.append(argument)
+                    arguments[at] = argument.to_wire().extension
+            value = arguments
         try:
             body = _encode_plain(value)
         except _NeedsHookError:
-            hook = functools.partial(_encode_other, frames=frames, placed=placed, place=place)
+            hook = functools.partial(_encode_other, frames, placed, place)
             body = msgspec.msgpack.encode(value, enc_hook=hook)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise errors.InvalidRequest(f"a value cannot be sent: {error}") from error
@@ -150,8 +152,16 @@ class Decoder(Generic[T]):
         return value
 
     def _extension(self, code: int, data: memoryview) -> object:
-        if code != ARRAY:
-            return self._shared(code, data)
+        if code == ARRAY:
+            return self._array(data)
+        decode = _SHARED.get(code)
+        if decode is None:
+            raise ValueError(f"unknown extension type {code}")
+        if self._resolve is None:
+            raise ValueError("a ref where there can be none")
+        return self._resolve(decode(bytes(data)))
+
+    def _array(self, data: memoryview) -> np.ndarray[Any, Any]:
         dtype, shape, content = _ARRAY_DECODER.decode(data)
         element = dtypes.to_numpy(dtype)
         import numpy as np
@@ -172,14 +182,6 @@ class Decoder(Generic[T]):
         array = np.frombuffer(source, element).reshape(shape)
         return array.copy() if copy else array
 
-    def _shared(self, code: int, data: memoryview) -> object:
-        decoder = _SHARED_DECODERS.get(code)
-        if decoder is None:
-            raise ValueError(f"unknown extension type {code}")
-        if self._resolve is None:
-            raise ValueError("a ref where there can be none")
-        return self._resolve(decoder.decode(data))
-
 
 class _NeedsHookError(Exception):
     """The value holds something that is not plain; encode again with the hook that collects frames."""
@@ -191,23 +193,23 @@ def _needs_hook(_value: object) -> object:
 
 _encode_plain: Final[Callable[[object], bytes]] = msgspec.msgpack.Encoder(enc_hook=_needs_hook).encode
 _ARRAY_DECODER: Final = msgspec.msgpack.Decoder(tuple[str, list[int], bytes | int])
-_SHARED_DECODERS: Final[dict[int, msgspec.msgpack.Decoder[Any]]] = {
-    REF: msgspec.msgpack.Decoder(WireRef),
-    CLIENT_ARRAY: msgspec.msgpack.Decoder(ClientArray),
+_SHARED: Final[dict[int, Callable[[bytes], WireRef | ClientArray]]] = {
+    REF: decode_ref,
+    CLIENT_ARRAY: decode_client_array,
 }
+_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
 _CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 
 
 def _encode_other(
-    value: object,
-    *,
     frames: list[Buffer],
     placed: list[Placed],
     place: Callable[[Any], Placed | None] | None,
+    value: object,
 ) -> object:
     if isinstance(value, Operand):
         placed.append(value)
-        return _encode_placed(value)
+        return value.to_wire().extension
     # Whoever holds a NumPy object has imported NumPy.
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -217,7 +219,7 @@ def _encode_other(
                 shared = place(value)
                 if shared is not None:
                     placed.append(shared)
-                    return _encode_placed(shared)
+                    return shared.to_wire().extension
             return _encode_array(numpy, value, frames)
         if isinstance(value, numpy.generic) and dtypes.name_of(value.dtype) in DTYPES:
             return float(value) if value.dtype.kind == "V" else value.item()  # V: ml_dtypes' own
@@ -225,7 +227,7 @@ def _encode_other(
         shared = place(value)
         if shared is not None:
             placed.append(shared)
-            return _encode_placed(shared)
+            return shared.to_wire().extension
     if isinstance(value, complex):
         content = struct.pack("<2d", value.real, value.imag)
         return msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode(("complex128", (), content)))
@@ -234,11 +236,6 @@ def _encode_other(
         f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use None, bool, int, float, str, bytes, lists, "
         "maps with string keys, and NumPy arrays"
     )
-
-
-def _encode_placed(placed: Placed) -> msgspec.msgpack.Ext:
-    wire = placed.to_wire()
-    return msgspec.msgpack.Ext(REF if isinstance(wire, WireRef) else CLIENT_ARRAY, msgspec.msgpack.encode(wire))
 
 
 def _check_array(array: np.ndarray[Any, Any]) -> None:

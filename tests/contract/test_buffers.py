@@ -306,6 +306,21 @@ def test_a_late_answer_gives_its_leases_back(pool: atomr_mp.Pool, ledger: Ledger
     assert statistics(pool)["leases"] == 0
 
 
+def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Not before, for the request goes on; and then also if its reply is kept."""
+    with ledger.gate("gate") as gate:
+        reply = pool.call("Keeper.make_slowly", gate.path, pool.device().zeros(100), deadline_s=0.2)
+        gate.wait()
+        with pytest.raises(errors.DeadlineExceeded):
+            reply.result()
+        gc.collect()
+        assert not pool._client.releases(0).pending
+        gate.open()
+        pool.call("Probe.where").result()
+    assert statistics(pool)["leases"] == 0
+    assert reply.done
+
+
 def test_freed_memory_is_there_for_the_next_call(pool: atomr_mp.Pool) -> None:
     """Also when nothing is said in between: what is collected here is freed there before the next request."""
     device = pool.device()

@@ -588,7 +588,7 @@ class DeviceMemory(RuleBasedStateMachine):
     def resolve_foreign(self, pick: int, device: int, generation: int, slab: int, low: int, length: int) -> None:
         """What was lent is read; what was not, or not to this session, is not; and never beyond its end."""
         session = self.pick(pick, self.present)
-        ref = WireRef(token.pack(EPOCH, device, generation), 77, slab, "uint8", [length], [1], low)
+        ref = WireRef(token.pack(EPOCH, device, generation), 77, slab, "uint8", (length,), (1,), low)
         content = session.foreign_slabs.get((device, generation, slab))
         if content is None:
             assert refused(errors.GpuRefWrongDevice, session.resolve, ref)
@@ -620,7 +620,7 @@ class DeviceMemory(RuleBasedStateMachine):
         """An array in a client's memory is read in place, and kept for as long as the actor likes."""
         session = self.pick(pick, self.present)
         use = self.number()
-        ref = ClientArray(use, slab, "uint8", [length], low)
+        ref = ClientArray(use, slab, "uint8", (length,), low)
         content = session.client_slabs.get(slab)
         if content is None:
             assert refused(errors.InvalidRequest, session.resolve, ref)

@@ -19,15 +19,13 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, Operand
-from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, WireRef, decode_ref
 from atomr_mp.protocol.token import TOKEN_BYTES
 from atomr_mp.protocol.values import (
     ARRAY,
-    CLIENT_ARRAY,
     DTYPES,
     INLINE_BYTES,
     MAX_DEPTH,
-    REF,
     SHARED_BYTES,
     Decoder,
     encode,
@@ -362,7 +360,7 @@ class Shared:
 
 def a_ref(number: int) -> WireRef:
     """Return a ref."""
-    return WireRef(bytes(TOKEN_BYTES), number, 1, "uint8", [4], [1], 0)
+    return WireRef(bytes(TOKEN_BYTES), number, 1, "uint8", (4,), (1,), 0)
 
 
 def test_arrays_from_a_size_on_are_placed() -> None:
@@ -371,7 +369,7 @@ def test_arrays_from_a_size_on_are_placed() -> None:
 
     def place(array: Array) -> Shared:
         asked.append(array.nbytes)
-        wire = ClientArray(len(asked), 1, "uint8", [len(array)], 0) if len(asked) % 2 else a_ref(len(asked))
+        wire = ClientArray(len(asked), 1, "uint8", (len(array),), 0) if len(asked) % 2 else a_ref(len(asked))
         return Shared(array, wire)
 
     sent = [np.zeros(n, np.uint8) for n in (SHARED_BYTES, SHARED_BYTES - 1, INLINE_BYTES, SHARED_BYTES + 1)]
@@ -432,6 +430,33 @@ def test_refs_travel_as_refs_whatever_their_size() -> None:
     assert received["one"].layout == array.layout
 
 
+def test_a_ref_that_comes_again_is_asked_for_again() -> None:
+    """It is recognised, and still the receiver decides each time: by then it may have been freed."""
+    array = FakeArray.of([1, 2], "int8")
+    body = encode([array, array]).body
+    asked: list[object] = []
+
+    def resolve(wire: object) -> object:
+        asked.append(wire)
+        return len(asked)
+
+    assert ANY.decode(body, (), resolve) == [1, 2]
+    assert ANY.decode(body, (), resolve) == [3, 4]
+    assert all(wire is asked[0] for wire in asked)
+    assert asked[0] == array.to_wire()
+
+
+def test_what_is_refused_as_a_ref_is_not_remembered() -> None:
+    """Nor can a name of an element type be so long that remembering it would matter."""
+    name = "x" * 100_000
+    body = msgspec.msgpack.encode(WireRef(bytes(TOKEN_BYTES), 1, 1, name, (4,), (1,), 0).extension)
+    before = decode_ref.cache_info().currsize
+    for _ in range(2):
+        with pytest.raises(errors.InvalidRequest, match="length <= "):
+            ANY.decode(body, (), lambda wire: wire)
+    assert decode_ref.cache_info().currsize == before
+
+
 def test_a_field_for_refs_takes_nothing_else() -> None:
     """An array by value where a ref must be is refused, with the place."""
     array = FakeArray.of([1, 2], "int8")
@@ -478,8 +503,8 @@ wires = st.builds(
     buffer=st.integers(0, 2**63 - 1),
     slab=st.integers(0, 2**32 - 1),
     dtype=st.text(max_size=8),
-    shape=st.lists(st.integers(0, 2**47), max_size=3),
-    strides=st.lists(st.integers(-(2**47), 2**47), max_size=3),
+    shape=st.lists(st.integers(0, 2**47), max_size=3).map(tuple),
+    strides=st.lists(st.integers(-(2**47), 2**47), max_size=3).map(tuple),
     offset=st.integers(0, 2**47),
     value=st.booleans(),
 ) | st.builds(
@@ -487,7 +512,7 @@ wires = st.builds(
     id=st.integers(0, 2**63 - 1),
     slab=st.integers(0, 2**32 - 1),
     dtype=st.text(max_size=8),
-    shape=st.lists(st.integers(0, 2**47), max_size=3),
+    shape=st.lists(st.integers(0, 2**47), max_size=3).map(tuple),
     offset=st.integers(0, 2**47),
 )
 

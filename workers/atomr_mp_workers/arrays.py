@@ -25,7 +25,7 @@ class DeviceArray(Operand):
 
     __slots__ = ("block", "layout", "value", "writable")
 
-    def __init__(self, block: Block, layout: Layout, *, writable: bool) -> None:
+    def __init__(self, block: Block, layout: Layout, *, writable: bool = False) -> None:
         self.block: Final = block
         self.layout = layout
         self.writable = writable
@@ -88,8 +88,8 @@ class DeviceArray(Operand):
             block.id,
             block.slab_number,
             layout.dtype,
-            list(layout.shape),
-            list(layout.strides),
+            layout.shape,
+            layout.strides,
             layout.offset,
             self.value,
         )

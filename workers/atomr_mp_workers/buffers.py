@@ -9,6 +9,7 @@ Requests may allocate, share and claim on any thread; everything that does not s
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef, layout_of
+from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import OURS, Block, Extent, Holder, OwnSlab, Use
 from atomr_mp_workers.device.base import Device, Export, Memory
@@ -299,30 +300,28 @@ class Store:
 
     def resolver(self, holder: Holder) -> Callable[[WireRef | ClientArray], object]:
         """Return what turns the refs of a session's requests into arrays, and notes them as `Holder.resolved`."""
-        resolved = holder.resolved
+        return functools.partial(self._open, holder)
 
-        def resolve(ref: WireRef | ClientArray) -> object:
-            if isinstance(ref, ClientArray):
-                return self._open_client(holder, ref)
-            array = self._open(holder, ref)
-            resolved.append(array)
-            return array
+    def _open(self, holder: Holder, ref: WireRef | ClientArray) -> object:
+        if not isinstance(ref, WireRef):
+            return self._open_client(holder, ref)
+        if ref.token == self._token:
+            leased = holder.leases.get(ref.buffer)
+            if leased is None:
+                raise errors.GpuRefReleased(
+                    f"this client has no lease of buffer {ref.buffer:#x} of device {self._index}", device=self._index
+                )
+            block = leased[0]
+            low, high = ref.span
+            if low < block.offset or high > block.offset + block.nbytes:
+                raise _out_of_extent(ref, block.offset, block.nbytes)
+        else:
+            block = self._open_foreign(holder, ref)
+        array = DeviceArray(block, ref.layout)
+        holder.resolved.append(array)
+        return array
 
-        return resolve
-
-    def _open(self, holder: Holder, ref: WireRef) -> DeviceArray:
-        layout = layout_of(ref)
-        if ref.token != self._token:
-            return self._open_foreign(holder, ref, layout)
-        block, _ = holder.leases.get(ref.buffer, (None, 0))
-        if block is None:
-            raise errors.GpuRefReleased(
-                f"this client has no lease of buffer {ref.buffer:#x} of device {self._index}", device=self._index
-            )
-        _check_extent(layout, block.offset, block.nbytes)
-        return DeviceArray(block, layout, writable=False)
-
-    def _open_foreign(self, holder: Holder, ref: WireRef, layout: Layout) -> DeviceArray:
+    def _open_foreign(self, holder: Holder, ref: WireRef) -> Block:
         epoch, device, generation = token.unpack(ref.token)
         if epoch != self._token[: len(epoch)]:
             raise errors.PoolMismatch("the ref is of another pool, or of an earlier life of this one")
@@ -340,9 +339,10 @@ class Store:
                 "does not have: it was not lent, or that generation has ended",
                 device=device,
             )
-        _check_extent(layout, 0, memory.nbytes)
-        low, high = layout.span
-        block = Block(
+        low, high = ref.span
+        if low < 0 or high > memory.nbytes:
+            raise _out_of_extent(ref, 0, memory.nbytes)
+        return Block(
             memory,
             memory.bytes(None, low, high - low),
             token=ref.token,
@@ -353,7 +353,6 @@ class Store:
             nbytes=high - low,
             foreign=True,
         )
-        return DeviceArray(block, layout, writable=False)
 
     def _open_client(self, holder: Holder, ref: ClientArray) -> Any:
         """Return an array over memory of a client; when the last reference to it goes, the client is told."""
@@ -361,7 +360,8 @@ class Store:
         if memory is None:
             raise errors.InvalidRequest(f"slab {ref.slab} of the client is not registered")
         layout = ref.layout
-        _check_extent(layout, 0, memory.nbytes)
+        if layout.span[1] > memory.nbytes:
+            raise _out_of_extent(ref, 0, memory.nbytes)
         part = memory.bytes(Use(holder.returned, ref.id), layout.offset, layout.nbytes)
         return memory.array(part, layout._replace(offset=0), writable=False)
 
@@ -532,10 +532,10 @@ class Store:
             del self._shares[key]
 
 
-def _check_extent(layout: Layout, offset: int, nbytes: int) -> None:
+def _out_of_extent(ref: WireRef | ClientArray, offset: int, nbytes: int) -> errors.GpuRefOutOfExtent:
+    layout = ref.layout
     low, high = layout.span
-    if low < offset or high > offset + nbytes:
-        raise errors.GpuRefOutOfExtent(
-            f"an array of {layout.dtype}, shape {layout.shape} and strides {layout.strides} at byte {layout.offset} "
-            f"reaches from byte {low} to {high}, out of its memory from {offset} to {offset + nbytes}"
-        )
+    return errors.GpuRefOutOfExtent(
+        f"an array of {layout.dtype}, shape {layout.shape} and strides {layout.strides} at byte {layout.offset} "
+        f"reaches from byte {low} to {high}, out of its memory from {offset} to {offset + nbytes}"
+    )
