@@ -859,6 +859,36 @@ def test_views_of_an_array_are_views_of_the_same_memory() -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_every_request_gets_arrays_of_its_own() -> None:
+    """What one does to its array, another does not see; and they do not keep the memory any longer."""
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES)
+    session = store.admit(1)
+    array = store.keep(session, np.arange(12, dtype=np.int16))
+    leased = store.lease(session, array)
+    ref = array.to_wire()
+    del array
+    resolve: Any = store.resolver(session)
+    first = resolve(ref).array
+    first.shape = (3, 4)
+    second, part = resolve(ref), resolve(msgspec.structs.replace(ref, shape=(2,), offset=ref.offset + 4))
+    assert second.array.shape == (12,)
+    assert part.array.tolist() == [2, 3]
+    second.writable = True
+    second.array[2] = 7
+    assert part.array.tolist() == first[0, 2:].tolist() == [7, 3]
+    third = resolve(ref).array
+    assert not any(each.flags.writeable for each in (first, part.array, third))
+    session.resolved.clear()
+    store.release(session, [leased], [], [])
+    assert refused(errors.GpuRefReleased, resolve, ref)
+    del second, part, first
+    assert third.tolist() == [0, 1, 7, *range(3, 12)]
+    assert store.statistics()["used_bytes"] > 0
+    del third
+    assert store.statistics()["used_bytes"] == 0
+
+
+@pytest.mark.usefixtures("small")
 def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
     """But what is too large for it is an error."""
     store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())

@@ -48,7 +48,13 @@ class DeviceArray(Operand):
     @property
     def array(self) -> Any:
         """The array itself, zero-copy: NumPy's on the host backend. Not writable unless borrowed for writing."""
-        return self._over(self.layout)
+        if self.writable:
+            return self._over(self.layout)
+        layout, array = self.block.last_read
+        if layout is not self.layout:
+            array = self._over(self.layout)
+            self.block.last_read = self.layout, array
+        return array.view()
 
     @property
     def elements(self) -> Any:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.protocol.allocation import Space
 from atomr_mp.protocol.data import MAX_RELEASED
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp_workers.borrows import Borrows
 from atomr_mp_workers.device.base import Device, Memory, Slab
@@ -38,7 +39,19 @@ class OwnSlab:
 class Block:
     """Memory that arrays lie in: a buffer of ours, or a part of another device's slab."""
 
-    __slots__ = ("borrows", "bytes", "device", "foreign", "id", "memory", "nbytes", "offset", "slab_number", "token")
+    __slots__ = (
+        "borrows",
+        "bytes",
+        "device",
+        "foreign",
+        "id",
+        "last_read",
+        "memory",
+        "nbytes",
+        "offset",
+        "slab_number",
+        "token",
+    )
 
     def __init__(
         self,
@@ -65,6 +78,9 @@ class Block:
         self.nbytes: Final = nbytes
         self.foreign: Final = foreign
         self.borrows: Final = Borrows()
+        self.last_read: tuple[Layout | None, Any] = None, None
+        """The layout in which it was last read, and the array: to make one takes several times as long as its `view()`,
+        which the arrays of every backend have."""
 
     def __repr__(self) -> str:
         return f"buffer {self.id:#x} of device {self.device}, slab {self.slab_number}"

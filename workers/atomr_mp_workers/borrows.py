@@ -6,8 +6,6 @@ are different: nobody knows when a client ends one, so what conflicts with a vie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Event
 
@@ -26,12 +24,14 @@ class Borrows:
         self._views: dict[tuple[int, int], bool] = {}
         """Clients' views by (session, id), and whether each may write."""
 
-    def before(self, *, write: bool) -> Iterable[Event]:
+    def before(self, *, write: bool) -> tuple[Event, ...]:
         """Return what a new request has to wait for.
 
         Raises:
             BorrowConflict: A client has a view open that excludes it.
         """
+        if not (self._writers or self._readers or self._views):  # mostly
+            return ()
         self._check_views(write=write)
         self._writers = [event for event in self._writers if not event.done]
         self._readers = [event for event in self._readers if not event.done]

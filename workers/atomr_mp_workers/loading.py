@@ -111,6 +111,7 @@ class LoadedMethod(Method):
         self._by_position = _decoder(name, parameters, array_like=True)
         self._by_name = _decoder(name, parameters, array_like=False)
         self._parameters: Final = parameters
+        self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.takes_handle]
         self._writes: Final = [at for at, each in enumerate(parameters) if each.name in options.writes]
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
@@ -146,12 +147,12 @@ class LoadedMethod(Method):
 
     def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return refs as arrays, but where the method asks for a `DeviceArray`."""
-        return tuple(
-            [
-                argument.array if isinstance(argument, DeviceArray) and not parameter.takes_handle else argument
-                for argument, parameter in zip(arguments, self._parameters, strict=True)
-            ]
-        )
+        converted = list(arguments)
+        for at in self._arrays_at:
+            argument = converted[at]
+            if type(argument) is DeviceArray:
+                converted[at] = argument.array
+        return tuple(converted)
 
 
 class LibraryMethod(Method):

@@ -49,10 +49,10 @@ class HostMemory(Memory):
     def array(self, part: np.ndarray[Any, Any], layout: Layout, *, writable: bool) -> np.ndarray[Any, Any]:
         """Return a NumPy array over a part."""
         view: np.ndarray[Any, Any] = np.ndarray(
-            layout.shape, dtypes.to_numpy(layout.dtype), part.data, layout.offset, layout.strides
+            layout.shape, dtypes.to_numpy(layout.dtype), part, layout.offset, layout.strides
         )
         if not writable:
-            view.flags.writeable = False
+            view.setflags(write=False)
         return view
 
 
