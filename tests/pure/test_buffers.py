@@ -861,7 +861,7 @@ def test_views_of_an_array_are_views_of_the_same_memory() -> None:
 @pytest.mark.usefixtures("small")
 def test_every_request_gets_arrays_of_its_own() -> None:
     """What one does to its array, another does not see; and they do not keep the memory any longer."""
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES)
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     session = store.admit(1)
     array = store.keep(session, np.arange(12, dtype=np.int16))
     leased = store.lease(session, array)

@@ -103,7 +103,8 @@ def test_a_call_takes_refs_of_its_own_client_only(client: FakeClient) -> None:
 def test_a_call_goes_where_its_refs_are(client: FakeClient) -> None:
     """If they are in one place."""
     refs = [client.ref(device=1), client.ref(device=1)]
-    assert client.buffers.attach(refs, None) == (refs, (), 2, 1)
+    holds = [ref.lease.hold for ref in refs]
+    assert client.buffers.attach(refs, None) == ([*refs, *holds], (), 2, 1)
     with pytest.raises(errors.GpuRefWrongDevice):
         client.buffers.attach([client.ref(device=1), client.ref()], None)
 
