@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.base import LibraryRequest, check
 
 if TYPE_CHECKING:
     from atomr_mp.reply import Reply
@@ -34,7 +34,7 @@ class Library:
 
     def _request(self, request: LibraryRequest, deadline_s: float | None) -> Reply:
         check_fields(request)
-        request.check()
+        check(request)
         return self._device.request(self.library, request, deadline_s)
 
 

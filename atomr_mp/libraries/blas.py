@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, SupportsFloat, SupportsIndex
 
 from atomr_mp.libraries.base import Library
@@ -18,6 +20,7 @@ from atomr_mp.libraries.operands import (
 )
 from atomr_mp.protocol.layout import Layout, Operand
 from atomr_mp.protocol.libraries import blas
+from atomr_mp.protocol.libraries.base import KNOWN
 
 if TYPE_CHECKING:
     from atomr_mp.reply import Reply
@@ -396,7 +399,8 @@ class Blas(Library):
         """Compute C ← alpha·op(A)·op(B) + beta·C. op(A) is m by k, op(B) k by n, C m by n."""
         sizes = given(order, m=m, n=n, k=k, lda=lda, ldb=ldb, ldc=ldc)
         if not sizes:
-            order, trans_a, trans_b, sizes = _product((a.layout, trans_a), (b.layout, trans_b), c.layout)
+            order, trans_a, trans_b, product = _product((a.layout, trans_a), (b.layout, trans_b), c.layout)
+            sizes = dict(product)
         return self._request(
             blas.Gemm(
                 a=a,
@@ -457,7 +461,8 @@ class Blas(Library):
             check_dimensions("c", c.layout, 3)
             batches = {name: _batch(name, array.layout) for name, array in (("a", a), ("b", b), ("c", c))}
             one_a, one_b, one_c = (one for one, _, _ in batches.values())
-            order, trans_a, trans_b, sizes = _product((one_a, trans_a), (one_b, trans_b), one_c)
+            order, trans_a, trans_b, product = _product((one_a, trans_a), (one_b, trans_b), one_c)
+            sizes = dict(product)
             lengths = {name: size for name, (_, _, size) in batches.items() if size is not None}
             sizes |= {f"stride_{name}": stride for name, (_, stride, _) in batches.items()}
             sizes["batch_size"] = agreed("batch_size", **lengths)
@@ -498,9 +503,10 @@ def _pair(x: Operand, y: Operand) -> dict[str, int]:
     return {"n": agreed("n", x=length_x, y=length_y), "incx": incx, "incy": incy}
 
 
+@functools.lru_cache(KNOWN)
 def _product(
     a: tuple[Layout, blas.Trans], b: tuple[Layout, blas.Trans], c: Layout
-) -> tuple[blas.Order, blas.Trans, blas.Trans, dict[str, int]]:
+) -> tuple[blas.Order, blas.Trans, blas.Trans, Mapping[str, int]]:
     """Return order, ops and sizes of C ← op(A)·op(B)."""
     order = common_order("c", c, a=a, b=b)
     left, right, target = matrix("a", a[0], order, a[1]), matrix("b", b[0], order, b[1]), matrix("c", c, order)

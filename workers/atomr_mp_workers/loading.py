@@ -22,7 +22,7 @@ import msgspec
 from atomr_mp.errors import ActorLoadFailed, BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
 from atomr_mp.protocol.control import ActorSpec
-from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.base import LibraryRequest, check
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import ActorInfo, MethodInfo
 from atomr_mp_workers.actor import OPTIONS, Actor, MethodOptions
@@ -182,7 +182,7 @@ class LibraryMethod(Method):
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[LibraryRequest]:
         """Decode the message, and check it."""
         request = self._decoder.decode(body, frames, resolve)
-        request.check()
+        check(request)
         return (request,)
 
     def written(self, arguments: tuple[LibraryRequest]) -> list[DeviceArray]:

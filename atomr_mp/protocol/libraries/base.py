@@ -43,6 +43,41 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         """
 
 
+def check(request: LibraryRequest) -> None:
+    """Check a request, unless one like it was checked before: with the same numbers, on the same memory.
+
+    Raises:
+        InvalidRequest: As `LibraryRequest.check` says.
+    """
+    if not request.dtypes:
+        request.check()
+        return
+    at = _operand_positions(type(request))
+    key = (
+        type(request),
+        *[
+            (value.layout, value.memory) if position in at else value
+            for position, value in enumerate(msgspec.structs.astuple(request))
+        ],
+    )
+    if key not in _checked:
+        request.check()
+        if len(_checked) >= KNOWN:
+            _checked.clear()
+        _checked.add(key)
+
+
+KNOWN: Final = 4096
+"""Requests that are remembered as well-formed."""
+
+_checked: Final[set[tuple[object, ...]]] = set()
+
+
+@functools.cache
+def _operand_positions(request: type[LibraryRequest]) -> frozenset[int]:
+    return frozenset(at for at, name in enumerate(request.__struct_fields__) if name in operands(request))
+
+
 @functools.cache
 def operands(request: type[LibraryRequest]) -> Mapping[str, bool]:
     """Return the fields that hold arrays, and whether the request writes them."""
