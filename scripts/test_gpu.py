@@ -17,7 +17,6 @@ DRIVER: Final = Path("/dev/nvidiactl")
 
 TESTS: Final = (
     "tests/gpu",
-    "tests/contract/test_device.py",
     "tests/contract/test_buffers.py",
     "tests/contract/test_blas.py",
     "tests/contract/test_client.py",

@@ -1,7 +1,4 @@
-"""What every backend promises of its memory and its streams: one suite, run over each of them.
-
-A backend's own part is in `Backend`: what only it can know, as how much of the memory is still mapped.
-"""
+"""What the host's device promises of its memory and its streams. The GPU's: see `tests/gpu/test_cuda_device.py`."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ from atomr_mp_workers.loading import Method
 from atomr_mp_workers.streams import POOLED, StreamAllocator
 from atomr_mp_workers.threads import STRATEGIES, Completions
 from atomr_mp_workers.underway import Underway
-from tests.support import BACKEND, DEADLINE_S, Ledger
+from tests.support import DEADLINE_S, Ledger
 
 SLAB_BYTES: Final = 2**21
 NEVER_INLINE: Final = -1
@@ -65,7 +62,7 @@ class Backend:
 MARK: Final = "memfd:atomr-mp"
 """In the names of slabs, and of what the tests make themselves."""
 
-BACKENDS: Final = (BACKEND,)
+BACKENDS: Final = ("host",)
 
 
 @pytest.fixture(params=BACKENDS)

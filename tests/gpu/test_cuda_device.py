@@ -1,0 +1,194 @@
+"""The CUDA device by itself: memory that crosses processes, streams that wait for each other, errors that are told."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+from atomr_mp_workers.device.base import Event
+from tests.gpu.on_device import device
+from tests.support import DEADLINE_S, settled
+
+pytestmark = pytest.mark.gpu
+
+SPIN: Final = 'extern "C" __global__ void spin(long long n) { long long u = clock64() + n; while (clock64() < u); }'
+LONG: Final = 200_000_000
+"""Clock cycles: a tenth of a second or so."""
+
+
+class Job:
+    """A piece of work that puts something on its stream."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.event: Event | None = device().make_event()
+        self.raised: BaseException | None = None
+        self.work = work
+
+    def call(self) -> None:
+        """Do it."""
+        try:
+            self.work()
+        except BaseException as error:  # noqa: BLE001 - what is raised is looked at
+            self.raised = error
+
+    def finished(self) -> None:
+        """Is not called: the device is asked."""
+
+
+@pytest.fixture(scope="module")
+def spin() -> Callable[[], None]:
+    """Provide what keeps the current stream busy."""
+    import cupy
+
+    kernel = cupy.RawKernel(SPIN, "spin")
+    kernel((1,), (1,), (1,))
+    return lambda: kernel((1,), (1,), (LONG,))
+
+
+def ended(job: Job) -> bool:
+    """Return whether the device says that a job has ended."""
+    return any(each is job for each in device().poll())
+
+
+@pytest.mark.parametrize("dtype", sorted(dtypes.ITEM_BYTES))
+def test_arrays_of_every_element_type_hold_what_is_copied_there(dtype: str) -> None:
+    """And give it back, in any order of elements."""
+    content = (np.arange(35).reshape(5, 7) % 2).astype(dtypes.to_numpy(dtype))
+    slab = device().make_slab(2**21)
+    array = slab.array(slab.bytes(None, 512, content.nbytes), Layout.contiguous(dtype, (5, 7)), writable=True)
+    back = np.empty_like(content)
+    device().copy(content, array)
+    device().copy(array, back)
+    synchronize()
+    assert back.tobytes() == content.tobytes()
+    turned = np.empty((7, 5), content.dtype)
+    device().copy(array.T, turned)
+    synchronize()
+    assert turned.tobytes() == content.T.tobytes()
+
+
+def test_a_slab_is_freed_with_the_last_array_in_it() -> None:
+    """And not before."""
+    import cupy
+
+    gc.collect()
+    free = cupy.cuda.runtime.memGetInfo()[0]
+    slab: Any = device().make_slab(2**30)
+    array: Any = slab.array(slab.bytes(None, 0, 4096), Layout.contiguous("uint8", (4096,)), writable=True)
+    part = array[17:]
+    del slab, array
+    part[:] = 7
+    assert cupy.cuda.runtime.memGetInfo()[0] <= free - 2**30
+    del part
+    assert settled(lambda: cupy.cuda.runtime.memGetInfo()[0] > free - 2**29, DEADLINE_S)
+
+
+def test_memory_that_is_not_there_is_out_of_memory() -> None:
+    """Typed, with what was asked for."""
+    with pytest.raises(errors.OutOfMemory) as refused:
+        device().make_slab(2**50)
+    assert refused.value.requested_bytes == 2**50
+
+
+@pytest.mark.parametrize("handle", [b"", b"x" * 63, b"x" * 64, b"x" * 65])
+def test_what_is_no_handle_is_refused(handle: bytes) -> None:
+    """Typed, before or by CUDA."""
+    with pytest.raises((errors.InvalidRequest, errors.LibraryError)):
+        device().open_slab(2**21, handle, None)
+
+
+def test_work_waits_for_that_of_other_streams(spin: Callable[[], None]) -> None:
+    """On the device: the host does not wait."""
+    import cupy
+
+    first, second = (device().make_stream(name, inline_bytes=0) for name in ("first", "second"))
+    x = cupy.zeros(1000)
+    y = cupy.zeros(1000)
+    synchronize()
+
+    def slowly() -> None:
+        spin()
+        x.fill(3)
+
+    writing, reading = Job(slowly), Job(lambda: cupy.add(x, 1, out=y))
+    assert writing.event is not None
+    assert not second.takes([device().make_event()]), "an event that stands for nothing yet"
+    assert not first.submit(writing, (), 0)
+    assert second.takes([writing.event])
+    assert not second.submit(reading, [writing.event], 0)
+    assert settled(lambda: ended(reading), DEADLINE_S)
+    assert float(y.sum()) == 4000
+
+
+def test_what_puts_nothing_on_the_stream_is_done_at_once() -> None:
+    """So that calls that need no GPU do not wait for it."""
+    stream = device().make_stream("idle", inline_bytes=0)
+    assert stream.submit(Job(lambda: None), (), 0)
+
+
+def test_a_watched_stream_says_when_its_work_has_ended(spin: Callable[[], None]) -> None:
+    """With nobody looking."""
+    stream = device().make_stream("watched", inline_bytes=0)
+    job = Job(spin)
+    assert not stream.submit(job, (), 0)
+    woken = threading.Event()
+    device().watch(woken.set)
+    assert woken.wait(DEADLINE_S)
+    assert ended(job)
+
+
+def test_a_thread_has_a_stream_of_its_own(spin: Callable[[], None]) -> None:
+    """And waits for what it has put there."""
+    import cupy
+
+    found: list[float] = []
+    x = cupy.zeros(10)
+    synchronize()
+
+    def work() -> None:
+        spin()
+        x.fill(2)
+
+    def run() -> None:
+        device().on_thread(work)
+        found.append(float(x.get(stream=cupy.cuda.Stream(non_blocking=True)).sum()))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(DEADLINE_S)
+    assert found == [20.0]
+
+
+def test_errors_of_libraries_are_told_apart() -> None:
+    """CuPy's, torch's, and what is none of the device's."""
+    import cupy
+    import torch
+
+    cases: list[tuple[Callable[[], object], type[errors.AtomrError] | None]] = [
+        (lambda: cupy.cuda.runtime.malloc(2**60), errors.OutOfMemory),
+        (lambda: torch.empty(2**50, device="cuda"), errors.OutOfMemory),
+        (lambda: cupy.cuda.runtime.memcpy(0, 0, 10, 77), errors.LibraryError),
+        (lambda: cupy.RawKernel("nonsense", "nothing").compile(), None),
+        (lambda: {}["nothing"], None),
+    ]
+    for raise_it, expected in cases:
+        with pytest.raises(Exception) as raised:  # noqa: PT011 - of whatever class; what it is told as counts
+            raise_it()
+        explained = device().explain(raised.value)
+        assert (None if explained is None else type(explained)) is expected, raised.value
+    device().check()
+
+
+def synchronize() -> None:
+    """Wait for the GPU."""
+    import cupy
+
+    cupy.cuda.Device().synchronize()
