@@ -177,7 +177,7 @@ def test_errors_of_libraries_are_told_apart() -> None:
         (lambda: torch.empty(2**50, device="cuda"), errors.OutOfMemory),
         (lambda: cupy.cuda.runtime.memcpy(0, 0, 10, 77), errors.LibraryError),
         (lambda: cupy.RawKernel("nonsense", "nothing").compile(), None),
-        (lambda: {}["nothing"], None),
+        (lambda: dict[str, int]()["nothing"], None),
     ]
     for raise_it, expected in cases:
         with pytest.raises(Exception) as raised:  # noqa: PT011 - of whatever class; what it is told as counts

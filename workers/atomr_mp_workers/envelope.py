@@ -273,7 +273,7 @@ class Envelope:
         self._board.end(request.slot, now_ns)
         request.method.took(now_ns - request.started_ns)
         request.arguments = ()  # only now: the device may have read them until it had ended
-        if request.borrows:
+        if request.event is not None:
             self._end(request)
         peer = request.peer
         peer.session.running -= 1
@@ -322,14 +322,13 @@ class Envelope:
 
     def _borrow(self, request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
         """Find out what memory a request uses, and what uses it now."""
-        written = request.method.written(arguments)
-        if len(arrays) == 1 and not written:  # the most frequent; what follows comes to the same, but takes longer
+        if len(arrays) == 1 and request.method.reads:  # what follows comes to the same, but takes longer
             block = arrays[0].block
             request.borrows = ((block, False),)
             request.after = block.borrows.before(write=False)
             return
         blocks = dict.fromkeys([array.block for array in arrays], False)
-        for array in written:
+        for array in request.method.written(arguments):
             if array.block.foreign:
                 raise errors.GpuRefWrongDevice(
                     "a request writes only memory of the device that it runs on", device=array.block.device

@@ -47,6 +47,8 @@ class Method(ABC):
 
     thread = False
     """It runs on its actor's thread."""
+    reads = False
+    """It writes none of its arguments."""
     stream: Stream | None = None
     """Where it runs, if it is a library's."""
     admit: Callable[[Any, Holder], None] | None = None
@@ -106,6 +108,7 @@ class LoadedMethod(Method):
     ) -> None:
         super().__init__(name, function)
         self.thread = options.thread
+        self.reads = not options.writes
         self.options: Final = options
         self.info: Final = info
         self._by_position = _decoder(name, parameters, array_like=True)
