@@ -49,8 +49,8 @@ class Buffers:
         self._mappings: Final = Mappings(self._open)
         self._borrows = itertools.count(1)
         self._own_slabs = itertools.count(1)
-        self._lent: set[tuple[Releases, int, Releases]] = set()
-        """Slabs that another device's worker has mapped: (of, number, by)."""
+        self._lent: set[tuple[Releases, int, int]] = set()
+        """Slabs that another device's workers map: (of, number, by)."""
 
     # --- for the lanes ---------------------------------------------------------------------------------------------
 
@@ -311,17 +311,13 @@ class Buffers:
         """Have a device reach a ref of another, and keep the ref as it is for the request."""
         borrow = self._borrow(ref, write=False)
         releases = ref.lease.releases
-        borrower = self._client.releases(device)
-        key = (releases, ref.slab, borrower)
+        key = (releases, ref.slab, device)
         if key not in self._lent:
-            generations = releases.generation, borrower.generation
             self._client.ask(
-                lambda number: session.LendSlab(
-                    number, releases.device, generations[0], ref.slab, device, generations[1]
-                ),
+                lambda number: session.LendSlab(number, releases.device, releases.generation, ref.slab, device),
                 ASK_TIMEOUT_S,
             )
-            if not (releases.over or borrower.over):
+            if not releases.over:
                 self._lent = self._lent | {key}
         return borrow
 

@@ -156,9 +156,9 @@ class ForgetSlab(Message, frozen=True, tag="forget_slab"):
 
 
 class LendSlab(Message, frozen=True, tag="lend_slab"):
-    """Have a device's slab, in which this session has a lease, mapped by another device's worker.
+    """Have a device's slab, in which this session has a lease, mapped by another device's workers.
 
-    Answered by `Answer`; calls to that worker may then have refs into it.
+    Answered by `Answer`; calls to that device may then have refs into it, whichever incarnation they go to.
     """
 
     id: U32
@@ -166,7 +166,6 @@ class LendSlab(Message, frozen=True, tag="lend_slab"):
     generation: U32
     slab: SlabNumber
     to_device: U16
-    to_generation: U32
 
 
 class Bye(Message, frozen=True, tag="bye"):

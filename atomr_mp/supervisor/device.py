@@ -38,8 +38,8 @@ actor's long message does not keep clients from connecting. The worker's log and
 class Sessions(Protocol):
     """What a device needs of the sessions."""
 
-    def introductions(self) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
-        """Return what a worker must know of every client that may call; the descriptors are the receiver's."""
+    def introductions(self, device: Device) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+        """Return what a device's worker must know of every client that may call; the descriptors are the receiver's."""
 
     def device_changed(self, device: Device, actors: list[ActorInfo] | None = None) -> None:
         """Tell every client the device's new state."""
@@ -341,7 +341,7 @@ class Device:
                 execution=self._device.execution,
             )
         )
-        for introduction, descriptor in self._sessions.introductions():
+        for introduction, descriptor in self._sessions.introductions(self):
             self.tell(introduction, descriptor)
         self._timer = self._loop.call_later(self._plan.start_timeout_s, self._on_start_timeout)
 

@@ -156,12 +156,12 @@ class Sessions:
 
     # --- what devices tell -----------------------------------------------------------------------------------------
 
-    def introductions(self) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
-        """Yield what a worker must know of every client that may call; the descriptors are the receiver's."""
+    def introductions(self, device: Device) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+        """Yield what a device's worker must know of every client that may call; the descriptors are the receiver's."""
         for each in list(self._sessions.values()):
             if each.may_call:
                 yield _introduction(each), None
-                yield from self._slabs.introductions(each.number)
+                yield from self._slabs.introductions(each.number, device.index)
 
     def device_changed(self, device: Device, actors: list[session.ActorInfo] | None = None) -> None:
         """Tell every client the device's new state, and what its actors are if that is new."""

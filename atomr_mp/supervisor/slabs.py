@@ -23,6 +23,9 @@ MAX_SLABS: Final = 256
 MAX_ASKS: Final = 256
 """Questions for slabs that a session may have unanswered: a worker that is busy in user code answers them later."""
 
+MAX_LOANS: Final = 256
+"""Slabs that a session may have lent at a time."""
+
 Request = session.OpenSlab | session.RegisterSlab | session.ForgetSlab | session.LendSlab
 
 
@@ -33,12 +36,30 @@ class ClientSlab(NamedTuple):
     descriptor: Descriptor
 
 
+class Loan(NamedTuple):
+    """A device's slab that another device's workers map, each incarnation anew."""
+
+    device: int
+    generation: int
+    slab: int
+    to_device: int
+
+
+class Lent(NamedTuple):
+    """What opens it."""
+
+    nbytes: int
+    handle: bytes
+    descriptor: Descriptor | None
+
+
 @dataclass
 class _Holdings:
     """What a session has here."""
 
     slabs: dict[int, ClientSlab] = field(default_factory=dict)
     last_slab: int = -1
+    loans: dict[Loan, Lent] = field(default_factory=dict)
     asks: set[int] = field(default_factory=set)
 
 
@@ -97,12 +118,18 @@ class Slabs:
             if descriptor is not None:
                 descriptor.close()
 
-    def introductions(self, number: int) -> Iterator[tuple[control.ClientSlab, Descriptor]]:
-        """Yield what a worker must know of a session's own slabs; each descriptor is the receiver's."""
+    def introductions(
+        self, number: int, device: int
+    ) -> Iterator[tuple[control.ClientSlab | control.ForeignSlab, Descriptor | None]]:
+        """Yield what a device's worker must know of a session's slabs; each descriptor is the receiver's."""
         held = self._holdings.get(number)
-        if held is not None:
-            for slab, (nbytes, descriptor) in held.slabs.items():
-                yield control.ClientSlab(number, slab, nbytes), descriptor.share()
+        if held is None:
+            return
+        for slab, (nbytes, descriptor) in held.slabs.items():
+            yield control.ClientSlab(number, slab, nbytes), descriptor.share()
+        for loan, lent in held.loans.items():
+            if loan.to_device == device:
+                yield _foreign(number, loan, lent)
 
     def exported(self, device: int, message: control.SlabExported, descriptor: Descriptor | None) -> None:
         """Hand on what a worker answers.
@@ -126,12 +153,18 @@ class Slabs:
                 descriptor.close()
 
     def incarnation_over(self, device: int, generation: int) -> None:
-        """Answer what an incarnation was asked for and will not answer; tell the other workers that it is over."""
+        """Answer what an incarnation was asked for and will not answer; tell the other workers that it is over.
+
+        What it has lent is over with it; what it was lent is for the next one.
+        """
         for ask_id, ask in list(self._asks.items()):
             if ask.request.device == device and ask_id in self._asks:
                 self._settle(ask_id)
                 stale = self._stale(device, generation)
                 self._reply(ask.number, session.Answer(ask.request.id, ErrorInfo.of(stale)), None)
+        for held in self._holdings.values():
+            for loan in [loan for loan in held.loans if (loan.device, loan.generation) == (device, generation)]:
+                _close(held.loans.pop(loan))
         for other in self._devices():
             if other.index != device:
                 other.tell(control.IncarnationOver(device, generation))
@@ -144,6 +177,8 @@ class Slabs:
                 del self._asks[ask_id]
             for slab in held.slabs.values():
                 slab.descriptor.close()
+            for lent in held.loans.values():
+                _close(lent)
 
     # --- what clients ask ------------------------------------------------------------------------------------------
 
@@ -154,8 +189,8 @@ class Slabs:
     def _lend(self, number: int, held: _Holdings, request: session.LendSlab) -> None:
         if request.device == request.to_device:
             raise errors.InvalidRequest(f"device {request.device} cannot be lent its own memory")
+        self._device(request.to_device)
         self._incarnation(request.device, request.generation, number)
-        self._incarnation(request.to_device, request.to_generation, number)
         self._ask(number, held, request, to_device=request.to_device)
 
     def _register(
@@ -227,36 +262,52 @@ class Slabs:
             case session.OpenSlab():
                 self._reply(number, session.SlabOpened(request.id, message.nbytes, message.handle), shared)
             case session.LendSlab():
+                lent = Lent(message.nbytes, message.handle, shared)
                 try:
-                    borrower = self._incarnation(request.to_device, request.to_generation, number)
-                    _check_listens(borrower)
-                    borrower.tell(
-                        control.ForeignSlab(
-                            number, request.device, request.generation, request.slab, message.nbytes, message.handle
-                        ),
-                        None if shared is None else shared.share(),
-                    )
-                finally:
-                    if shared is not None:
-                        shared.close()
+                    self._hand_over(number, request, lent)
+                except BaseException:
+                    _close(lent)
+                    raise
                 self._reply(number, session.Answer(request.id), None)
 
-    def _incarnation(self, index: int, generation: int, number: int) -> Device:
-        """Return a device whose current incarnation is this one, and has admitted the session.
+    def _hand_over(self, number: int, request: session.LendSlab, lent: Lent) -> None:
+        """Give a slab to the borrower's worker, if there is one, and keep it for those to come; owned from here on.
+
+        Raises:
+            Overloaded: The session has lent too many, there is no room for it, or the worker does not listen.
+        """
+        loans = self._holdings[number].loans
+        loan = Loan(request.device, request.generation, request.slab, request.to_device)
+        if len(loans) >= MAX_LOANS and loan not in loans:
+            raise errors.Overloaded(f"this session has {MAX_LOANS} slabs lent to other devices", device=loan.to_device)
+        if lent.descriptor is not None:
+            check_room(lent.descriptor.fileno())
+        borrower = self._device(loan.to_device)
+        _check_listens(borrower)
+        before = loans.pop(loan, None)
+        if before is not None:
+            _close(before)
+        loans[loan] = lent
+        borrower.tell(*_foreign(number, loan, lent))
+
+    def _incarnation(self, index: int, generation: int, number: int) -> None:
+        """Check that a device's current incarnation is this one, and has admitted the session.
 
         Raises:
             InvalidRequest: There is no such device, or the session was never admitted there.
             GpuRefStale: The incarnation has ended.
         """
-        devices = self._devices()
-        if index >= len(devices):
-            raise errors.InvalidRequest(f"there is no device {index}; this pool has {len(devices)}")
-        device = devices[index]
+        device = self._device(index)
         if not device.runs(generation):
             raise self._stale(index, generation)
         if number not in device.admitted:
             raise errors.InvalidRequest(f"device {index} has not admitted this session")
-        return device
+
+    def _device(self, index: int) -> Device:
+        devices = self._devices()
+        if index >= len(devices):
+            raise errors.InvalidRequest(f"there is no device {index}; this pool has {len(devices)}")
+        return devices[index]
 
     def _stale(self, index: int, generation: int) -> errors.GpuRefStale:
         device = self._devices()[index]
@@ -287,6 +338,17 @@ def check_memory(descriptor: int, nbytes: int) -> None:
     size = os.fstat(descriptor).st_size
     if size != nbytes or not nbytes:
         raise errors.InvalidRequest(f"the slab's memfd has {size} bytes, announced were {nbytes}; there must be some")
+
+
+def _foreign(number: int, loan: Loan, lent: Lent) -> tuple[control.ForeignSlab, Descriptor | None]:
+    """Return what tells the borrower's worker; the descriptor is the receiver's."""
+    message = control.ForeignSlab(number, loan.device, loan.generation, loan.slab, lent.nbytes, lent.handle)
+    return message, None if lent.descriptor is None else lent.descriptor.share()
+
+
+def _close(lent: Lent) -> None:
+    if lent.descriptor is not None:
+        lent.descriptor.close()
 
 
 def _check_listens(device: Device) -> None:

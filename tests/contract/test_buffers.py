@@ -385,6 +385,22 @@ def test_what_is_another_devices_is_copied_and_not_written(two: atomr_mp.Pool) -
         source.copy_to(target)
 
 
+@pytest.mark.parametrize("how", ["kill", "restart"])
+@pytest.mark.parametrize("lent", ["before", "meanwhile"])
+def test_a_loan_is_for_whichever_incarnation_comes(two: atomr_mp.Pool, how: str, lent: str) -> None:
+    """Whoever sends a ref to another device need not care which process is behind it, nor whether there is one now."""
+    ref = two.device(0).put(np.arange(1000.0))
+    if lent == "before":
+        assert two.call("Keeper.total", ref, device=1).result() == 499500
+    if how == "restart":
+        two.restart(1)
+    else:
+        assert isinstance(two.call("Probe.fail", "kill", device=1).exception(), errors.WorkerLost)
+    assert two.call("Keeper.total", ref[:10], device=1).result() == 45
+    wait_generation(two, 2, 1)
+    assert two.call("Keeper.total", ref, device=1).result() == 499500
+
+
 def test_what_is_shared_is_claimed_once(two: atomr_mp.Pool) -> None:
     """By another client of the pool, which then has it whatever becomes of the first."""
     pool = two

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import itertools
 import os
 import resource
@@ -27,6 +28,7 @@ from atomr_mp.protocol import control, session
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervisor import device as device_module
+from atomr_mp.supervisor import slabs
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.supervisor.slabs import MAX_ASKS, MAX_SLABS
@@ -163,6 +165,7 @@ class Supervisor:
 @pytest.fixture
 def supervisor() -> Iterator[Supervisor]:
     """Make a supervisor, and see that no descriptor is left of it."""
+    gc.collect()  # of what other tests have left, whose descriptors would be closed meanwhile
     before = open_descriptors()
     made = Supervisor()
     yield made
@@ -194,6 +197,19 @@ def memory(content: bytes, seals: int = SEALS) -> int:
     os.write(made, content)
     fcntl.fcntl(made, fcntl.F_ADD_SEALS, seals)
     return made
+
+
+def introduced(supervisor: Supervisor, index: int) -> list[tuple[control.ForeignSlab, bytes]]:
+    """Return the loans of which a new worker of a device is told, and their content."""
+    found = []
+    for message, descriptor in supervisor.sessions.introductions(supervisor.devices[index]):
+        content = b""
+        if descriptor is not None:
+            content = os.pread(descriptor.fileno(), 100, 0)
+            descriptor.close()
+        if isinstance(message, control.ForeignSlab):
+            found.append((message, content))
+    return found
 
 
 def register(client: SessionConnection, slab: int, content: bytes = b"own", **wrong: int) -> None:
@@ -319,7 +335,7 @@ class TestRegistering:
             assert worker.told[-1] == control.ClientSlab(1, 3, 3)
             assert worker.contents[-1] == b"own"
         later = Worker(0)
-        for message, descriptor in supervisor.sessions.introductions():
+        for message, descriptor in supervisor.sessions.introductions(supervisor.devices[1]):
             later.tell(message, descriptor)
         assert [type(message) for message in later.told] == [control.SessionOpened, control.ClientSlab]
         assert later.contents == [None, b"own"]
@@ -327,7 +343,7 @@ class TestRegistering:
         client.send(session.ForgetSlab(4))
         forgotten = [control.ClientSlabForgotten(1, 3)]
         supervisor.until(lambda: supervisor.workers[1].heard(control.ClientSlabForgotten) == forgotten)
-        assert len(list(supervisor.sessions.introductions())) == 1
+        assert len(list(supervisor.sessions.introductions(supervisor.devices[1]))) == 1
 
     @pytest.mark.parametrize(
         "wrong",
@@ -412,7 +428,7 @@ class TestLending:
         self, supervisor: Supervisor, client: SessionConnection
     ) -> None:
         """And the owner knows who borrows."""
-        client.send(session.LendSlab(9, 0, 1, 5, 1, 1))
+        client.send(session.LendSlab(9, 0, 1, 5, 1))
         asked = supervisor.asked()
         assert asked == control.ExportSlab(asked.id, 1, 5, 1)
         supervisor.export(control.SlabExported(asked.id, 4))
@@ -423,13 +439,12 @@ class TestLending:
     @pytest.mark.parametrize(
         ("lend", "expected"),
         [
-            (session.LendSlab(1, 0, 1, 5, 0, 1), errors.InvalidRequest),
-            (session.LendSlab(1, 0, 1, 5, 2, 1), errors.InvalidRequest),
-            (session.LendSlab(1, 2, 1, 5, 0, 1), errors.InvalidRequest),
-            (session.LendSlab(1, 0, 2, 5, 1, 1), errors.GpuRefStale),
-            (session.LendSlab(1, 0, 1, 5, 1, 2), errors.GpuRefStale),
+            (session.LendSlab(1, 0, 1, 5, 0), errors.InvalidRequest),
+            (session.LendSlab(1, 0, 1, 5, 2), errors.InvalidRequest),
+            (session.LendSlab(1, 2, 1, 5, 0), errors.InvalidRequest),
+            (session.LendSlab(1, 0, 2, 5, 1), errors.GpuRefStale),
         ],
-        ids=["to itself", "to nobody", "of nobody", "a stale owner", "a stale borrower"],
+        ids=["to itself", "to nobody", "of nobody", "a stale owner"],
     )
     def test_what_cannot_be_is_refused(
         self,
@@ -443,19 +458,68 @@ class TestLending:
         assert isinstance(supervisor.refused(client), expected)
         assert not any(worker.heard(control.ExportSlab) for worker in supervisor.workers)
 
-    def test_a_borrower_that_ends_meanwhile_made_it_stale(
-        self, supervisor: Supervisor, client: SessionConnection
+    @pytest.mark.parametrize("lives", [True, False], ids=["after", "before"])
+    def test_the_borrowers_next_incarnation_has_it_too(
+        self, supervisor: Supervisor, client: SessionConnection, *, lives: bool
     ) -> None:
-        """Its next incarnation is not lent what was meant for this one."""
-        client.send(session.LendSlab(1, 0, 1, 5, 1, 1))
+        """Whether the one before had it, or had ended meanwhile: a call goes to whichever comes."""
+        client.send(session.LendSlab(9, 0, 1, 5, 1))
         asked = supervisor.asked()
-        supervisor.end_worker(1)
-        supervisor.workers[1].generation, supervisor.workers[1].lives = 2, True
+        supervisor.workers[1].lives = lives
         supervisor.export(control.SlabExported(asked.id, 4))
-        error = supervisor.refused(client)
-        assert isinstance(error, errors.GpuRefStale)
-        assert (error.device, error.generation, error.current) == (1, 1, 2)
-        assert not supervisor.workers[1].heard(control.ForeignSlab)
+        assert supervisor.hear(client) == session.Answer(9)
+        assert len(supervisor.workers[1].heard(control.ForeignSlab)) == lives
+        supervisor.end_worker(1)
+        loan = control.ForeignSlab(1, 0, 1, 5, 4, b"")
+        assert introduced(supervisor, 1) == [(loan, b"slab")]
+        assert introduced(supervisor, 0) == []
+
+    @pytest.mark.parametrize("how", ["owner", "session"])
+    def test_a_loan_ends_with_its_owner_and_its_session(
+        self, supervisor: Supervisor, client: SessionConnection, how: str
+    ) -> None:
+        """Then nothing is kept for anybody, and no descriptor."""
+        before = len(open_descriptors())
+        client.send(session.LendSlab(9, 0, 1, 5, 1))
+        supervisor.export(control.SlabExported(supervisor.asked().id, 4))
+        assert supervisor.hear(client) == session.Answer(9)
+        assert len(open_descriptors()) == before + 1
+        if how == "owner":
+            supervisor.end_worker(0)
+            assert supervisor.workers[1].told[-1] == control.IncarnationOver(0, 1)
+            assert len(open_descriptors()) == before
+        else:
+            client.close()
+            supervisor.until(lambda: supervisor.workers[1].heard(control.SessionEnded))
+            assert len(open_descriptors()) == before - 2  # and those of both ends
+        assert introduced(supervisor, 1) == []
+
+    def test_what_is_lent_again_is_kept_once(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """Two threads of a client may ask at a time."""
+        before = len(open_descriptors())
+        for number in (1, 2):
+            client.send(session.LendSlab(number, 0, 1, 5, 1))
+            supervisor.until(lambda: len(supervisor.workers[0].heard(control.ExportSlab)) == number)  # noqa: B023
+            supervisor.export(control.SlabExported(supervisor.asked().id, 4))
+            assert supervisor.hear(client) == session.Answer(number)
+        assert len(open_descriptors()) == before + 1
+        assert len(introduced(supervisor, 1)) == 1
+
+    def test_loans_are_bounded(
+        self, supervisor: Supervisor, client: SessionConnection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is refused costs no descriptor."""
+        monkeypatch.setattr(slabs, "MAX_LOANS", 1)
+        before = len(open_descriptors())
+        for slab in (5, 6):
+            client.send(session.LendSlab(slab, 0, 1, slab, 1))
+            supervisor.until(lambda: slab in {ask.slab for ask in supervisor.workers[0].heard(control.ExportSlab)})  # noqa: B023
+            supervisor.export(control.SlabExported(supervisor.asked().id, 4))
+            answer = supervisor.hear(client)
+            assert isinstance(answer, session.Answer)
+            assert (answer.error is None) == (slab == 5)
+        assert len(open_descriptors()) == before + 1
+        assert len(introduced(supervisor, 1)) == 1
 
 
 class TestTheEnd:

@@ -188,6 +188,8 @@ class DeviceMemory(RuleBasedStateMachine):
         """Those that somebody needs, or needed when last looked."""
         self.opened: Counter[tuple[int, int, int | None]] = Counter()
         """Where slabs are open: (slab, session, device)."""
+        self.over: dict[int, int] = {}
+        """The last incarnation of other devices that has ended."""
         self.mappings: dict[int, Memory] = {}
         """What the openers see of a slab."""
         self.gone: list[WireRef] = []
@@ -557,10 +559,9 @@ class DeviceMemory(RuleBasedStateMachine):
 
     @rule(device=st.integers(2, 3), generation=st.integers(1, 2))
     def incarnation_over(self, device: int, generation: int) -> None:
-        """Another device's process ends: it has nothing open any more, and nothing of its own is left here."""
+        """Another device's process ends: nothing of its own is left here. The next one has open what it was lent."""
         self.store.incarnation_over(device, generation)
-        for key in [key for key in self.opened if key[2] == device]:
-            del self.opened[key]
+        self.over[device] = generation
         for session in self.sessions.values():
             for foreign in [key for key in session.foreign_slabs if key[:2] == (device, generation)]:
                 del session.foreign_slabs[foreign]
@@ -591,7 +592,8 @@ class DeviceMemory(RuleBasedStateMachine):
         ref = WireRef(token.pack(EPOCH, device, generation), 77, slab, "uint8", (length,), (1,), low)
         content = session.foreign_slabs.get((device, generation, slab))
         if content is None:
-            assert refused(errors.GpuRefWrongDevice, session.resolve, ref)
+            over = generation <= self.over.get(device, 0)
+            assert refused(errors.GpuRefStale if over else errors.GpuRefWrongDevice, session.resolve, ref)
         elif low + length > SMALL_PAGE_BYTES:
             assert refused(errors.GpuRefOutOfExtent, session.resolve, ref)
         else:

@@ -99,6 +99,8 @@ class Store:
         """Those of them that work which was submitted before may still use, and up to which request."""
         self._shares: dict[tuple[int, bytes], tuple[DeviceArray, int]] = {}
         """What waits to be claimed, by buffer and secret: what was shared, until when."""
+        self._over: dict[int, int] = {}
+        """The last incarnation of other devices of which it is known that it has ended."""
         self._lock = threading.Lock()
         self.ours: Final = Holder(OURS)
         self._allocations = 0
@@ -333,6 +335,12 @@ class Store:
                 current=self._generation,
             )
         memory = self._heard(holder.foreign_slabs, (device, generation, ref.slab))
+        if memory is None and generation <= self._over.get(device, 0):
+            raise errors.GpuRefStale(
+                f"the ref is of generation {generation} of device {device}, which has ended",
+                device=device,
+                generation=generation,
+            )
         if memory is None:
             raise errors.GpuRefWrongDevice(
                 f"the ref is of device {device} (generation {generation}), whose slab {ref.slab} device {self._index} "
@@ -407,15 +415,11 @@ class Store:
             holder.foreign_slabs[device, generation, slab] = memory
 
     def incarnation_over(self, device: int, generation: int) -> None:
-        """Another device's process has ended: neither does it have our slabs open, nor are there refs to its own."""
+        """Another device's process has ended, and its memory with it; what it was lent is for the next one."""
+        self._over[device] = generation
         for holder in self._holders.values():
             for key in [key for key in holder.foreign_slabs if key[:2] == (device, generation)]:
                 del holder.foreign_slabs[key]
-        with self._lock:
-            for slab in self._slabs.values():
-                for opener in [opener for opener in slab.opened if opener[1] == device]:
-                    del slab.opened[opener]
-            self._settle()
 
     # --- tidiness --------------------------------------------------------------------------------------------------
 
