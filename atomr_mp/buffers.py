@@ -117,7 +117,11 @@ class Buffers:
         """Take note that an incarnation has ended."""
         self._slabs.over(ended)
         self._mappings.forget(ended)
-        self._lent = {lent for lent in self._lent.copy() if ended not in lent}
+        self._lent = {lent for lent in self._lent.copy() if lent[0] is not ended}
+
+    def out_of_memory(self, worker: Releases) -> None:
+        """Give back what keeps memory of an incarnation from being used, and is not needed."""
+        self._mappings.close_unused(worker)
 
     def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
         """Return what makes refs and arrays of what is in an answer that came with these leases."""
@@ -257,6 +261,12 @@ class Buffers:
         """Make a request of the library `memory`, and return its result. Blocks."""
         request.check()
         method = f"memory.{request.name}"
+        try:
+            return self._client.submit(method, request, device=device, deadline_s=deadline_s, blocking=True).result()
+        except errors.OutOfMemory:
+            if not isinstance(request, memory.Empty | memory.Full):
+                raise
+        # Once more: what lay unused here goes back with it.
         return self._client.submit(method, request, device=device, deadline_s=deadline_s, blocking=True).result()
 
     # --- inside ----------------------------------------------------------------------------------------------------

@@ -204,6 +204,11 @@ class Client:
                 self._releases[device, generation] = found
         return found
 
+    def out_of_memory(self, releases: Releases) -> None:
+        """Take note that an incarnation has no memory left; called with a lane's lock held."""
+        if self._buffers is not None:
+            self._buffers.out_of_memory(releases)
+
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
         """Send what is to be given back to an incarnation, if possible; see `BlockingLane.give_back`."""
         if not self.forked:

@@ -367,6 +367,8 @@ class Lane(ABC):
                     error = None if answer.error is None else answer.error.error()
                     if error is not None and error.ends_worker:
                         self._hold(link)  # the supervisor will say so too, but later
+                    elif isinstance(error, errors.OutOfMemory):
+                        self._client.out_of_memory(link.releases)
                     self._end(reply, error)
                 at += answer.frames
             if not flight:

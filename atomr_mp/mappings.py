@@ -92,6 +92,12 @@ class Mappings:
             for key in [key for key in self._mapped if key[0] is ended]:
                 self._outlived.add(self._mapped.pop(key).mapping)
 
+    def close_unused(self, releases: Releases) -> None:
+        """Unmap an incarnation's slabs in which nothing of this client lies: their memory is wanted."""
+        with self._lock:
+            for key in [key for key, mapped in self._mapped.items() if key[0] is releases and not mapped.is_used]:
+                del self._mapped[key]
+
     def close(self) -> bool:
         """Unmap all slabs in which there is no view; return whether there is none left."""
         with self._lock:
@@ -101,7 +107,7 @@ class Mappings:
         return all(closed)
 
     def _close_idle(self) -> None:
-        idle = [key for key, mapped in self._mapped.items() if not mapped.leases and not mapped.mapping.in_use]
+        idle = [key for key, mapped in self._mapped.items() if not mapped.is_used]
         idle_bytes = sum(self._mapped[key].mapping.nbytes for key in idle)
         for key in idle:
             if idle_bytes <= self._idle_bytes:
@@ -115,3 +121,8 @@ class _Mapped:
     def __init__(self, mapping: Mapping) -> None:
         self.mapping: Final = mapping
         self.leases: Final[weakref.WeakSet[Lease]] = weakref.WeakSet()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether anything of this client lies in it."""
+        return self.mapping.in_use or any(not lease.released for lease in self.leases)

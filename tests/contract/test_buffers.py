@@ -336,6 +336,27 @@ def test_freed_memory_is_there_for_the_next_call(pool: atomr_mp.Pool) -> None:
     ref.free()
 
 
+@pytest.mark.parametrize("how", ["put", "actor"])
+def test_memory_that_lies_unused_is_given_up_when_it_is_wanted(ledger: Ledger, how: str) -> None:
+    """What this client keeps mapped for later is none of its own any more, so it must not be in anybody's way."""
+    with ledger.start(KEEPER, memory_bytes=256 * 2**20) as pool:
+        for mib in (40, 48, 56, 64):  # each has a slab of its own, for it does not fit into those before
+            with pool.device().put(np.zeros(mib * 2**20, np.uint8)):
+                pass
+        assert pool.device().statistics()["slab_bytes"] == 208 * 2**20
+        large = np.ones(72 * 2**20, np.uint8)
+        if how == "put":
+            ref = pool.device().put(large)
+        else:
+            with pytest.raises(errors.OutOfMemory):
+                pool.call("Keeper.make", large).result()
+            ref = pool.call("Keeper.make", large).result()  # it says that trying again may help
+        assert (ref.numpy() == 1).all()
+        with pytest.raises(errors.OutOfMemory):
+            pool.device().empty(250 * 2**20, "uint8")
+        assert (ref.numpy() == 1).all()
+
+
 def test_everything_works_in_an_event_loop(pool: atomr_mp.Pool) -> None:
     """Calls are awaited; what blocks, blocks the loop for a round trip."""
 
