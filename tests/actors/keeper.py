@@ -67,11 +67,32 @@ class Keeper(Actor):
         """Add to every element."""
         target += number  # type: ignore[misc]
 
+    @method(thread=True, writes=["target"])
+    def add_on_thread(self, target: NDArray[np.generic], number: float) -> None:
+        """Do the same on the actor's thread."""
+        target += number  # type: ignore[misc]
+
+    @method(thread=True, writes=["target"])
+    def add_slowly(self, gate: str, target: NDArray[np.generic], number: float) -> None:
+        """Do the same on the actor's thread, after a wait at a gate."""
+        arrive(gate)
+        target += number  # type: ignore[misc]
+
+    @method(thread=True)
+    def wait(self, gate: str) -> None:
+        """Wait at a gate, on the actor's thread."""
+        arrive(gate)
+
     @method
     def make_slowly(self, gate: str, array: NDArray[np.generic]) -> Any:
         """Return a ref to a copy, after a wait at a gate."""
-        with Path(f"{gate}.here").open("ab", buffering=0) as here:
-            here.write(b"1\n")
-        with Path(f"{gate}.go").open("rb", buffering=0) as go:
-            go.read(1)
+        arrive(gate)
         return self._context.keep(array)
+
+
+def arrive(gate: str) -> None:
+    """Say that we are at a gate, and wait to be let go."""
+    with Path(f"{gate}.here").open("ab", buffering=0) as here:
+        here.write(b"1\n")
+    with Path(f"{gate}.go").open("rb", buffering=0) as go:
+        go.read(1)

@@ -278,6 +278,38 @@ def test_what_an_actor_keeps_is_not_written_over(pool: atomr_mp.Pool) -> None:
     assert not slabs._kept
 
 
+def test_requests_on_the_loop_and_on_the_thread_wait_for_each_other(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Each begins when those before it have ended that use its memory, wherever it runs, and no later."""
+    ref = pool.device().zeros(1000, "float64")
+    with ledger.gate("gate") as gate:
+        first = pool.call("Keeper.add_slowly", gate.path, ref, 1.0)
+        gate.wait()
+        others = [
+            pool.call(f"Keeper.{method}", ref, 1.0) for method in ("add", "add_on_thread", "add", "add_on_thread")
+        ]
+        total = pool.call("Keeper.total", ref)
+        gate.open()
+        assert total.result() == 5000
+        assert [reply.result() for reply in (first, *others)] == [None] * 5
+
+
+def test_what_is_cancelled_is_not_waited_for(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Those that wait for its memory begin at once."""
+    ref = pool.device().zeros(1000, "float64")
+    with ledger.gate("gate") as gate:
+        held = pool.call("Keeper.wait", gate.path)
+        gate.wait()
+        cancelled = pool.call("Keeper.add_on_thread", ref, 1.0)
+        total = pool.call("Keeper.total", ref)
+        assert pool.call("Probe.echo", 1).result() == 1  # both have arrived
+        assert not total.done
+        cancelled.cancel()
+        assert total.result() == 0
+        assert isinstance(cancelled.exception(), errors.Cancelled)
+        gate.open()
+        held.result()
+
+
 def test_results_are_refs_where_the_method_makes_them(pool: atomr_mp.Pool) -> None:
     """Each with a lease of its own, given back when it is collected, also if it was never looked at."""
     array = np.arange(100_000.0)

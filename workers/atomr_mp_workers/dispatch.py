@@ -103,10 +103,17 @@ class Dispatcher:
             if thread is not None:
                 thread.running = None
             self._complete(request)
-        for thread in dict.fromkeys(self._threads.values()):
-            self._feed(thread)
-        if self._parked:
-            self._unpark()
+        self.advance()
+
+    def advance(self) -> None:
+        """Start what has waited for a thread, or for memory, that has become free; and what waits for that in turn."""
+        freed = True
+        while freed:
+            freed = False
+            for thread in dict.fromkeys(self._threads.values()):
+                freed |= self._feed(thread)
+            if self._parked:
+                freed |= self._unpark()
 
     def fail_all(self, error: errors.ContextPoisoned) -> None:
         """Answer what runs or waits here: its results are not to be trusted, or will never come."""
@@ -139,27 +146,37 @@ class Dispatcher:
         """Let a request wait for its actor's thread."""
         thread = self._threads[request.method.name]
         thread.waiting.append(request)
-        self._feed(thread)
+        if self._feed(thread):
+            self.advance()
 
-    def _feed(self, thread: ActorThread) -> None:
-        """Start the next request that waits for an actor's thread, if the thread and its memory are free."""
+    def _feed(self, thread: ActorThread) -> bool:
+        """Start the next request that waits for an actor's thread, if the thread and its memory are free.
+
+        Returns:
+            Whether memory may be free now: a request was passed over.
+        """
+        freed = False
         while thread.running is None and thread.waiting:
             request = thread.waiting[0]
             if not request.dropped and not _is_free(request):
-                return
+                break
             thread.waiting.popleft()
             if self._envelope.begin(request):
                 self._completions.begin(request)
                 thread.run(request)
+            else:
+                freed = True
             self._outbox[request.peer] = None
+        return freed
 
-    def _unpark(self) -> None:
-        """Start those requests whose memory has become free."""
+    def _unpark(self) -> bool:
+        """Start those requests whose memory has become free; return whether there were any."""
         waiting, self._parked = self._parked, []
         for request in waiting:
             self._outbox[request.peer] = None
             if not self._start(request):
                 self._parked.append(request)
+        return len(self._parked) < len(waiting)
 
     def _complete(self, request: Request) -> None:
         self._outbox[request.peer] = None

@@ -285,6 +285,7 @@ class Host:
             if not isinstance(message, data.Calls):
                 if isinstance(message, data.Cancel):
                     self._envelope.cancel(peer, message.ids)
+                    self._dispatcher.advance()
                 else:
                     self._release(peer, message)
                 return
