@@ -15,6 +15,7 @@ from typing import Any, Final
 import zmq
 
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.data import session_of
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
 
@@ -135,6 +136,15 @@ class DataSocket:
         if held_bytes > (self._unread_bytes if late else max(self._unread_bytes, UNREAD_BYTES)):
             del self._unread[peer]
             raise PeerNotReadingError
+
+    def forget(self, session: bytes) -> None:
+        """Forget what is known of a session's connections: it has ended.
+
+        Args:
+            session: Its public name.
+        """
+        for peer in [peer for peer in self._unread if session_of(peer) == session]:
+            del self._unread[peer]
 
     def shake_hands(self) -> int:
         """Answer all waiting handshakes; return how many were refused."""

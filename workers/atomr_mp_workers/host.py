@@ -242,6 +242,7 @@ class Host:
             self._channel.send(control.SessionClosed(number))
         else:
             self._ending.append(session)
+            self._data.forget(session.session)
 
     def _close_ended(self) -> None:
         """Say of the sessions that have ended, and of which nothing runs any more, that they are over."""
