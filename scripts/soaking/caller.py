@@ -1,0 +1,90 @@
+"""What all callers have in common."""
+
+from __future__ import annotations
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import atomr_mp
+from atomr_mp import errors
+from soaking import contents
+from soaking.tally import Tally
+from soaking.words import Share
+
+DEADLINE_S: Final = 30.0
+"""Of requests that are to be answered: far more than a worker takes to come back."""
+
+GRACE_S: Final = 90.0
+"""How long callers may take to come to an end: longer than any deadline."""
+
+
+class Links:
+    """What a client's callers share.
+
+    Args:
+        pool: The pool.
+        tally: Where to note what happens.
+        until_s: When to come to an end, CLOCK_MONOTONIC.
+        offer: Hands a share to another client, perhaps.
+    """
+
+    def __init__(self, pool: atomr_mp.Pool, tally: Tally, until_s: float, offer: Callable[[Share], None]) -> None:
+        self.pool: Final = pool
+        self.tally: Final = tally
+        self.until_s: Final = until_s
+        self.offer: Final = offer
+        self.shares: Final[deque[Share]] = deque()
+        """What others have shared; to be claimed by whoever takes it."""
+
+
+class Caller(ABC):
+    """Does one thing again and again, on a thread of its own.
+
+    Args:
+        links: What it shares with the others.
+        chance: Its own.
+    """
+
+    def __init__(self, links: Links, chance: random.Random) -> None:
+        self.links: Final = links
+        self.pool: Final = links.pool
+        self.tally: Final = links.tally
+        self.chance: Final = chance
+
+    def run(self) -> None:
+        """Go on until the time is over."""
+        name = type(self).__name__
+        try:
+            while time.monotonic() < self.links.until_s:
+                self.act()
+            self.rest()
+        except BaseException as error:
+            self.tally.wrong(f"{name} ended with {error!r}")
+            raise
+
+    @abstractmethod
+    def act(self) -> None:
+        """Do something that ends soon."""
+
+    def rest(self) -> None:  # noqa: B027 - not all hold anything
+        """Let go of everything."""
+
+    def call(
+        self, method: str, *arguments: Any, device: int | None = None, deadline_s: float = DEADLINE_S
+    ) -> atomr_mp.Reply | None:
+        """Call; None if that is refused."""
+        try:
+            return self.pool.call(method, *arguments, device=device, deadline_s=deadline_s)
+        except errors.AtomrError as error:
+            self.tally.error(error)
+            return None
+
+    def compare(self, what: str, expected: Any, found: Any) -> None:
+        """Compare a result with what it has to be."""
+        self.tally.note(what)
+        if not contents.same(expected, found):
+            self.tally.wrong(f"{what}: {found!r} instead of {expected!r}")

@@ -1,0 +1,140 @@
+"""Callers that send values and get values back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.map import Failure
+from soaking import contents
+from soaking.caller import DEADLINE_S, GRACE_S, Caller, Links
+
+SHORT_S = 0.01
+"""A deadline that may pass."""
+
+
+class Blocking(Caller):
+    """Calls a few times, then waits for all."""
+
+    def act(self) -> None:
+        """Do so once."""
+        chance = self.chance
+        made = []
+        for _ in range(chance.randint(1, 40)):
+            value = contents.value(chance)
+            method = chance.choice(["Echo.on_loop", "Echo.on_loop", "Echo.on_thread"])
+            deadline_s = chance.choice([DEADLINE_S, DEADLINE_S, DEADLINE_S, SHORT_S])
+            made.append((value, deadline_s, self.call(method, value, deadline_s=deadline_s)))
+        if chance.random() < 0.5 and made[-1][2] is not None:
+            made[-1][2].cancel()
+        for value, deadline_s, reply in made:
+            if reply is not None:
+                self.settle("answer", value, reply.result, may_be_late=deadline_s == SHORT_S)
+
+    def settle(self, what: str, expected: Any, result: Callable[[], Any], *, may_be_late: bool = False) -> None:
+        """Compare a result."""
+        try:
+            found = result()
+        except errors.AtomrError as error:
+            self.tally.error(error, *[errors.DeadlineExceeded] * may_be_late)
+        else:
+            self.compare(what, expected, found)
+
+
+class Large(Blocking):
+    """Sends and gets arrays that travel in shared memory, and has actors keep some."""
+
+    def act(self) -> None:
+        """Do so once."""
+        chance = self.chance
+        made: list[tuple[str, Any, atomr_mp.Reply | None]] = []
+        for _ in range(chance.randint(1, 4)):
+            sent = contents.Pattern(chance.randrange(10**6), "int64", [int(2 ** chance.uniform(15, 19))])
+            array = sent.array
+            where = chance.choice(["on_loop", "on_thread"])
+            match chance.randrange(4):
+                case 0:
+                    made.append(("large echo", array, self.call(f"Echo.{where}", array)))
+                case 1:
+                    made.append(("large result", array, self.call(f"Maker.array_{where}", sent.seed, sent.shape[0])))
+                case 2:
+                    made.append(("kept argument", True, self.call("Hoard.keep", array, int(array.sum()))))
+                case _:
+                    made.append(("large argument", int(array.sum()), self.call(f"Maker.sum_{where}", array)))
+        for what, expected, reply in made:
+            if reply is not None and chance.random() < 0.95:  # else nobody looks at it
+                self.settle(what, expected, reply.result)
+
+
+class Awaiting(Caller):
+    """Lives in one event loop for a while."""
+
+    def act(self) -> None:
+        """Do so once."""
+        asyncio.run(self._use())
+
+    async def _use(self) -> None:
+        until_s = min(self.links.until_s, time.monotonic() + self.chance.random())
+        while time.monotonic() < until_s:
+            await asyncio.gather(*(self._one() for _ in range(self.chance.randint(1, 30))))
+
+    async def _one(self) -> None:
+        value = contents.value(self.chance)
+        reply = self.call("Echo.on_loop", value)
+        if reply is not None:
+            try:
+                answer = await reply
+            except errors.AtomrError as error:
+                self.tally.error(error)
+            else:
+                self.compare("awaited answer", value, answer)
+
+
+class CalledBack(Blocking):
+    """Leaves it to callbacks."""
+
+    def act(self) -> None:
+        """Do so once."""
+        made = []
+        for _ in range(20):
+            value = contents.value(self.chance)
+            reply = self.call("Echo.on_thread", value)
+            if reply is not None:
+                called = threading.Event()
+                reply.add_done_callback(lambda _, called=called: called.set())  # type: ignore[misc]
+                made.append((value, reply, called))
+        for value, reply, called in made:
+            if not called.wait(GRACE_S / 2):
+                self.tally.wrong(f"no callback of {reply!r}")
+            self.settle("callback", value, reply.result)
+
+
+class Mapping(Caller):
+    """Maps numbers to themselves."""
+
+    def act(self) -> None:
+        """Do so once."""
+        count = self.chance.randint(1, 500)
+        answers = list(self.pool.map("Echo.number", range(count), return_failures=True))
+        wrong = [i for i, answer in enumerate(answers) if answer != i and not isinstance(answer, Failure)]
+        if wrong or len(answers) != count:
+            self.tally.wrong(f"a map of {count} items gave {len(answers)}, wrong at {wrong[:5]}")
+        self.tally.note("map")
+
+
+class AnyOf(Caller):
+    """Is now one of the others, now another: they would leave the refs' users no time."""
+
+    def __init__(self, links: Links, chance: random.Random) -> None:
+        super().__init__(links, chance)
+        self._others: Final[list[Caller]] = [each(links, chance) for each in (Blocking, Awaiting, CalledBack, Mapping)]
+
+    def act(self) -> None:
+        """Do what one of them does."""
+        self.chance.choice(self._others).act()

@@ -1,0 +1,74 @@
+"""What a process holds, as the kernel sees it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import psutil
+
+MARK: Final = "ATOMR_MP_SOAK"
+"""Environment variable by which all processes of a soak are known, whoever their parent is by now."""
+
+SLABS: Final = ("memfd:atomr-mp-slab", "memfd:atomr-mp-client")
+
+
+class Census(NamedTuple):
+    """What a process holds."""
+
+    descriptors: int
+    threads: int
+    slabs: int
+    """Mappings of slabs."""
+    own_bytes: int
+    """Memory that nobody else has (USS)."""
+
+    def exceeds(self, before: Census) -> bool:
+        """Whether it holds more of what is counted one by one."""
+        return self.descriptors > before.descriptors or self.threads > before.threads
+
+
+def census(pid: int) -> Census:
+    """Return what a process holds."""
+    process = psutil.Process(pid)
+    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+    return Census(
+        process.num_fds(),
+        process.num_threads(),
+        sum(maps.count(name) for name in SLABS),
+        process.memory_full_info().uss,
+    )
+
+
+def descriptors(pid: int) -> list[str]:
+    """Return what a process's descriptors are, to be told where there are too many."""
+    found = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(str(path.readlink()))
+        except FileNotFoundError:
+            continue
+    return sorted(found)
+
+
+def trim() -> None:
+    """Give back what the C library keeps of freed memory, so that what has grown is seen to have grown."""
+    ctypes.CDLL(None).malloc_trim(0)
+
+
+def marked(mark: str) -> list[str]:
+    """Return the processes of a soak, but for this one."""
+    wanted = f"{MARK}={mark}".encode()
+    found = []
+    for path in Path("/proc").iterdir():
+        if not path.name.isdigit() or int(path.name) == os.getpid():
+            continue
+        try:
+            if wanted in (path / "environ").read_bytes().split(b"\0"):
+                command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found.append(f"{path.name}: {command}")
+        except OSError:  # it has ended, or is another user's
+            continue
+    return found

@@ -1,0 +1,120 @@
+"""What a soak calls."""
+
+from __future__ import annotations
+
+import ctypes
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from atomr_mp_workers import Actor, Context, DeviceArray, method
+
+Array = NDArray[np.generic]
+
+
+class Echo(Actor):
+    """Gives back what it gets."""
+
+    @method
+    def on_loop(self, value: Any) -> Any:
+        """Give it back, on the loop."""
+        return value
+
+    @method(thread=True)
+    def on_thread(self, value: Any) -> Any:
+        """Give it back, on the actor's thread."""
+        return value
+
+    @method(idempotent=True)
+    def number(self, value: int) -> int:
+        """Give it back; may be sent again."""
+        return value
+
+
+class Maker(Actor):
+    """Makes arrays in the device's memory, and looks at them."""
+
+    _context: Context
+
+    def setup(self, context: Context) -> None:
+        """Remember what makes arrays."""
+        self._context = context
+
+    @method
+    def array_on_loop(self, seed: int, count: int) -> Any:
+        """Return an array."""
+        return np.arange(seed, seed + count, dtype=np.int64) * 7 % 251
+
+    @method(thread=True)
+    def array_on_thread(self, seed: int, count: int) -> Any:
+        """Return an array, from the actor's thread."""
+        return np.arange(seed, seed + count, dtype=np.int64) * 7 % 251
+
+    @method
+    def sum_on_loop(self, array: Array) -> float:
+        """Return the sum of all elements."""
+        return float(np.sum(array, dtype=np.float64))
+
+    @method(thread=True)
+    def sum_on_thread(self, array: Array) -> float:
+        """Return the sum of all elements, from the actor's thread."""
+        return float(np.sum(array, dtype=np.float64))
+
+    @method
+    def sums(self, arrays: dict[str, DeviceArray]) -> list[float]:
+        """Return the sums of several."""
+        return [float(np.sum(array.array, dtype=np.float64)) for array in arrays.values()]
+
+    @method
+    def keep_on_loop(self, array: Array) -> DeviceArray:
+        """Return a ref to a copy."""
+        return self._context.keep(array)
+
+    @method(thread=True)
+    def keep_on_thread(self, array: Array) -> DeviceArray:
+        """Return a ref to a copy, made on the actor's thread."""
+        return self._context.keep(array)
+
+    @method
+    def three(self, array: DeviceArray) -> list[Any]:
+        """Return a ref to the argument itself, one to a copy, and an array."""
+        return [array, self._context.keep(array.array), np.array(array.array)]
+
+    @method(writes=["target"])
+    def add_on_loop(self, target: Array, number: int) -> None:
+        """Add to every element."""
+        target += np.asarray(number, target.dtype)  # type: ignore[misc]
+
+    @method(thread=True, writes=["target"])
+    def add_on_thread(self, target: Array, number: int) -> None:
+        """Do the same on the actor's thread."""
+        target += np.asarray(number, target.dtype)  # type: ignore[misc]
+
+
+class Hoard(Actor):
+    """Keeps the latest of what it is given, whatever becomes of whoever gave it."""
+
+    _kept: deque[tuple[Array, int]]
+
+    def setup(self, context: Context) -> None:  # noqa: ARG002 - nothing of it is needed
+        """Have nothing."""
+        self._kept = deque()
+
+    @method
+    def keep(self, array: Array, total: int) -> bool:
+        """Keep an array; return whether the oldest, which has to go for it, is as it was."""
+        self._kept.append((array, total))
+        return len(self._kept) <= 6 or self._is_right(*self._kept.popleft())
+
+    @method
+    def drop(self) -> bool:
+        """Keep nothing any more; return whether all was as it was."""
+        right = [self._is_right(*kept) for kept in self._kept]
+        self._kept.clear()
+        ctypes.CDLL(None).malloc_trim(0)  # so that what has grown is seen to have grown
+        return all(right)
+
+    def _is_right(self, array: Array, total: int) -> bool:
+        return int(np.sum(array, dtype=np.int64)) == total
