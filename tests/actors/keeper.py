@@ -79,6 +79,12 @@ class Keeper(Actor):
         target += number  # type: ignore[misc]
 
     @method(thread=True)
+    def total_slowly(self, gate: str, array: NDArray[np.generic]) -> float:
+        """Return the sum of all elements, on the actor's thread, after a wait at a gate."""
+        arrive(gate)
+        return float(np.sum(array))
+
+    @method(thread=True)
     def wait(self, gate: str) -> None:
         """Wait at a gate, on the actor's thread."""
         arrive(gate)
