@@ -7,6 +7,7 @@ import gc
 import os
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -537,6 +538,17 @@ def test_a_view_in_the_devices_own_process_is_refused(pool: atomr_mp.Pool, monke
     monkeypatch.setattr(os, "getpid", lambda: pid)
     with pytest.raises(errors.GpuRefSameProcess):
         ref.view()
+
+
+def test_the_supervisor_has_loaded_nothing_that_computes(two: atomr_mp.Pool) -> None:
+    """Slabs pass through it as descriptors; it maps none, and has neither CUDA nor ZeroMQ nor NumPy."""
+    ref = two.device(0).put(np.ones(100_000))
+    ref.view()
+    two.call("Keeper.total", ref, device=1).result()
+    two.call("Keeper.total", np.ones(100_000)).result()
+    maps = Path(f"/proc/{two.supervisor_pid}/maps").read_text(encoding="utf-8").lower()
+    loaded = ("cuda", "zmq", "numpy", "memfd:atomr-mp-slab", "memfd:atomr-mp-client")
+    assert [name for name in loaded if name in maps] == []
 
 
 def test_a_device_names_its_libraries(pool: atomr_mp.Pool) -> None:
