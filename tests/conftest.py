@@ -39,7 +39,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"No NVIDIA GPU here: skipped {skipped} {tests} one.", yellow=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="session", autouse=True)
 def cuda_is_here() -> None:
     """Let this process have its own context, with its threads and descriptors, before a ledger counts any."""
     if BACKEND == "cuda":
@@ -51,8 +51,7 @@ def cuda_is_here() -> None:
 
 
 @pytest.fixture
-def ledger(cuda_is_here: None) -> Iterator[Ledger]:
+def ledger() -> Iterator[Ledger]:
     """Where a test's pools are started; checks afterwards that nothing of them is left."""
-    del cuda_is_here  # it was only to come before
     with Ledger() as counting:
         yield counting

@@ -335,7 +335,7 @@ def test_a_late_answer_gives_its_leases_back(pool: atomr_mp.Pool, ledger: Ledger
         with pytest.raises(errors.DeadlineExceeded):
             reply.result()
         gate.open()
-        pool.call("Probe.where").result()
+        pool.call("Keeper.kept_total").result()  # runs after it
     assert statistics(pool)["leases"] == 0
 
 
@@ -349,7 +349,7 @@ def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool,
         gc.collect()
         assert not pool._client.releases(0).pending
         gate.open()
-        pool.call("Probe.where").result()
+        pool.call("Keeper.kept_total").result()  # runs after it
     assert statistics(pool)["leases"] == 0
     assert reply.done
 
@@ -381,8 +381,9 @@ def test_memory_that_lies_unused_is_given_up_when_it_is_wanted(ledger: Ledger, h
         if how == "put":
             ref = pool.device().put(large)
         else:
-            with pytest.raises(errors.OutOfMemory):
-                pool.call("Keeper.make", large).result()
+            if BACKEND == "host":  # of a GPU's memory this client maps nothing that it has not looked at
+                with pytest.raises(errors.OutOfMemory):
+                    pool.call("Keeper.make", large).result()
             ref = pool.call("Keeper.make", large).result()  # it says that trying again may help
         assert (ref.numpy() == 1).all()
         with pytest.raises(errors.OutOfMemory):

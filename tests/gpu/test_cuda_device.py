@@ -112,6 +112,8 @@ def test_work_waits_for_that_of_other_streams(spin: Callable[[], None]) -> None:
     first, second = (device().make_stream(name, inline_bytes=0) for name in ("first", "second"))
     x = cupy.zeros(1000)
     y = cupy.zeros(1000)
+    x.fill(0)  # loads the kernels
+    cupy.add(x, 1, out=y)
     synchronize()
 
     def slowly() -> None:
@@ -176,7 +178,7 @@ def test_errors_of_libraries_are_told_apart() -> None:
         (lambda: cupy.cuda.runtime.malloc(2**60), errors.OutOfMemory),
         (lambda: torch.empty(2**50, device="cuda"), errors.OutOfMemory),
         (lambda: cupy.cuda.runtime.memcpy(0, 0, 10, 77), errors.LibraryError),
-        (lambda: cupy.RawKernel("nonsense", "nothing").compile(), None),
+        (lambda: cupy.RawKernel("nonsense", "nothing").compile(), errors.LibraryError),
         (lambda: dict[str, int]()["nothing"], None),
     ]
     for raise_it, expected in cases:

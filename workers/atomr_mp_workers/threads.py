@@ -23,7 +23,7 @@ descriptor alone, which the work itself writes; by looking every `POLL_S`; by wa
 POLL_S: Final = 50e-6
 """How often "polled" looks."""
 
-SPIN_NS: Final = 50_000
+SPIN_NS: Final = 100_000
 """How long "adaptive" looks, between looking at the sockets, before it waits: most of what is short has ended by
 then, and to be woken costs more."""
 
