@@ -117,6 +117,25 @@ def gemm(pool: atomr_mp.Pool) -> dict[str, Any]:
             "direct_us": summary(direct),
             "ratio": round(statistics.median(by_request) / statistics.median(direct), 4),
         }
+    device = pool.device()
+    x, y, z = (device.full((8192, 8192), 0.5) for _ in range(3))
+    for name, flying in (("gemm_8192_ten_in_flight_us", 10), ("gemm_8192_one_in_flight_us", 1)):
+
+        def products(flying: int = flying) -> None:
+            for reply in [device.blas.gemm(x, y, z) for _ in range(flying)]:
+                reply.result()
+
+        found[name] = round(statistics.median(timed(products, 5, warm=2)) / flying * 1e6, 1)
+    a, b, c = (cupy.full((8192, 8192), 0.5, "float32") for _ in range(3))
+    one, zero, stream = np.array(1, "float32"), np.array(0, "float32"), cupy.cuda.Stream.null
+
+    def ten_directly() -> None:
+        for _ in range(10):
+            pointers = a.data.ptr, 8192, b.data.ptr, 8192
+            cublas.sgemm(handle, 0, 0, 8192, 8192, 8192, one.ctypes.data, *pointers, zero.ctypes.data, c.data.ptr, 8192)
+        stream.synchronize()
+
+    found["gemm_8192_ten_directly_us"] = round(statistics.median(timed(ten_directly, 5, warm=2)) / 10 * 1e6, 1)
     found["empty_call_us"] = summary(timed(lambda: pool.call("Faulty.nothing").result(), 3000))
     return found
 
