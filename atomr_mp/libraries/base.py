@@ -33,8 +33,7 @@ class Library:
         self._device: Final = device
 
     def _request(self, request: LibraryRequest, deadline_s: float | None) -> Reply:
-        check_fields(request)
-        check(request)
+        check(request, check_fields)
         return self._device.request(self.library, request, deadline_s)
 
 

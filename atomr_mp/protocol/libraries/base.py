@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -43,13 +43,18 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         """
 
 
-def check(request: LibraryRequest) -> None:
+def check(request: LibraryRequest, first: Callable[[LibraryRequest], None] = lambda _request: None) -> None:
     """Check a request, unless one like it was checked before: with the same numbers, on the same memory.
+
+    Args:
+        request: The request.
+        first: What is to be checked before `LibraryRequest.check`.
 
     Raises:
         InvalidRequest: As `LibraryRequest.check` says.
     """
     if not request.dtypes:
+        first(request)
         request.check()
         return
     at = _operand_positions(type(request))
@@ -60,7 +65,12 @@ def check(request: LibraryRequest) -> None:
             for position, value in enumerate(msgspec.structs.astuple(request))
         ],
     )
-    if key not in _checked:
+    try:
+        known = key in _checked
+    except TypeError:  # unhashable: of no type that any field has
+        known = False
+    if not known:
+        first(request)
         request.check()
         if len(_checked) >= KNOWN:
             _checked.clear()
