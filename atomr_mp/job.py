@@ -45,17 +45,18 @@ class Job(Generic[T]):
             after which it certainly was not run, or had ended and only its answer was lost.
         in_flight: How many items may be in flight in all; None to find out, up to `MAX_DEPTH` per device.
         devices: How many devices take work; may be changed.
+        least: How many items per device are in flight in any case, if the caller does not say how many in all.
     """
 
-    def __init__(self, *, idempotent: bool, attempts: int, in_flight: int | None, devices: int) -> None:
+    def __init__(self, *, idempotent: bool, attempts: int, in_flight: int | None, devices: int, least: int = 1) -> None:
         self.devices = devices
         self.failures = 0
         self.resubmitted = 0
         self._idempotent = idempotent
         self._attempts = attempts
         self._in_flight = in_flight
-        self._depth = Depth()
-        self._window = WINDOW_FACTOR * (in_flight or MAX_DEPTH * max(1, devices))
+        self._depth = Depth(least)
+        self._window = WINDOW_FACTOR * (in_flight or self._depth.most * max(1, devices))
         self._flying: set[int] = set()
         self._again: list[int] = []
         """Heap of the items to be sent again: the oldest holds up the others."""
@@ -186,16 +187,22 @@ class _Tries:
 
 
 class Depth:
-    """How many items per device may be in flight, from how long they take. Pure."""
+    """How many items per device may be in flight, from how long they take. Pure.
 
-    def __init__(self) -> None:
-        self.items = 1
+    Args:
+        least: Never fewer.
+    """
+
+    def __init__(self, least: int = 1) -> None:
+        self.items = least
+        self.least: Final = least
+        self.most: Final = max(MAX_DEPTH, least)
 
     def answered(self, took_s: float) -> None:
         """Learn from an item that took so long from sending to answer: more of them if short, fewer if long."""
         if took_s > QUEUE_S:
-            self.items = max(1, self.items - 1)
-        elif self.items < MAX_DEPTH:
+            self.items = max(self.least, self.items - 1)
+        elif self.items < self.most:
             self.items += 1
 
 

@@ -61,6 +61,7 @@ class Mapper:
         *,
         idempotent: bool,
         in_flight: int | None,
+        batch_size: int,
         attempts: int,
         deadline_s: float,
         on_progress: Callable[[Progress], object] | None,
@@ -81,6 +82,8 @@ class Mapper:
                 attempts=attempts,
                 in_flight=in_flight,
                 devices=_open_devices(self._client),
+                # What does not fit into the window would only be refused.
+                least=max(1, min(batch_size, self._client.login.window.requests)),
             ),
             deadline_s,
         )

@@ -245,6 +245,7 @@ class Pool:
         items: Iterable[Any],
         *,
         in_flight: int | None = None,
+        batch_size: int | None = None,
         attempts: int = 3,
         deadline_s: float | None = None,
         return_failures: bool = False,
@@ -259,7 +260,9 @@ class Pool:
             method: "Actor.method"; it takes an item as its one argument.
             items: What can be sent, see `call`; any iterable, also an endless one.
             in_flight: How many items are sent and not answered at a time, in all. None to find out: up to 32 per
-                device, fewer if items are slow.
+                device, fewer if items are slow; or as many as `batch_size` says.
+            batch_size: How many items per device are in flight in any case, so that batches fill. None for two full
+                batches of this method: while one is run, the next can come together.
             attempts: How many ends of workers on which it was running an item may survive to be sent again, and one:
                 3 for two resubmissions. A worker's end for which it cannot be blamed does not count.
             deadline_s: Deadline of each attempt, see `call`; the time it waits behind other items counts.
@@ -269,14 +272,15 @@ class Pool:
 
         Raises:
             InvalidRequest: No such method.
-            ValueError: `in_flight` or `attempts` is less than 1.
+            ValueError: `in_flight`, `batch_size` or `attempts` is less than 1.
             AtomrError: While reading: what an item ended with. If the pool is lost or no device takes work any more,
                 that is what all further items end with.
             RuntimeError: Read in a running event loop, which it would block.
         """
         info = self._client.methods.get(method) or self._unknown(method)
-        if attempts < 1 or (in_flight is not None and in_flight < 1):
-            raise ValueError(f"attempts and in_flight must be at least 1, got {attempts} and {in_flight}")
+        for name, number in {"attempts": attempts, "in_flight": in_flight, "batch_size": batch_size}.items():
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number}")
         if self._mapper is None:
             from atomr_mp.map import Mapper  # late: it takes asyncio, which the rest does without
 
@@ -286,6 +290,7 @@ class Pool:
             items,
             idempotent=info.idempotent,
             in_flight=in_flight,
+            batch_size=2 * info.batch_items if batch_size is None else batch_size,
             attempts=attempts,
             deadline_s=deadline_s or info.deadline_s or DEFAULT_DEADLINE_S,
             on_progress=on_progress,

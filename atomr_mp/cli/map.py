@@ -48,6 +48,12 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "--in-flight", type=_positive, metavar="N", help="items sent and not answered (default: by speed)"
     )
     parser.add_argument(
+        "--batch-size",
+        type=_positive,
+        metavar="N",
+        help="items in flight for each device in any case (default: two full batches of the method)",
+    )
+    parser.add_argument(
         "--attempts", type=_positive, default=3, metavar="N", help="how often an item may run (default: %(default)s)"
     )
     parser.add_argument(
@@ -81,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
                 options.method,
                 items.each,
                 in_flight=options.in_flight,
+                batch_size=options.batch_size,
                 attempts=options.attempts,
                 deadline_s=options.deadline,
                 return_failures=True,

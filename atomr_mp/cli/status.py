@@ -15,7 +15,7 @@ from atomr_mp.cli.common import Commands, add_pool, counted, duration, observe, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atomr_mp.protocol.session import Status, WorkerStatus
+    from atomr_mp.protocol.session import BatchStatus, Status, WorkerStatus
 
 HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"
@@ -102,6 +102,19 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "uptime_s": round(time.time() - worker.started_at, 3) if worker.started_at else None,
         "memory_bytes": worker.memory_bytes,
         "notes": worker.notes,
+        "batches": [_batches(each) for each in worker.batches],
+    }
+
+
+def _batches(of: BatchStatus) -> dict[str, Any]:
+    return {
+        "method": of.method,
+        "batches": of.batches,
+        "items": of.items,
+        "mean_items": round(of.items / of.batches, 3) if of.batches else None,
+        "mean_wait_s": round(of.wait_s / of.items, 6) if of.items else None,
+        "longest_wait_s": round(of.longest_wait_s, 6),
+        "sizes": {str(2**power): count for power, count in enumerate(of.sizes)},
     }
 
 

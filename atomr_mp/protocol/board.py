@@ -4,7 +4,8 @@ The worker writes, the supervisor reads, without a lock and without asking: also
 has just died. Words are aligned 64-bit integers; an entry of the ring is guarded by its sequence number (odd while it
 is being written). Layout, in words: magic, counters (`Counter`), the latest start that is no longer among the entries,
 then from word 8 `SLOTS` entries of (sequence, session number, request id, start, deadline, end), times in
-CLOCK_MONOTONIC nanoseconds, end 0 while the request runs.
+CLOCK_MONOTONIC nanoseconds, end 0 while the request runs. Behind them are `BATCHED` blocks of figures of batches, one
+for each batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
 
 The ring keeps completed entries until they are overwritten, so that after a death one can tell what had been started
 from what had not.
@@ -28,7 +29,7 @@ class Counter(IntEnum):
     COMPLETED = 3
     REFUSED = 4
     DISCARDED = 5
-    """Dropped before they ran: cancelled, expired, or of an ended session."""
+    """Dropped before they ran: cancelled, expired, refused while they waited, or of an ended session."""
 
 
 # Plain integers: an enumeration's member is looked up and converted at each use.
@@ -42,7 +43,13 @@ _FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
 _FIRST_SLOT: Final = 8
 _SLOT_WORDS: Final = 6
-BOARD_BYTES: Final = 8 * (_FIRST_SLOT + _SLOT_WORDS * SLOTS)
+BATCHED: Final = 32
+"""Batched methods that have figures on the board: the first so many, in the order of actors and methods."""
+
+_FIRST_BATCHES: Final = _FIRST_SLOT + _SLOT_WORDS * SLOTS
+_SIZES: Final = 11
+_BATCH_WORDS: Final = 4 + _SIZES
+BOARD_BYTES: Final = 8 * (_FIRST_BATCHES + _BATCH_WORDS * BATCHED)
 
 
 class Entry(NamedTuple):
@@ -54,6 +61,18 @@ class Entry(NamedTuple):
     deadline_ns: int
     ended_ns: int
     """0 while it runs."""
+
+
+class Batches(NamedTuple):
+    """What a batched method has done so far."""
+
+    batches: int
+    items: int
+    wait_ns: int
+    """From the arrival of each item to the start of its batch, in all."""
+    longest_wait_ns: int
+    sizes: list[int]
+    """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
 
 
 class BoardWriter:
@@ -103,6 +122,22 @@ class BoardWriter:
         self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 5] = now_ns
         self._free.append(slot)
 
+    def batch(self, method: int, waits_ns: list[int]) -> None:
+        """Note that a batch has started.
+
+        Args:
+            method: Number of the batched method.
+            waits_ns: How long its items have waited.
+        """
+        if method >= BATCHED:
+            return
+        words, at = self._words, _FIRST_BATCHES + method * _BATCH_WORDS
+        words[at] += 1
+        words[at + 1] += len(waits_ns)
+        words[at + 2] += sum(waits_ns)
+        words[at + 3] = max(words[at + 3], *waits_ns)
+        words[at + 4 + min((len(waits_ns) - 1).bit_length(), _SIZES - 1)] += 1
+
 
 class BoardReader:
     """Anybody else's side."""
@@ -149,3 +184,11 @@ class BoardReader:
         While the worker runs, read the entries first: what is overwritten meanwhile only makes this time later.
         """
         return self._words[_FORGOTTEN]
+
+    def batches(self, method: int) -> Batches | None:
+        """Return a batched method's figures, None if it is beyond those that have any."""
+        if method >= BATCHED:
+            return None
+        at = _FIRST_BATCHES + method * _BATCH_WORDS
+        batches, items, wait_ns, longest_wait_ns, *sizes = self._words[at : at + _BATCH_WORDS]
+        return Batches(batches, items, wait_ns, longest_wait_ns, sizes)

@@ -62,6 +62,8 @@ class MethodInfo(Message, frozen=True):
     idempotent: bool
     deadline_s: float | None
     doc: Text
+    batch_items: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Most requests that it runs at a time; 0 if it takes them one by one."""
 
 
 class ActorInfo(Message, frozen=True):
@@ -241,6 +243,19 @@ class SlabOpened(Message, frozen=True, tag="slab_opened"):
     """On CUDA: the IPC handle of its allocation."""
 
 
+class BatchStatus(Message, frozen=True):
+    """What a batched method has done so far in this incarnation."""
+
+    method: Name
+    batches: U64
+    items: U64
+    wait_s: float
+    """How long the items have waited for their batches, in all."""
+    longest_wait_s: float
+    sizes: list[U64]
+    """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
+
+
 class WorkerStatus(Message, frozen=True):
     """A device in a status snapshot."""
 
@@ -260,6 +275,8 @@ class WorkerStatus(Message, frozen=True):
     """Resident memory of the process."""
     notes: list[Text] = msgspec.field(default_factory=list)
     """What an operator should know of the device, as it was when the pool was started."""
+    batches: list[BatchStatus] = msgspec.field(default_factory=list)
+    """Of each batched method, in the order of actors and methods."""
 
 
 class Status(Message, frozen=True, tag="status"):

@@ -137,6 +137,11 @@ class Device:
         return f"ipc://{self._run_dir.worker_socket(self.index, self.generation)}"
 
     @property
+    def actors(self) -> list[ActorInfo]:
+        """What the latest incarnation that was ready offers."""
+        return self._actors
+
+    @property
     def board(self) -> BoardReader | None:
         """The board of the current incarnation, if there is one."""
         return None if self.process is None else BoardReader(self.process.board)

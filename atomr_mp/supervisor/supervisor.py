@@ -14,7 +14,7 @@ from atomr_mp.process.events import EventLog
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import session
-from atomr_mp.protocol.board import Counter
+from atomr_mp.protocol.board import BoardReader, Counter
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.loop import Loop
@@ -196,10 +196,24 @@ def _worker_status(device: Device) -> session.WorkerStatus:
             started_at=_started_at(pid),
             memory_bytes=_memory_bytes(pid),
             notes=device.notes,
+            batches=_batches(device, board) if board else [],
         )
     finally:
         if board is not None:
             board.release()
+
+
+def _batches(device: Device, board: BoardReader) -> list[session.BatchStatus]:
+    batched = [
+        f"{actor.name}.{method.name}" for actor in device.actors for method in actor.methods if method.batch_items
+    ]
+    return [
+        session.BatchStatus(
+            method, found.batches, found.items, found.wait_ns / 1e9, found.longest_wait_ns / 1e9, list(found.sizes)
+        )
+        for number, method in enumerate(batched)
+        if (found := board.batches(number)) is not None
+    ]
 
 
 def _memory_bytes(pid: int) -> int:

@@ -234,3 +234,19 @@ def test_any_memory_can_be_read(content: bytes) -> None:
     assert len(reader.entries()) <= FEW
     assert reader.queue_depth >= 0
     assert reader.known_since_ns() >= 0
+
+
+def test_the_figures_of_batches_are_kept_by_method() -> None:
+    """Beside the ring, which they do not touch; methods beyond those that have room are passed over."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer, reader = BoardWriter(memory), BoardReader(memory)
+    writer.start(1, 2, 3, 4)
+    for size in (1, 2, 3, 4, 5, 1024):
+        writer.batch(board.BATCHED - 1, [size] * size)
+    writer.batch(board.BATCHED, [1])
+    assert reader.batches(board.BATCHED - 1) == board.Batches(
+        6, 1039, 1 + 4 + 9 + 16 + 25 + 1024**2, 1024, [1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 1]
+    )
+    assert reader.batches(0) == board.Batches(0, 0, 0, 0, [0] * 11)
+    assert reader.batches(board.BATCHED) is None
+    assert reader.entries() == [Entry(1, 2, 3, 4, 0)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar, overload
 
@@ -83,6 +83,48 @@ class Actor:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """How requests of a method are put together: see `method`.
+
+    A batch begins when it is full, or `max_wait_s` after the arrival of its first request, but never while one of this
+    method runs; what arrives meanwhile is in the next one. So with `max_wait_s=0` a request never waits for others:
+    batches are of what has arrived while the one before was running.
+
+    Args:
+        max_items: Most requests in a batch.
+        max_bytes: Most that their arguments take together; one that takes more is alone. None for no limit.
+        max_wait_s: How long the first may wait for others; kept to about a millisecond.
+        key: Returns for a request's arguments what it has in common with those that it may share a batch with, such
+            as a shape; or the name of such a method of the actor. Runs on the process's loop and must be short. None
+            if any may.
+    """
+
+    max_items: int = 32
+    max_bytes: int | None = None
+    max_wait_s: float = 0.002
+    key: str | Callable[..., Hashable] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_items <= MAX_BATCH_ITEMS:
+            raise ValueError(f"max_items must be from 1 to {MAX_BATCH_ITEMS}, got {self.max_items}")
+        if self.max_bytes is not None and self.max_bytes < 1:
+            raise ValueError(f"max_bytes must be at least 1, got {self.max_bytes}")
+        if not 0 <= self.max_wait_s <= MAX_BATCH_WAIT_S:
+            raise ValueError(f"max_wait_s must be from 0 to {MAX_BATCH_WAIT_S:g}, got {self.max_wait_s}")
+
+
+def by_shape(*arguments: Any) -> Hashable:
+    """Return the shapes and element types of arguments that are arrays: a `Batch.key` for what is to be stacked."""
+    return tuple([(str(each.dtype), tuple(each.shape)) for each in arguments if hasattr(each, "shape")])
+
+
+MAX_BATCH_ITEMS: Final = 1024
+"""As many as the board has slots: each of what runs can be named after a death."""
+
+MAX_BATCH_WAIT_S: Final = 60.0
+
+
+@dataclass(frozen=True)
 class MethodOptions:
     """What `method` was told."""
 
@@ -90,6 +132,7 @@ class MethodOptions:
     thread: bool
     deadline_s: float | None
     writes: tuple[str, ...] = ()
+    batch: Batch | None = None
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -101,7 +144,12 @@ def method(function: F, /) -> F: ...
 
 @overload
 def method(
-    *, idempotent: bool = False, thread: bool = False, deadline_s: float | None = None, writes: Sequence[str] = ()
+    *,
+    idempotent: bool = False,
+    thread: bool = False,
+    deadline_s: float | None = None,
+    writes: Sequence[str] = (),
+    batch: Batch | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -113,6 +161,7 @@ def method(
     thread: bool = False,
     deadline_s: float | None = None,
     writes: Sequence[str] = (),
+    batch: Batch | None = None,
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
@@ -131,10 +180,16 @@ def method(
         deadline_s: Default deadline of its requests, in seconds; None for the pool's default.
         writes: Parameters that are refs whose memory the method writes. It waits for all that uses them, and what
             comes later waits for it.
+        batch: Put requests together, of any callers. The method is written for lists: each parameter gets one, with an
+            entry for each request, and is annotated so (`list[str]`; callers send one `str`), and it returns a list of
+            as many results. A result that is an exception is that of its request alone; one that is raised is
+            everybody's. None for one request at a time.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")
-    options = MethodOptions(idempotent=idempotent, thread=thread, deadline_s=deadline_s, writes=tuple(writes))
+    options = MethodOptions(
+        idempotent=idempotent, thread=thread, deadline_s=deadline_s, writes=tuple(writes), batch=batch
+    )
 
     def mark(function: F) -> F:
         setattr(function, OPTIONS, options)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 OURS: Final = -1
 """Stands for a session's number: this process itself."""
 
+SEVERAL: Final = -2
+"""Stands for one: several sessions, whose requests run together."""
+
 
 class OwnSlab:
     """A slab of this process and who uses it."""

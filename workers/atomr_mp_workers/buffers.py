@@ -24,7 +24,7 @@ from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
 from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.blocks import OURS, Block, Extent, Holder, OwnSlab, Use
+from atomr_mp_workers.blocks import OURS, SEVERAL, Block, Extent, Holder, OwnSlab, Use
 from atomr_mp_workers.device.base import Device, Export, Memory
 from atomr_mp_workers.underway import Underway
 
@@ -103,6 +103,8 @@ class Store:
         """The last incarnation of other devices of which it is known that it has ended."""
         self._lock = threading.Lock()
         self.ours: Final = Holder(OURS)
+        self.several: Final = Holder(SEVERAL)
+        """Holds what is made in batches of several sessions; none of them ever gets it."""
         self._allocations = 0
         self._copied = 0
 
@@ -237,6 +239,20 @@ class Store:
         kept = self.allocate(holder, dtypes.name_of(array.dtype), array.shape, device)
         self.device.copy(array, kept.array)
         return kept
+
+    def moved(self, holder: Holder, value: Any) -> Any:
+        """Return a result of a batch of several sessions with its arrays in memory of the one that gets it. Any thread.
+
+        Raises:
+            OutOfMemory: There is no room.
+        """
+        if isinstance(value, DeviceArray):
+            slab = self._slabs.get(value.block.slab_number)
+            ours = not value.block.foreign and slab is not None and slab.holder is self.several
+            return self.keep(holder, value.array) if ours else value
+        if isinstance(value, dict):
+            return {name: self.moved(holder, each) for name, each in value.items()}
+        return [self.moved(holder, each) for each in value] if isinstance(value, list | tuple) else value
 
     def lease(self, holder: Holder, array: DeviceArray) -> int:
         """Give a session one more lease of an array's buffer; return the buffer's id."""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp_workers.device.base import Device
-from atomr_mp_workers.envelope import Envelope, Request
+from atomr_mp_workers.batch_run import MOST_ON_STREAM, BatchedMethod, BatchRun
+from atomr_mp_workers.device.base import Device, Stream
+from atomr_mp_workers.envelope import Envelope, FatalError, Request, Run
 from atomr_mp_workers.peers import Peer
 from atomr_mp_workers.threads import ActorThread, Completions
 
@@ -36,6 +37,7 @@ class Dispatcher:
         completions: Where requests come back that other threads have run.
         device: Makes events.
         threads: Actors' threads, by method.
+        batched: What waits of batched methods, by method.
         outbox: Peers with replies to send.
         flush: Sends them.
     """
@@ -46,6 +48,7 @@ class Dispatcher:
         completions: Completions,
         device: Device,
         threads: dict[str, ActorThread],
+        batched: dict[str, BatchedMethod],
         outbox: dict[Peer, None],
         flush: Callable[[], None],
     ) -> None:
@@ -59,17 +62,34 @@ class Dispatcher:
         self._flush = flush
         self._parked: list[Request] = []
         """Requests that have begun, and wait for memory which others use."""
+        self._batched = batched
+        self.turns: Final[deque[BatchedMethod]] = deque(batched.values())
+        """What waits for batches; of the method that has run last, last."""
+        for name, each in batched.items():
+            if name in threads:
+                threads[name].batched.append(each)
 
     @property
     def busy(self) -> bool:
-        """Whether requests run elsewhere, or wait for some that do."""
-        return bool(self._completions.underway or self._parked)
+        """Whether requests run elsewhere, wait for some that do, or for a batch."""
+        return bool(self._completions.underway or self._parked or self.batching)
+
+    @property
+    def batching(self) -> bool:
+        """Whether requests wait for a batch."""
+        return any(self.turns)
+
+    @property
+    def due_ns(self) -> int | None:
+        """When a batch may have to begin, if nothing else happens; None if something has to."""
+        dues = [each.due_ns() for each in self.turns if self._has_room(each)]
+        return min([due for due in dues if due is not None], default=None)
 
     def take(self, requests: Iterable[Request]) -> None:
         """Take requests in."""
         for request in requests:
-            if request.method.thread and not request.refs:
-                self._hand_over(request)
+            if request.method.apart and not request.refs:
+                self._set_apart(request)
             else:
                 self.queue.append(request)
 
@@ -84,9 +104,8 @@ class Dispatcher:
                 self._flush()  # nobody's answer waits for, or is lost with, what may take long
             peer = request.peer
             self._outbox[peer] = None
-            if method.thread:
-                if envelope.admit(request):
-                    self._hand_over(request)
+            if method.apart:
+                self._set_apart(request)
             elif envelope.begin(request) and not self._start(request):
                 envelope.lend(request)
                 self._parked.append(request)
@@ -98,11 +117,13 @@ class Dispatcher:
 
     def take_back(self) -> None:
         """Complete what others have run, and start what has waited for it."""
-        for request in self._completions.take():
-            thread = self._threads.get(request.method.name)
-            if thread is not None:
-                thread.running = None
-            self._complete(request)
+        for run in self._completions.take():
+            name = run.method.name
+            if name in self._threads:
+                self._threads[name].running = None
+            elif name in self._batched:
+                self._batched[name].running -= 1
+            self._complete(run)
         self.advance()
 
     def advance(self) -> None:
@@ -115,11 +136,25 @@ class Dispatcher:
             if self._parked:
                 freed |= self._unpark()
 
+    def start_batches(self) -> None:
+        """Start the batches that are due, on the loop at most one of each method; all that has arrived was read."""
+        for each in list(self.turns):
+            while each and self._has_room(each) and self._start_batch(each) and each.method.stream is not None:
+                pass
+        # What has ended with a batch, or was cancelled while it waited for one, may have held up others.
+        self.advance()
+
+    def hurry(self) -> None:
+        """Let no request wait for others to share a batch: the worker is to leave, and few will come."""
+        for each in self.turns:
+            each.hurry()
+
     def fail_all(self, error: errors.ContextPoisoned) -> None:
         """Answer what runs or waits here: its results are not to be trusted, or will never come."""
-        for request in (*self._completions.underway.take_all(), *self._parked):
-            self._outbox[request.peer] = None
-            self._envelope.fail(request, error)
+        for run in (*self._completions.underway.take_all(), *self._parked):
+            for request in run.requests:
+                self._outbox[request.peer] = None
+                self._envelope.fail(request, error)
         self._parked.clear()
 
     def _start(self, request: Request) -> bool:
@@ -142,12 +177,53 @@ class Dispatcher:
             self._envelope.complete(request)
         return True
 
-    def _hand_over(self, request: Request) -> None:
-        """Let a request wait for its actor's thread."""
-        thread = self._threads[request.method.name]
-        thread.waiting.append(request)
-        if self._feed(thread):
-            self.advance()
+    def _set_apart(self, request: Request) -> None:
+        """Let a request wait for a batch, or for its actor's thread."""
+        name = request.method.name
+        if name in self._batched:
+            self._batched[name].add(request)
+        elif not request.refs or self._envelope.admit(request):
+            thread = self._threads[name]
+            thread.waiting.append(request)
+            if self._feed(thread):
+                self.advance()
+
+    def _has_room(self, batched: BatchedMethod) -> bool:
+        """Return whether a batch of this method could run now."""
+        thread = self._threads.get(batched.method.name)
+        return thread.running is None if thread is not None else batched.running < MOST_ON_STREAM
+
+    def _start_batch(self, batched: BatchedMethod) -> bool:
+        """Start the next batch of a method, if there is one; return whether there was."""
+        taken, run = batched.next()
+        for request in taken:
+            self._outbox[request.peer] = None
+        if not taken:
+            return False
+        self.turns.remove(batched)
+        self.turns.append(batched)
+        thread, stream = self._threads.get(batched.method.name), batched.method.stream
+        if run is None:
+            return True
+        if thread is not None:
+            self._completions.begin(run)
+            thread.run(run)
+        elif stream is not None:
+            self._submit_batch(batched, run, stream)
+        else:
+            self._flush()  # nobody's answer waits for, or is lost with, what may take long
+            run.call()
+            self._complete(run)
+        return True
+
+    def _submit_batch(self, batched: BatchedMethod, run: BatchRun, stream: Stream) -> None:
+        run.event = self._device.make_event()
+        self._completions.begin(run)
+        if stream.submit(run, run.after, run.nbytes):
+            self._completions.underway.end(run)
+            self._complete(run)
+        else:
+            batched.running += 1
 
     def _feed(self, thread: ActorThread) -> bool:
         """Start the next request that waits for an actor's thread, if the thread and its memory are free.
@@ -157,6 +233,8 @@ class Dispatcher:
         """
         freed = False
         while thread.running is None and thread.waiting:
+            if thread.owes_batch and any(batched.is_due() for batched in thread.batched):
+                break  # it is started once all has been read that may be in it
             request = thread.waiting[0]
             if not request.dropped and not _is_free(request):
                 break
@@ -178,9 +256,28 @@ class Dispatcher:
                 self._parked.append(request)
         return len(self._parked) < len(waiting)
 
-    def _complete(self, request: Request) -> None:
-        self._outbox[request.peer] = None
-        self._envelope.complete(request)
+    def _complete(self, run: Run) -> None:
+        """Answer what has run."""
+        if isinstance(run, Request):
+            self._outbox[run.peer] = None
+            self._envelope.complete(run)
+            return
+        fatal: FatalError | None = None
+        error = run.error if run.raised is None else self._envelope.explain(run, run.raised)
+        for request in run.requests:
+            if error is not None:
+                request.error, request.encoded = error, None
+            peer = request.peer
+            self._outbox[peer] = None
+            try:
+                self._envelope.complete(request)
+            except FatalError as ends:  # after the others: they have been done
+                fatal = ends
+            if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
+                self._flush()
+        run.arguments = ()
+        if fatal is not None:
+            raise fatal
 
 
 def _is_free(request: Request) -> bool:

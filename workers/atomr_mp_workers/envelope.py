@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,21 +42,65 @@ class FatalError(Exception):
         self.error: Final = error
 
 
-class Request:
-    """A call that has been received and not answered."""
+class Run(ABC):
+    """What runs at a time: a request, or some of a method together."""
 
     # Most requests never need most of these; what has its default costs nothing to make.
-    dropped = False
-    """Answered before it started (cancelled); the queue that holds it passes it over."""
+    method: Method
     error: errors.AtomrError | None = None
     arguments: tuple[Any, ...] = ()
+    raised: BaseException | None = None
+    """What the method has raised, if that is no error of ours."""
+    event: Event | None = None
+    """Its own end, if others may have to wait for it."""
+    completions: Completions | None = None
+    """Where it comes back if it is not run by the loop."""
+    number = 0
+    """Its place among those that run elsewhere."""
+
+    @property
+    @abstractmethod
+    def requests(self) -> Sequence[Request]:
+        """The requests that it answers."""
+
+    @property
+    @abstractmethod
+    def holder(self) -> Holder:
+        """Who holds what it makes."""
+
+    @abstractmethod
+    def take(self, result: Any) -> None:
+        """Take what the method has returned."""
+
+    def call(self) -> None:
+        """Run the method, on the thread it belongs to; never raises."""
+        _current.run = self
+        try:
+            self.take(self.method.function(*self.arguments))
+        except errors.AtomrError as error:
+            self.error = error
+        except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
+            self.raised = error
+        _current.run = None
+
+    def finished(self) -> None:
+        """Say, from the thread that has run it, that it has ended."""
+        if self.event is not None:
+            self.event.end()
+        assert self.completions is not None
+        self.completions.add(self)
+
+
+class Request(Run):
+    """A call that has been received and not answered."""
+
+    dropped = False
+    """Answered before it started (cancelled); the queue that holds it passes it over."""
     frames: Sequence[memoryview] = ()
     slot = OFF_BOARD
     started_ns = 0
     encoded: values.Encoded | None = None
     """The result, ready to be sent."""
-    raised: BaseException | None = None
-    """What the method has raised, if that is no error of ours."""
     later: Later | None = None
     """What reads the result once the device has done the work."""
     decoded = False
@@ -63,12 +108,6 @@ class Request:
     """The memory that it uses, and whether it writes it."""
     after: Sequence[Event] = ()
     """What uses that memory and has to end first."""
-    event: Event | None = None
-    """Its own end, if others may have to wait for it."""
-    completions: Completions | None = None
-    """Where it comes back if it is not run by the loop."""
-    number = 0
-    """Its place among those that run elsewhere."""
 
     def __init__(self, peer: Peer, call: data.Call, method: Method) -> None:
         self.peer = peer
@@ -80,33 +119,27 @@ class Request:
         self.payload_bytes = len(call.body)
         """What it counts for in its window."""
 
-    def call(self) -> None:
-        """Run the method, on the thread it belongs to; never raises."""
-        _current.request = self
-        try:
-            self._take(self.method.function(*self.arguments))
-        except errors.AtomrError as error:
-            self.error = error
-        except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
-            self.raised = error
+    @property
+    def requests(self) -> Sequence[Request]:
+        """Itself."""
+        return (self,)
+
+    @property
+    def holder(self) -> Holder:
+        """Its session's."""
+        return self.peer.session.holder
 
     def read_later(self) -> None:
         """Take the result that is there now that the device has done the work; never raises."""
         later, self.later = self.later, None
         assert later is not None
         try:
-            self._take(later.read())
+            self.take(later.read())
         except BaseException as error:  # noqa: BLE001 - as in `call`
             self.raised = error
 
-    def finished(self) -> None:
-        """Say, from the thread that has run it, that it has ended."""
-        if self.event is not None:
-            self.event.end()
-        assert self.completions is not None
-        self.completions.add(self)
-
-    def _take(self, result: object) -> None:
+    def take(self, result: Any) -> None:
+        """Encode the result; or keep it, if it is there later."""
         if type(result) is Later:
             self.later = result
             return
@@ -117,9 +150,9 @@ class Request:
 
 
 def current_holder() -> Holder | None:
-    """Return who holds what is made in the request that this thread runs, None if it runs none."""
-    request: Request | None = getattr(_current, "request", None)
-    return None if request is None else request.peer.session.holder
+    """Return who holds what is made in what this thread runs, None if it runs nothing."""
+    run: Run | None = getattr(_current, "run", None)
+    return None if run is None else run.holder
 
 
 class Envelope:
@@ -193,7 +226,7 @@ class Envelope:
         try:
             self._decode(request)
         except errors.RequestError as error:
-            self._refuse(request, error)
+            self._drop(request, error)
             return False
         self.lend(request)
         return True
@@ -247,7 +280,7 @@ class Envelope:
         if request.later is not None and request.raised is None:
             request.read_later()
         if request.raised is not None:
-            request.error = self._explain(request, request.raised)
+            request.error = self.explain(request, request.raised)
             request.raised = None
         self._finish(request)
         error = request.error
@@ -258,6 +291,17 @@ class Envelope:
         """Answer a request with an error whatever has become of it; the worker is going to end."""
         request.error, request.encoded = error, None
         self._finish(request)
+
+    def refuse(self, request: Request, raised: BaseException) -> None:
+        """Answer a request that has not started with what user code has raised for it.
+
+        Raises:
+            FatalError: The error ends this worker.
+        """
+        error = raised if isinstance(raised, errors.AtomrError) else self.explain(request, raised)
+        self._drop(request, error)
+        if error.ends_worker:
+            raise FatalError(error)
 
     def distrust(self, peers: Iterable[Peer], error: errors.ContextPoisoned) -> None:
         """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
@@ -284,9 +328,9 @@ class Envelope:
         self._reply(peer, request.id, request.encoded, error)
         request.encoded = None
 
-    def _explain(self, request: Request, raised: BaseException) -> errors.AtomrError:
+    def explain(self, run: Run, raised: BaseException) -> errors.AtomrError:
         """Return the error that an exception is for the caller."""
-        name = request.method.name
+        name = run.method.name
         error = self._store.device.explain(raised)
         if error is not None:
             error.message = f"{name}: {error.message}"
@@ -347,11 +391,11 @@ class Envelope:
             request.event.end()
         request.borrows = request.after = request.arguments = ()
 
-    def _drop(self, request: Request, error: errors.RequestError) -> None:
+    def _drop(self, request: Request, error: errors.AtomrError) -> None:
         self._board.count(Counter.DISCARDED)
         self._refuse(request, error)
 
-    def _refuse(self, request: Request, error: errors.RequestError) -> None:
+    def _refuse(self, request: Request, error: errors.AtomrError) -> None:
         request.dropped = True
         request.frames = ()
         self._end(request)

@@ -19,6 +19,7 @@ from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp_workers.actor import Context
+from atomr_mp_workers.batch_run import BatchedMethod
 from atomr_mp_workers.buffers import ActorMemory, Store
 from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
@@ -128,7 +129,13 @@ class Host:
             if on_thread:
                 threads |= dict.fromkeys(on_thread, ActorThread(actor.name, device))
         self._envelope = Envelope(methods, self._board, self._token, libraries, store)
-        self._dispatcher = Dispatcher(self._envelope, self._completions, device, threads, self._outbox, self._flush)
+        batched = {
+            name: BatchedMethod(method, number, self._envelope, store, self._board)
+            for number, (name, method) in enumerate((name, each) for name, each in methods.items() if each.batch)
+        }
+        self._dispatcher = Dispatcher(
+            self._envelope, self._completions, device, threads, batched, self._outbox, self._flush
+        )
         self._data = DataSocket(start.endpoint, start.window, self._peers.secret)
 
     def _setup_actor(self, actor: LoadedActor, context: Context, stream: Stream | None) -> None:
@@ -163,7 +170,7 @@ class Host:
         gc.collect()
         gc.freeze()
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
-        queue = self._dispatcher.queue
+        queue, batches = self._dispatcher.queue, self._dispatcher.turns
         idle = True
         while (patience_s := self._patience_s(idle=idle)) is not None:
             ready = dict(poll.poll(patience_s))
@@ -176,6 +183,8 @@ class Host:
             more = self._read()
             if queue:
                 self._dispatcher.work()
+            if batches and self._dispatcher.batching:
+                self._dispatcher.start_batches()
             if self._outbox:
                 self._flush()
             if self._ending:
@@ -211,6 +220,7 @@ class Host:
                     self._store.incarnation_over(device, generation)
                 case control.Drain():
                     self._drained_ns = time.monotonic_ns() + STRAGGLERS_NS
+                    self._dispatcher.hurry()
                 case _:
                     self._log.error("out of turn: %r", order)
 
@@ -367,7 +377,8 @@ class Host:
             return 0
         if not self._drained_ns or self._dispatcher.busy:
             patience_s = self._completions.patience_s()
-            until_ns = self._store.next_expiry_ns
+            dues_ns = (self._store.next_expiry_ns, self._dispatcher.due_ns if self._dispatcher.turns else None)
+            until_ns = min([due_ns for due_ns in dues_ns if due_ns is not None], default=None)
             if until_ns is not None and patience_s != 0:
                 left_s = max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
                 patience_s = left_s if patience_s is None else min(left_s, patience_s)

@@ -12,7 +12,7 @@ import sys
 import types
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -25,7 +25,7 @@ from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.libraries.base import LibraryRequest, check
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import ActorInfo, MethodInfo
-from atomr_mp_workers.actor import OPTIONS, Actor, MethodOptions
+from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.device.base import Stream
@@ -49,6 +49,12 @@ class Method(ABC):
     """It runs on its actor's thread."""
     reads = False
     """It writes none of its arguments."""
+    batch: Batch | None = None
+    """Its requests are put together."""
+    key: Callable[..., Hashable] | None = None
+    """Which of them may be in one batch."""
+    apart = False
+    """Its requests wait for their turn apart from others: those of a thread, and those of batches."""
     stream: Stream | None = None
     """Where it runs, if it is a library's."""
     admit: Callable[[Any, Holder], None] | None = None
@@ -109,6 +115,8 @@ class LoadedMethod(Method):
         super().__init__(name, function)
         self.thread = options.thread
         self.reads = not options.writes
+        self.batch = options.batch
+        self.apart = options.thread or options.batch is not None
         self.options: Final = options
         self.info: Final = info
         self._by_position = _decoder(name, parameters, array_like=True)
@@ -290,10 +298,13 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
             raise ActorLoadFailed(
                 f"{where}: parameter {parameter} is not supported; requests have named parameters without * or **"
             )
-        parameters.append(_parameter(parameter, hints.get(parameter.name, Any)))
+        hint = hints.get(parameter.name, Any)
+        parameters.append(_parameter(parameter, hint if options.batch is None else _item_hint(where, parameter, hint)))
     unknown = set(options.writes) - {parameter.name for parameter in parameters}
     if unknown:
         raise ActorLoadFailed(f"{where}: writes names {', '.join(sorted(unknown))}, which it does not take")
+    if options.batch is not None and not parameters:
+        raise ActorLoadFailed(f"{where}: a batched method takes at least one parameter, a list")
     doc = inspect.getdoc(function) or ""
     info = MethodInfo(
         name,
@@ -301,11 +312,39 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         options.idempotent,
         options.deadline_s,
         doc.partition("\n")[0][:1000],
+        options.batch.max_items if options.batch is not None else 0,
     )
     try:
-        return LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
+        method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
     except (TypeError, NameError) as error:
         raise ActorLoadFailed(f"{where}: an annotation is not a type that can be sent: {error}") from error
+    method.key = _key(where, instance, options.batch)
+    return method
+
+
+def _key(where: str, instance: Actor, batch: Batch | None) -> Callable[..., Hashable] | None:
+    """Return what groups a method's requests."""
+    if batch is None or batch.key is None:
+        return None
+    key = getattr(instance, batch.key, None) if isinstance(batch.key, str) else batch.key
+    if not callable(key):
+        raise ActorLoadFailed(f"{where}: its batches' key {batch.key!r} is neither a function nor a method's name")
+    return key
+
+
+def _item_hint(where: str, parameter: inspect.Parameter, hint: Any) -> Any:
+    """Return the type of what callers send for a parameter of a batched method, which is a list of them."""
+    if parameter.default is not parameter.empty:
+        raise ActorLoadFailed(f"{where}: parameter {parameter.name} of a batched method cannot have a default")
+    if hint is Any or hint is list:
+        return Any
+    if typing.get_origin(hint) not in {list, Sequence}:
+        raise ActorLoadFailed(
+            f"{where}: parameter {parameter.name} of a batched method is a list with an entry for each request; "
+            "annotate it as list[...]"
+        )
+    (item,) = typing.get_args(hint)
+    return item
 
 
 class Parameter(NamedTuple):

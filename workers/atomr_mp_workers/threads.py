@@ -9,12 +9,15 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from queue import SimpleQueue
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Device
-from atomr_mp_workers.envelope import Request
+from atomr_mp_workers.envelope import Request, Run
 from atomr_mp_workers.underway import Underway
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.batch_run import BatchedMethod
 
 STRATEGIES: Final = ("adaptive", "host_function", "polled", "synchronous")
 """How the loop learns of the end of work on streams: by looking for a short time, then by a descriptor; by the
@@ -50,10 +53,10 @@ class Completions:
         self._look_until_ns = 0
         self._written = False
         """There is something to be read from the descriptor. Set after that was written."""
-        self._done: deque[Request] = deque()
+        self._done: deque[Run] = deque()
         self.descriptor: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Run) -> None:
         """Hand a finished request to the loop. Any thread."""
         self._done.append(request)
         if self.strategy != "polled":
@@ -64,7 +67,7 @@ class Completions:
         os.eventfd_write(self.descriptor, 1)
         self._written = True
 
-    def begin(self, request: Request) -> None:
+    def begin(self, request: Run) -> None:
         """Note a request that is to come back."""
         request.completions = self
         self.underway.begin(request)
@@ -75,7 +78,7 @@ class Completions:
         if self.underway and not self._done:
             if self.strategy == "polled":
                 time.sleep(POLL_S)  # what the strategy is
-            self._done.extend(cast("Iterable[Request]", self._device.poll()))
+            self._done.extend(cast("Iterable[Run]", self._device.poll()))
         return bool(self._done)
 
     def patience_s(self) -> float | None:
@@ -91,7 +94,7 @@ class Completions:
         self._device.watch(self.wake)
         return None
 
-    def take(self) -> list[Request]:
+    def take(self) -> list[Run]:
         """Return what has finished since the last call. The loop's thread."""
         if self._written:
             self._written = False
@@ -116,14 +119,19 @@ class ActorThread:
         self._device = device
         self.waiting: deque[Request] = deque()
         """Requests that have not started; the loop starts the next one when the thread is idle."""
-        self.running: Request | None = None
-        self._inbox: SimpleQueue[Request] = SimpleQueue()
+        self.running: Run | None = None
+        self.batched: list[BatchedMethod] = []
+        """Its methods whose requests are put together."""
+        self.owes_batch = False
+        """What ran last was a single request, so a batch is next, if there is one."""
+        self._inbox: SimpleQueue[Run] = SimpleQueue()
         # A daemon: a method that never returns must not keep a worker alive that was told to leave.
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
-    def run(self, request: Request) -> None:
-        """Run a request that has begun; then it says that it has `finished`."""
+    def run(self, request: Run) -> None:
+        """Run what has begun; then it says that it has `finished`."""
         self.running = request
+        self.owes_batch = isinstance(request, Request)
         self._inbox.put(request)
 
     def _run(self) -> None:

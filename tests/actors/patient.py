@@ -1,0 +1,14 @@
+"""An actor whose batches never fill."""
+
+from __future__ import annotations
+
+from atomr_mp_workers import Actor, Batch, method
+
+
+class Patient(Actor):
+    """Waits for others that do not come."""
+
+    @method(batch=Batch(max_items=100, max_wait_s=0.2))
+    def sizes(self, items: list[int]) -> list[int]:
+        """Return for each item how many there were."""
+        return [len(items) for _ in items]

@@ -1,0 +1,123 @@
+"""What a method that takes many requests at a time has to look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from atomr_mp import errors
+from atomr_mp.protocol import values
+from atomr_mp.protocol.control import ActorSpec
+from atomr_mp_workers import Actor, Batch, by_shape, method
+from atomr_mp_workers.loading import LoadedMethod, load
+
+
+class Right(Actor):
+    """Methods as they should be."""
+
+    @method(batch=Batch(max_items=5, key="shape_of"))
+    def typed(self, numbers: list[int], arrays: Sequence[NDArray[np.float32]]) -> list[int]:
+        """Take two arguments."""
+        return [number + len(array) for number, array in zip(numbers, arrays, strict=True)]
+
+    @method(batch=Batch())
+    def untyped(self, one, two: list) -> list:  # type: ignore[no-untyped-def,type-arg]  # noqa: ANN001
+        """Take anything."""
+        return [one, two]
+
+    def shape_of(self, number: int, array: NDArray[np.float32]) -> tuple[int, ...]:
+        """Return what a batch has in common."""
+        return (number % 2, *array.shape)
+
+
+class Default(Actor):
+    """A default would be of the list, or of an item?"""
+
+    @method(batch=Batch())
+    def wrong(self, items: list[int] = []) -> list[int]:  # noqa: B006
+        """Never run."""
+        return items
+
+
+class Single(Actor):
+    """Not a list."""
+
+    @method(batch=Batch())
+    def wrong(self, item: int) -> list[int]:
+        """Never run."""
+        return [item]
+
+
+class Nothing(Actor):
+    """A batch of what?"""
+
+    @method(batch=Batch())
+    def wrong(self) -> list[int]:
+        """Never run."""
+        return []
+
+
+class Keyless(Actor):
+    """Names a method that is not there."""
+
+    @method(batch=Batch(key="missing"))
+    def wrong(self, items: list[int]) -> list[int]:
+        """Never run."""
+        return items
+
+
+def methods() -> dict[str, LoadedMethod]:
+    """Return those of `Right`."""
+    return {each.info.name: each for each in load(ActorSpec("Right", f"{__name__}:Right")).methods}
+
+
+def test_callers_send_items_and_are_told_how_many_go_together() -> None:
+    """The annotation of the list says what an item is."""
+    typed, untyped = methods()["typed"], methods()["untyped"]
+    assert (typed.info.batch_items, untyped.info.batch_items) == (5, 32)
+    body, frames, _ = values.encode((3, np.zeros(2, np.float32)))
+    arguments = typed.arguments(body, [memoryview(frame) for frame in frames], lambda _: None)
+    assert arguments[0] == 3
+    assert typed.key is not None
+    assert typed.key(*arguments) == (1, 2)
+    with pytest.raises(errors.InvalidRequest, match="Expected `int`"):
+        typed.arguments(values.encode(([3], np.zeros(2))).body, [], lambda _: None)
+    assert untyped.arguments(values.encode((None, [1, "two"])).body, [], lambda _: None) == (None, [1, "two"])
+    assert untyped.key is None
+
+
+@pytest.mark.parametrize(
+    ("actor", "said"),
+    [(Default, "default"), (Single, "annotate it as list"), (Nothing, "at least one parameter"), (Keyless, "missing")],
+)
+def test_what_cannot_be_batched_is_told_when_it_is_loaded(actor: type[Actor], said: str) -> None:
+    """Not when the first request comes."""
+    with pytest.raises(errors.ActorLoadFailed, match=said):
+        load(ActorSpec("Wrong", f"{__name__}:{actor.__name__}"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Batch(max_items=0),
+        lambda: Batch(max_items=1025),
+        lambda: Batch(max_bytes=0),
+        lambda: Batch(max_wait_s=-1),
+        lambda: Batch(max_wait_s=61),
+    ],
+)
+def test_a_batch_has_limits_that_make_sense(make: Callable[[], Any]) -> None:
+    """Refused where it is written."""
+    with pytest.raises(ValueError, match=r"must be (from|at least)"):
+        make()
+
+
+def test_by_shape_knows_arrays_by_shape_and_type() -> None:
+    """Everything else may differ."""
+    assert by_shape(np.zeros((2, 3)), "a") == by_shape(np.ones((2, 3)), "b")
+    assert by_shape(np.zeros((2, 3))) != by_shape(np.zeros((3, 2)))
+    assert by_shape(np.zeros(2)) != by_shape(np.zeros(2, "float32"))

@@ -1,0 +1,193 @@
+"""Batches in the making, with a clock that moves when told."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from atomr_mp_workers.batching import Forming, Limits
+
+WAIT_NS = 1000
+
+
+class Item(NamedTuple):
+    """What waits."""
+
+    number: int
+    key: int
+    owner: str
+    priority: int
+    nbytes: int
+    since_ns: int
+
+
+class Batches(RuleBasedStateMachine):
+    """Items of several owners and keys arrive, become ready or are gone; batches are taken at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.limits = Limits(max_items=4, max_bytes=100, max_wait_ns=WAIT_NS)
+        self.gone: set[int] = set()
+        self.blocked: set[int] = set()
+        self.forming: Forming[Item] = Forming(
+            self.limits, lambda item: item.number in self.gone, lambda item: item.number not in self.blocked
+        )
+        self.now_ns = 0
+        self.waiting: dict[int, Item] = {}
+        self.added = 0
+        self.taken: list[Item] = []
+
+    @rule(
+        key=st.integers(0, 2),
+        owner=st.sampled_from("abc"),
+        priority=st.sampled_from((0, 0, 0, 1)),
+        nbytes=st.integers(0, 120),
+        blocked=st.booleans(),
+    )
+    def add(self, key: int, owner: str, priority: int, nbytes: int, *, blocked: bool) -> None:
+        """Let an item come, perhaps one that has to wait for something else."""
+        item = Item(self.added, key, owner, priority, nbytes, self.now_ns)
+        self.added += 1
+        self.waiting[item.number] = item
+        if blocked:
+            self.blocked.add(item.number)
+        self.forming.add(item, key=key, owner=owner, priority=priority, nbytes=nbytes, now_ns=self.now_ns)
+
+    @rule(drawn=st.data())
+    def settle(self, drawn: st.DataObject) -> None:
+        """Let some become ready, and some be gone."""
+        if self.waiting:
+            numbers = st.sets(st.sampled_from(sorted(self.waiting)))
+            self.blocked -= drawn.draw(numbers)
+            self.gone |= drawn.draw(numbers)
+
+    @rule(passed_ns=st.integers(0, 2 * WAIT_NS))
+    def wait(self, passed_ns: int) -> None:
+        """Let time pass."""
+        self.now_ns += passed_ns
+
+    @rule(full=st.booleans())
+    def take(self, *, full: bool) -> None:
+        """Take a batch, if there is one."""
+        due_ns = self.forming.due_ns(self.now_ns, full=full)
+        batch = [waiting.item for waiting in self.forming.take(self.now_ns, full=full)]
+        assert bool(batch) == (due_ns is not None and due_ns <= self.now_ns), "due is what can be taken"
+        for item in batch:
+            assert self.waiting.pop(item.number) == item, "each is taken once"
+        alive = [item for item in batch if item.number not in self.gone]
+        assert len({item.key for item in batch}) <= 1
+        assert not self.blocked & {item.number for item in alive}
+        assert len(alive) <= 4
+        assert len(alive) <= 1 or sum(item.nbytes for item in alive) <= 100
+        for item in alive:
+            before = [
+                other
+                for other in self.waiting.values()
+                if (other.key, other.owner, other.priority) == (item.key, item.owner, item.priority)
+            ]
+            assert all(other.number > item.number for other in before), "the order of an owner's items is kept"
+
+    @invariant()
+    def nothing_is_lost(self) -> None:
+        """What was added and not taken waits."""
+        assert len(self.forming) == len(self.waiting)
+
+    @invariant()
+    def nobody_waits_too_long(self) -> None:
+        """What is ready, and behind nothing that is not, is due within its wait."""
+        for item in self.waiting.values():
+            if all(other.number in self.gone or other.number not in self.blocked for other in self.waiting.values()):
+                due_ns = self.forming.due_ns(self.now_ns)
+                assert due_ns is not None
+                assert due_ns <= max(self.now_ns, item.since_ns + WAIT_NS)
+
+    def teardown(self) -> None:
+        """In the end all come out."""
+        self.blocked.clear()
+        self.now_ns += WAIT_NS
+        while (due_ns := self.forming.due_ns(self.now_ns)) is not None:
+            assert due_ns <= self.now_ns
+            self.take(full=False)
+        assert not self.waiting
+
+
+TestBatches = Batches.TestCase
+
+
+def forming(max_items: int = 4, max_bytes: int | None = None, max_wait_ns: int = WAIT_NS) -> Forming[int]:
+    """Return one whose items are always ready."""
+    return Forming(Limits(max_items, max_bytes, max_wait_ns), lambda _: False, lambda _: True)
+
+
+def test_a_batch_goes_when_it_is_full_or_its_first_item_has_waited() -> None:
+    """Not before, and not later."""
+    batches = forming()
+    for number in range(4):
+        assert batches.take(0) == []
+        batches.add(number, nbytes=1, now_ns=0)
+    assert [each.item for each in batches.take(0)] == [0, 1, 2, 3]
+    batches.add(4, nbytes=1, now_ns=10)
+    batches.add(5, nbytes=1, now_ns=500)
+    assert batches.due_ns(600) == 10 + WAIT_NS
+    assert batches.take(9 + WAIT_NS) == []
+    assert [each.item for each in batches.take(10 + WAIT_NS)] == [4, 5]
+    assert batches.due_ns(10 + WAIT_NS) is None
+
+
+def test_without_a_wait_what_has_come_goes() -> None:
+    """Continuous batching: nobody waits for anybody."""
+    batches = forming(max_wait_ns=0)
+    batches.add(1, nbytes=1, now_ns=7)
+    assert batches.take(7, full=True) == []
+    assert [each.item for each in batches.take(7)] == [1]
+
+
+def test_in_a_hurry_what_waits_goes() -> None:
+    """What has come before and what comes later."""
+    batches = forming()
+    batches.add(1, nbytes=1, now_ns=0)
+    batches.hurry()
+    assert batches.due_ns(0) == 0
+    assert [each.item for each in batches.take(0)] == [1]
+    batches.add(2, nbytes=1, now_ns=0)
+    assert [each.item for each in batches.take(0)] == [2]
+
+
+def test_bytes_close_a_batch_and_a_large_item_is_alone() -> None:
+    """What does not fit opens the next one."""
+    batches = forming(max_items=10, max_bytes=10)
+    for number, nbytes in enumerate((4, 4, 4, 50, 1)):
+        batches.add(number, nbytes=nbytes, now_ns=0)
+    assert [each.item for each in batches.take(0)] == [0, 1]
+    assert [each.item for each in batches.take(0)] == [2]
+    assert [each.item for each in batches.take(0)] == [3]
+    assert batches.take(0) == []
+    assert [each.item for each in batches.take(WAIT_NS)] == [4]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60))
+def test_no_key_waits_for_ever_behind_another(keys: list[int]) -> None:
+    """Full batches of one key alternate with those of the others."""
+    batches = forming(max_items=2)
+    for number, key in enumerate(keys):
+        batches.add(number, key=key, nbytes=1, now_ns=0)
+    order = []
+    while batch := batches.take(WAIT_NS):
+        order.append(keys[batch[0].item])
+    left = {key: -(-keys.count(key) // 2) for key in set(keys)}
+    for at, key in enumerate(order):
+        left[key] -= 1
+        waiting = [other for other, count in left.items() if count and other != key]
+        assert set(waiting) <= set(order[at + 1 : at + 1 + len(waiting)])
+
+
+def test_owners_share_a_batch_whatever_they_have_waiting() -> None:
+    """One with a thousand items does not keep another's single one out of the next batch."""
+    batches: Forming[str] = Forming(Limits(4, None, WAIT_NS), lambda _: False, lambda _: True)
+    for _ in range(1000):
+        batches.add("many", owner=1, nbytes=1, now_ns=0)
+    batches.add("single", owner=2, nbytes=1, now_ns=5)
+    assert sorted(each.item for each in batches.take(5)) == ["many", "many", "many", "single"]

@@ -1,0 +1,163 @@
+"""Requests of batched methods, from their arrival until they run as one. The loop's thread only, but for `call`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.board import BoardWriter
+from atomr_mp_workers.batching import Forming, Limits
+from atomr_mp_workers.blocks import Holder
+from atomr_mp_workers.buffers import Store
+from atomr_mp_workers.device.base import Event
+from atomr_mp_workers.envelope import Envelope, Request, Run
+from atomr_mp_workers.loading import Method
+
+MOST_ON_STREAM: Final = 2
+"""Batches of one method that are on a stream at a time, the second only if it is full: so the device has the next one
+when it has done one, and what arrives meanwhile is still put together."""
+
+
+class BatchRun(Run):
+    """Requests of one method that run together: to threads and streams a piece of work like any request.
+
+    Args:
+        requests: They have begun.
+        store: The device's memory.
+    """
+
+    def __init__(self, requests: Sequence[Request], store: Store) -> None:
+        self.method = requests[0].method
+        self.arguments = tuple(map(list, zip(*[request.arguments for request in requests], strict=True)))
+        self._requests = requests
+        self._store = store
+        holders = {request.holder for request in requests}
+        self._holder = holders.pop() if len(holders) == 1 else store.several
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """The requests."""
+        return self._requests
+
+    @property
+    def holder(self) -> Holder:
+        """Their session's, or that of several."""
+        return self._holder
+
+    @property
+    def after(self) -> list[Event]:
+        """What uses the requests' memory and has to end first."""
+        return [event for request in self._requests for event in request.after if not event.done]
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that the requests use."""
+        return sum([block.nbytes for request in self._requests for block, _ in request.borrows])
+
+    def take(self, result: Any) -> None:
+        """Give each request its result."""
+        if not isinstance(result, list | tuple) or len(result) != len(self._requests):
+            got = f"{len(result)} results" if isinstance(result, list | tuple) else f"a {type(result).__name__}"
+            raise errors.ActorFailed(
+                f"{self.method.name} was given {len(self._requests)} items and returned {got}; "
+                "a batched method returns a list with a result for each item",
+                exception="TypeError",
+            )
+        for request, one in zip(self._requests, result, strict=True):
+            self._give(request, one)
+
+    def _give(self, request: Request, result: Any) -> None:
+        if isinstance(result, errors.AtomrError):
+            request.error = result
+        elif isinstance(result, BaseException):
+            request.raised = result
+        else:
+            try:
+                request.take(
+                    self._store.moved(request.holder, result) if self._holder is self._store.several else result
+                )
+            except errors.RequestError as error:  # there is no room for it
+                request.error = error
+            except BaseException as error:  # noqa: BLE001 - a result may have code of its own
+                request.raised = error
+
+
+class BatchedMethod:
+    """What waits of a batched method, and what runs.
+
+    Args:
+        method: The method.
+        number: Its number among them, on the board.
+        envelope: What comes before and after a request's own work.
+        store: The device's memory.
+        board: Has the figures.
+    """
+
+    def __init__(self, method: Method, number: int, envelope: Envelope, store: Store, board: BoardWriter) -> None:
+        options = method.batch
+        assert options is not None
+        self.method: Final = method
+        self.running = 0
+        """Batches that run elsewhere than on the loop."""
+        self._number = number
+        self._envelope = envelope
+        self._store = store
+        self._board = board
+        limits = Limits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
+        self._forming: Forming[Request] = Forming(limits, _is_over, self._is_ready)
+
+    def __len__(self) -> int:
+        return len(self._forming)
+
+    def add(self, request: Request) -> None:
+        """Let a request wait, unless it is refused."""
+        key = self.method.key
+        # Decoded now only if somebody has to know what it is about: most are decoded when they are on the board.
+        if (request.refs or key is not None) and not self._envelope.admit(request):
+            return
+        group = None
+        if key is not None and not request.dropped:
+            try:
+                group = key(*request.arguments)
+                hash(group)
+            except BaseException as error:  # noqa: BLE001 - user code's; its request fails, and no other
+                self._envelope.refuse(request, error)
+                return
+        self._forming.add(
+            request, key=group, owner=request.peer.session, nbytes=request.payload_bytes, now_ns=time.monotonic_ns()
+        )
+
+    def next(self) -> tuple[list[Request], BatchRun | None]:
+        """Return the requests whose turn it is, and what they run as; nothing if there is no batch yet."""
+        now_ns = time.monotonic_ns()
+        batch = self._forming.take(now_ns, full=self.running > 0)
+        begun = [waiting for waiting in batch if self._envelope.begin(waiting.item)]
+        if begun:
+            self._board.batch(self._number, [now_ns - waiting.since_ns for waiting in begun])
+        requests = [waiting.item for waiting in begun]
+        return [waiting.item for waiting in batch], BatchRun(requests, self._store) if requests else None
+
+    def due_ns(self) -> int | None:
+        """Return when there may be a batch, if nothing else happens; None if something has to."""
+        return self._forming.due_ns(time.monotonic_ns(), full=self.running > 0) if self._forming else None
+
+    def hurry(self) -> None:
+        """Let no request wait for others from now on."""
+        self._forming.hurry()
+
+    def is_due(self) -> bool:
+        """Whether there may be a batch now."""
+        due_ns = self.due_ns()
+        return due_ns is not None and due_ns <= time.monotonic_ns()
+
+    def _is_ready(self, request: Request) -> bool:
+        stream = self.method.stream
+        if stream is not None:
+            return not request.after or stream.takes(request.after)
+        return all(event.done for event in request.after)
+
+
+def _is_over(request: Request) -> bool:
+    return request.dropped or request.peer.session.ended or time.monotonic_ns() > request.deadline_ns

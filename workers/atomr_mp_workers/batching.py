@@ -1,0 +1,147 @@
+"""Batches in the making: what waits, when there is a batch, and what goes into it. Pure: the time is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from atomr_mp_workers.line import Line
+
+T = TypeVar("T")
+
+NEVER_NS: Final = 2**63
+
+
+class Limits(NamedTuple):
+    """What closes a batch."""
+
+    max_items: int
+    max_bytes: int | None
+    max_wait_ns: int
+
+
+class Waiting(NamedTuple, Generic[T]):
+    """What waits for a batch."""
+
+    item: T
+    owner: Hashable
+    nbytes: int
+    since_ns: int
+
+
+class Forming(Generic[T]):
+    """Items on their way into batches. Each that was added is taken once.
+
+    Only items of one key share a batch; of these, those of higher priority come first, and the owners take turns.
+
+    Args:
+        limits: What closes a batch. A single item may take more than all the bytes; it is alone then.
+        is_gone: Whether nothing is to be done for an item any more; it is taken with the next batch, in which it does
+            not count.
+        is_ready: Whether an item can be in a batch now; if not, a later one will do for it and what its owner has
+            behind it.
+    """
+
+    def __init__(self, limits: Limits, is_gone: Callable[[T], bool], is_ready: Callable[[T], bool]) -> None:
+        self._limits = limits
+        self._is_gone = is_gone
+        self._is_ready = is_ready
+        self._kinds: dict[Hashable, _Kind[T]] = {}
+        """By key; that of the latest batch last."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(
+        self, item: T, *, key: Hashable = None, owner: Hashable = None, priority: int = 0, nbytes: int, now_ns: int
+    ) -> None:
+        """Let an item wait.
+
+        Args:
+            item: The item.
+            key: What it has in common with those that it may share a batch with.
+            owner: Whose it is.
+            priority: Those of a higher one come first.
+            nbytes: What it counts for.
+            now_ns: When it has come; not earlier than the one before.
+        """
+        kind = self._kinds.get(key)
+        if kind is None:
+            kind = self._kinds[key] = _Kind()
+        kind.line.add(Waiting(item, owner, nbytes, now_ns), owner, priority)
+        kind.nbytes += nbytes
+        self._count += 1
+
+    def hurry(self) -> None:
+        """Let nobody wait for others from now on."""
+        self._limits = self._limits._replace(max_wait_ns=0)
+
+    def take(self, now_ns: int, *, full: bool = False) -> list[Waiting[T]]:
+        """Return the next batch; none unless there is a full one, or one whose oldest item has waited long enough.
+
+        Args:
+            now_ns: The time.
+            full: Only a full one will do.
+        """
+        for key, kind in list(self._kinds.items()):
+            if self._due_ns(kind, full=full) > now_ns:
+                continue
+            batch = self._cut(kind)
+            if batch or not kind.line:
+                del self._kinds[key]
+            if batch:
+                if kind.line:
+                    self._kinds[key] = kind  # behind those of other keys
+                return batch
+        return []
+
+    def due_ns(self, now_ns: int, *, full: bool = False) -> int | None:
+        """Return from when on `take` has something to do if nothing else happens; None if something has to."""
+        dues = [
+            due_ns
+            for kind in self._kinds.values()
+            if (due_ns := self._due_ns(kind, full=full)) > now_ns or any(map(self._is_movable, kind.line.heads()))
+        ]
+        due_ns = min(dues, default=NEVER_NS)
+        return None if due_ns == NEVER_NS else due_ns
+
+    def _due_ns(self, kind: _Kind[T], *, full: bool) -> int:
+        limits = self._limits
+        if len(kind.line) >= limits.max_items or (limits.max_bytes is not None and kind.nbytes >= limits.max_bytes):
+            return 0
+        return NEVER_NS if full else min(each.since_ns for each in kind.line.heads()) + limits.max_wait_ns
+
+    def _cut(self, kind: _Kind[T]) -> list[Waiting[T]]:
+        """Take the next batch out of what waits."""
+        limits, line = self._limits, kind.line
+        batch: list[Waiting[T]] = []
+        count = nbytes = 0
+
+        def fits(each: Waiting[T]) -> bool:
+            if limits.max_bytes is not None and count and nbytes + each.nbytes > limits.max_bytes:
+                return False
+            return self._is_movable(each)
+
+        while count < limits.max_items and (each := line.take(fits)) is not None:
+            batch.append(each)
+            self._count -= 1
+            kind.nbytes -= each.nbytes
+            if not self._is_gone(each.item):
+                line.charge(each.owner, 1)
+                count += 1
+                nbytes += each.nbytes
+        return batch
+
+    def _is_movable(self, each: Waiting[T]) -> bool:
+        return self._is_gone(each.item) or self._is_ready(each.item)
+
+
+class _Kind(Generic[T]):
+    """What waits under one key."""
+
+    __slots__ = ("line", "nbytes")
+
+    def __init__(self) -> None:
+        self.line: Line[Waiting[T]] = Line()
+        self.nbytes = 0
