@@ -22,6 +22,7 @@ from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
 from atomr_mp.supervision import placement
 from atomr_mp.supervision.intensity import Intensity
+from atomr_mp.supervision.recycle import Limits
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 
 Backend = Literal["auto", "cuda", "host"]
@@ -65,6 +66,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long a worker may take until its actors are set up."""
     drain_timeout_s: _Positive = 30.0
     """How long a worker may take to finish what it holds when it is to be replaced or stopped."""
+    max_requests: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Requests after which a worker is replaced, unnoticed by callers; 0 for no limit."""
+    max_age_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Age at which a worker is replaced, up to a fifth early; 0 for no limit."""
+    max_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Resident memory of the host at which a worker is replaced; 0 for no limit."""
     log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
     """Size at which a worker's log is rotated."""
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -142,6 +149,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             log_max_bytes=self.log_max_bytes,
             core_dumps=self.core_dumps,
             cgroups=self.cgroups,
+            recycling=Limits(self.max_requests, self.max_age_s, self.max_memory_bytes),
         )
 
     def _cuda_devices(self, hardware: str) -> list[DevicePlan]:

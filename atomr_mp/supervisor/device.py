@@ -167,9 +167,14 @@ class Device:
         """Start the first incarnation."""
         self._feed(Event.START)
 
-    def restart(self) -> None:
-        """Replace the worker after it has finished what it holds; close an open circuit."""
-        self._note("restart", "an operator asked for a restart")
+    def replace(self, event: str, why: str) -> None:
+        """Replace the worker after it has finished what it holds; close an open circuit.
+
+        Args:
+            event: Whose wish that is, for the event log: "restart", "recycle".
+            why: The same in words.
+        """
+        self._note(event, why)
         self._feed(Event.DRAIN)
 
     def stop(self) -> None:
@@ -181,6 +186,11 @@ class Device:
         """End the worker now; with `stop` before it, for good."""
         if self.process is not None:
             self.process.kill()
+
+    @property
+    def age_s(self) -> float:
+        """How long the current incarnation has been running."""
+        return time.monotonic() - self._spawned_s
 
     def runs(self, generation: int) -> bool:
         """Return whether an incarnation is the current one, and has not ended."""

@@ -10,6 +10,7 @@ import msgspec
 from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
 from atomr_mp.supervision.intensity import Intensity
+from atomr_mp.supervision.recycle import Limits
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
@@ -43,6 +44,8 @@ class Plan(msgspec.Struct, frozen=True):
     cgroups: bool
     temporary: bool = False
     """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
+    recycling: Limits = Limits()
+    """When workers are replaced although they are well."""
 
     def to_descriptor(self) -> int:
         """Return a descriptor from which `from_descriptor` reads this plan; the caller closes it."""

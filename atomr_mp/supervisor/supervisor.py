@@ -19,7 +19,9 @@ from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.recycler import Recycler
 from atomr_mp.supervisor.sessions import Sessions
+from atomr_mp.supervisor.usage import memory_bytes, started_at
 from atomr_mp.transport.session import SessionListener, SessionPeer
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
@@ -65,6 +67,9 @@ class Supervisor:
             )
             for device in plan.devices
         ]
+        self._recycler = Recycler(
+            self._loop, self.devices, lambda: self._plan.recycling, pausing=lambda: self._stopping
+        )
 
     def run(self) -> None:
         """Run until the pool has stopped.
@@ -91,6 +96,7 @@ class Supervisor:
         for device in self.devices:
             device.start()
         self._housekeep()
+        self._recycler.look()
         self._loop.run()
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
@@ -112,7 +118,7 @@ class Supervisor:
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(self.devices)}")
         if self._stopping:
             raise errors.InvalidRequest("the pool stops")
-        self.devices[device].restart()
+        self.devices[device].replace("restart", "an operator asked for a restart")
 
     def stop(self, why: str) -> None:
         """Let the workers finish what they hold, then end."""
@@ -140,7 +146,7 @@ class Supervisor:
             version=__version__,
             supervisor_pid=os.getpid(),
             supervisor_started_at=self._started_at,
-            supervisor_memory_bytes=_memory_bytes(os.getpid()),
+            supervisor_memory_bytes=memory_bytes(os.getpid()),
             stopping=self._stopping,
             sessions=len(self._sessions),
             refused=self._sessions.refused,
@@ -193,8 +199,8 @@ def _worker_status(device: Device) -> session.WorkerStatus:
             refused=board.read(Counter.REFUSED) if board else 0,
             running=len(running),
             running_for_s=(now_ns - running[0].started_ns) / 1e9 if running else 0.0,
-            started_at=_started_at(pid),
-            memory_bytes=_memory_bytes(pid),
+            started_at=started_at(pid),
+            memory_bytes=memory_bytes(pid),
             notes=device.notes,
             batches=_batches(device, board) if board else [],
         )
@@ -214,21 +220,3 @@ def _batches(device: Device, board: BoardReader) -> list[session.BatchStatus]:
         for number, method in enumerate(batched)
         if (found := board.batches(number)) is not None
     ]
-
-
-def _memory_bytes(pid: int) -> int:
-    import psutil  # late: a supervisor that nobody asks does not need it
-
-    try:
-        return int(psutil.Process(pid).memory_info().rss) if pid else 0
-    except (psutil.Error, OSError):
-        return 0
-
-
-def _started_at(pid: int) -> float:
-    import psutil
-
-    try:
-        return float(psutil.Process(pid).create_time()) if pid else 0.0
-    except (psutil.Error, OSError):
-        return 0.0

@@ -1,0 +1,89 @@
+"""When a worker is to be replaced although it is well: limits on what it may have done, been or taken. Pure.
+
+It is for what grows by itself: leaks, fragments, caches. Times are seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from atomr_mp import errors
+
+JITTER: Final = 0.2
+"""By which part of `max_age_s`, at most, a worker is replaced early: those that began together do not end together."""
+
+
+MEMORY_AFTER_S: Final = 30.0
+"""Age from which memory counts: a limit that a worker passes while it is set up must not replace it without end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The policy; 0 stands for no limit.
+
+    Raises:
+        ConfigurationError: A value below 0, or none.
+    """
+
+    max_requests: int = 0
+    """Requests that one process runs."""
+    max_age_s: float = 0.0
+    """How long it lives."""
+    max_memory_bytes: int = 0
+    """Host memory that it has resident."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "max_age_s", "max_memory_bytes"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise errors.ConfigurationError(f"{name} must be finite and at least 0, not {value}")
+
+    @property
+    def any(self) -> bool:
+        """Whether there is a limit."""
+        return bool(self.max_requests or self.max_age_s or self.max_memory_bytes)
+
+
+class Life(NamedTuple):
+    """What a worker that is ready has done, been and taken."""
+
+    age_s: float
+    early: float
+    """Drawn once for each incarnation, from 0 to 1: how much of the jitter it has."""
+    requests: int
+    """Requests that it has started."""
+    memory_bytes: int
+
+
+def due(limits: Limits, life: Life) -> str:
+    """Return why a worker is to be replaced, with the numbers; empty if it is not."""
+    if 0 < limits.max_requests <= life.requests:
+        return f"it has run {life.requests} requests (max_requests {limits.max_requests})"
+    if 0 < limits.max_age_s * (1 - JITTER * life.early) <= life.age_s:
+        return f"it is {life.age_s:.0f} s old (max_age_s {limits.max_age_s:g}, up to a fifth less)"
+    if 0 < limits.max_memory_bytes <= life.memory_bytes and life.age_s >= MEMORY_AFTER_S:
+        return f"it takes {life.memory_bytes} bytes of memory (max_memory_bytes {limits.max_memory_bytes})"
+    return ""
+
+
+def choose(limits: Limits, ready: Mapping[int, Life], *, away: int) -> tuple[int, str] | None:
+    """Return which device's worker is to be replaced now, and why; None if none is.
+
+    One at a time: nobody is replaced while another device is away. The one that has passed its limit for the longest
+    is not known; the oldest goes first, so that each has its turn.
+
+    Args:
+        limits: The policy.
+        ready: The workers that are ready, by device.
+        away: How many devices are on their way to be ready; those that are stopped do not count.
+    """
+    if away:
+        return None
+    for device in sorted(ready, key=lambda device: -ready[device].age_s):
+        why = due(limits, ready[device])
+        if why:
+            return device, why
+    return None

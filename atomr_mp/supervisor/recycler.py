@@ -1,0 +1,69 @@
+"""Replaces workers that have passed a limit of theirs, one device at a time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp.protocol.board import Counter
+from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervision.recycle import Life, Limits, choose
+from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.usage import memory_bytes
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+
+LOOK_S: Final = 0.25
+"""How often it is looked: what a worker has done and taken is no event, and it is not to be delayed by telling."""
+
+
+class Recycler:
+    """Looks at the workers now and then.
+
+    Args:
+        loop: The supervisor's loop.
+        devices: The pool's devices.
+        limits: Returns the policy.
+        pausing: Returns whether nobody is to be replaced now.
+    """
+
+    def __init__(
+        self, loop: Loop, devices: Sequence[Device], limits: Callable[[], Limits], pausing: Callable[[], bool]
+    ) -> None:
+        self._loop = loop
+        self._devices = devices
+        self._limits = limits
+        self._pausing = pausing
+        self._early: dict[tuple[int, int], float] = {}
+        """What each incarnation has drawn for its jitter, by device and generation; of the current ones."""
+
+    def look(self) -> None:
+        """Replace a worker if one is due, and come back later."""
+        self._loop.call_later(LOOK_S, self.look)
+        limits = self._limits()
+        if not limits.any or self._pausing():
+            return
+        ready = [device for device in self._devices if device.state is State.READY]
+        away = sum(device.state not in {State.READY, State.STOPPED} for device in self._devices)
+        keys = [(device.index, device.generation) for device in ready]
+        self._early = {key: self._early.get(key, random.random()) for key in keys}  # noqa: S311 - no secret
+        chosen = choose(limits, {device.index: self._life(device, limits) for device in ready}, away=away)
+        if chosen is not None:
+            index, why = chosen
+            self._devices[index].replace("recycle", f"its worker is replaced: {why}")
+
+    def _life(self, device: Device, limits: Limits) -> Life:
+        board, process = device.board, device.process
+        assert board is not None
+        assert process is not None
+        try:
+            return Life(
+                age_s=device.age_s,
+                early=self._early[device.index, device.generation],
+                requests=board.read(Counter.STARTED),
+                memory_bytes=memory_bytes(process.pid) if limits.max_memory_bytes else 0,
+            )
+        finally:
+            board.release()

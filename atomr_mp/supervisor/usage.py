@@ -1,0 +1,23 @@
+"""What a process takes, and since when it runs, as the kernel tells."""
+
+from __future__ import annotations
+
+
+def memory_bytes(pid: int) -> int:
+    """Return the resident memory of a process, 0 if there is none."""
+    import psutil  # late: a supervisor that nobody asks does not need it
+
+    try:
+        return int(psutil.Process(pid).memory_info().rss) if pid else 0
+    except (psutil.Error, OSError):
+        return 0
+
+
+def started_at(pid: int) -> float:
+    """Return when a process began, in seconds since the epoch, 0 if there is none."""
+    import psutil
+
+    try:
+        return float(psutil.Process(pid).create_time()) if pid else 0.0
+    except (psutil.Error, OSError):
+        return 0.0

@@ -1,0 +1,83 @@
+"""Workers that are replaced although they are well: nobody who calls notices."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import atomr_mp
+from atomr_mp.process.events import read_events
+from tests.support import Ledger, wait_generation
+
+CALLS = 250
+IN_FLIGHT = 5
+
+
+def events(run_dir: Path, name: str) -> list[dict[str, Any]]:
+    """Return a pool's events of a kind."""
+    return [event for event in read_events(run_dir / "events.msgpack") if event["event"] == name]
+
+
+class Caller(threading.Thread):
+    """A client of its own that makes calls, a few at a time."""
+
+    def __init__(self, run_dir: Path, name: str, device: int | None = None) -> None:
+        super().__init__()
+        self._run_dir = run_dir
+        self._tag = name
+        self._device = device
+        self.failed: list[BaseException] = []
+        self.answers: list[str] = []
+
+    def run(self) -> None:
+        """Call."""
+        with atomr_mp.connect(run_dir=self._run_dir) as pool:
+            pool.wait_ready()
+            for number in range(0, CALLS, IN_FLIGHT):
+                tags = [f"{self._tag}-{each}" for each in range(number, number + IN_FLIGHT)]
+                replies = [pool.call("Probe.note", tag, device=self._device) for tag in tags]
+                for reply in replies:
+                    error = reply.exception()
+                    if error is None:
+                        self.answers.append(reply.result())
+                    else:
+                        self.failed.append(error)
+
+
+def test_a_recycle_by_requests_is_not_noticed(ledger: Ledger) -> None:
+    """500 calls of two clients to a worker that is replaced about every 50: each is answered, and ran once."""
+    with ledger.start(gpus=1, max_requests=50) as pool:
+        callers = [Caller(pool.run_dir, name) for name in ("one", "two")]
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        assert [caller.failed for caller in callers] == [[], []]
+        answers = [answer for caller in callers for answer in caller.answers]
+        assert len(answers) == 2 * CALLS
+        assert Counter(ledger.runs()) == Counter(answers)
+        assert pool.devices[0].generation > 1
+        assert pool.devices[0].restarts == 0
+        told = events(pool.run_dir, "recycle")
+        assert told
+        assert "(max_requests 50)" in told[0]["text"]
+        assert not events(pool.run_dir, "end")
+
+
+def test_devices_are_recycled_one_after_the_other(ledger: Ledger) -> None:
+    """At no time are two away."""
+    with ledger.start(gpus=2, max_age_s=1.0) as pool:
+        for device in range(2):
+            wait_generation(pool, 3, device)
+        run_dir = pool.run_dir
+    away: set[int] = set()
+    for event in read_events(run_dir / "events.msgpack"):
+        if event["event"] == "pool_stop":
+            break
+        if event["event"] == "recycle":
+            away.add(int(event["device"] or 0))
+            assert len(away) == 1
+        elif event["event"] == "ready":
+            away.discard(int(event["device"] or 0))

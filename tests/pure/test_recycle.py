@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atomr_mp import errors
+from atomr_mp.supervision.recycle import JITTER, MEMORY_AFTER_S, Life, Limits, choose, due
+
+YOUNG = Life(age_s=0.0, early=0.5, requests=0, memory_bytes=0)
+
+
+def test_without_limits_nobody_is_replaced() -> None:
+    """However long it has worked."""
+    assert not Limits().any
+    assert due(Limits(), Life(1e9, 1.0, 10**12, 2**50)) == ""
+
+
+def test_each_limit_is_told_with_its_numbers() -> None:
+    """Of requests and memory from the limit on."""
+    assert due(Limits(max_requests=5), YOUNG._replace(requests=4)) == ""
+    assert due(Limits(max_requests=5), YOUNG._replace(requests=5)) == "it has run 5 requests (max_requests 5)"
+    old = YOUNG._replace(age_s=MEMORY_AFTER_S)
+    assert due(Limits(max_memory_bytes=7), old._replace(memory_bytes=6)) == ""
+    assert "8 bytes of memory (max_memory_bytes 7)" in due(Limits(max_memory_bytes=7), old._replace(memory_bytes=8))
+
+
+def test_memory_does_not_count_while_a_worker_is_young() -> None:
+    """A limit below what an actor's set-up takes would replace its workers without end."""
+    assert due(Limits(max_memory_bytes=1), Life(MEMORY_AFTER_S - 1, 0.0, 0, 100)) == ""
+
+
+@given(early=st.floats(0, 1), age_s=st.floats(0, 200))
+def test_age_is_never_passed_and_no_worker_goes_much_too_early(early: float, age_s: float) -> None:
+    """Between four fifths of the limit and the limit, as was drawn."""
+    why = due(Limits(max_age_s=100), Life(age_s, early, 0, 0))
+    if age_s >= 100:
+        assert why
+    if age_s < 100 * (1 - JITTER):
+        assert not why
+
+
+def test_one_at_a_time_the_oldest_first() -> None:
+    """And nobody while a device is away."""
+    limits = Limits(max_requests=1)
+    ready = {0: Life(1.0, 0.0, 9, 0), 1: Life(3.0, 0.0, 9, 0), 2: Life(5.0, 0.0, 0, 0)}
+    assert choose(limits, ready, away=1) is None
+    chosen = choose(limits, ready, away=0)
+    assert chosen is not None
+    assert chosen[0] == 1
+    assert choose(limits, {}, away=0) is None
+
+
+@pytest.mark.parametrize("field", ["max_requests", "max_age_s", "max_memory_bytes"])
+def test_a_limit_below_nothing_is_refused(field: str) -> None:
+    """The setting is named."""
+    for value in (-1, math.nan, math.inf):
+        with pytest.raises(errors.ConfigurationError, match=field):
+            Limits(**{field: value})
