@@ -418,6 +418,25 @@ class Observer:
         """
         self._order(session.RestartRequest(next(self._ids), device), timeout_s)
 
+    def reload(self, timeout_s: float) -> list[str]:
+        """Have the configuration read again and all workers replaced, one device at a time; wait for the end.
+
+        Returns:
+            Settings that have changed and need a restart of the pool.
+
+        Raises:
+            ActorLoadFailed: An actor cannot be imported any more; the devices behind that one keep the old code.
+            SetupFailed: A new worker did not start; likewise.
+            ConfigurationError: The configuration file cannot be used; nothing was done.
+            InvalidRequest: A reload goes on already, or the pool stops.
+            TimeoutError: It goes on.
+        """
+        answer = self._ask(session.ReloadRequest(next(self._ids)), timeout_s)
+        if isinstance(answer, session.Answer) and answer.error is not None:
+            raise answer.error.error()
+        assert isinstance(answer, session.Reloaded)
+        return answer.pending
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """Have the pool stopped; returns once the order is taken."""
         self._order(session.StopRequest(next(self._ids)), timeout_s)
@@ -437,13 +456,15 @@ class Observer:
             raise answer.error.error()
 
     def _ask(
-        self, request: session.StatusRequest | session.RestartRequest | session.StopRequest, timeout_s: float
-    ) -> session.Answer | session.Status:
+        self,
+        request: session.StatusRequest | session.RestartRequest | session.ReloadRequest | session.StopRequest,
+        timeout_s: float,
+    ) -> session.Answer | session.Reloaded | session.Status:
         self._connection.send(request)
         until = time.monotonic() + timeout_s
         while True:
             message = self._connection.receive(max(0.001, until - time.monotonic()))
-            if isinstance(message, session.Answer | session.Status) and message.id == request.id:
+            if isinstance(message, session.Answer | session.Reloaded | session.Status) and message.id == request.id:
                 return message
             if isinstance(message, session.Goodbye):
                 raise message.error.error()

@@ -23,7 +23,7 @@ from atomr_mp.protocol.session import Window
 from atomr_mp.supervision import placement
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import Limits
-from atomr_mp.supervisor.plan import DevicePlan, Plan
+from atomr_mp.supervisor.plan import DevicePlan, Plan, Source
 
 Backend = Literal["auto", "cuda", "host"]
 
@@ -193,6 +193,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _execution(self, memory_bytes: int) -> Execution:
         """Return how a worker uses its device, if it may have so much memory by default."""
         return Execution(self.memory_bytes or memory_bytes, self.streams, self.completion, self.inline_bytes)
+
+
+def with_source(plan: Plan, file: Path, settings: dict[str, Any]) -> Plan:
+    """Return a plan that says what it was made from, so that it can be made again: a file, and what came before it."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    return msgspec.structs.replace(plan, source=Source(str(file.absolute()), msgspec.json.encode(given).decode()))
 
 
 def actor_specs(actors: list[str]) -> list[ActorSpec]:

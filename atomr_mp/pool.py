@@ -13,7 +13,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client import Client, Observer
-from atomr_mp.config import Backend, Config
+from atomr_mp.config import Backend, Config, with_source
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.launch import launch
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, default_run_dir
@@ -70,6 +70,8 @@ def start(
         **settings,
     }
     plan = Config.load(Path(config) if config is not None else None, **settings).plan()
+    if config is not None:
+        plan = with_source(plan, Path(config), settings)
     if pool is None and run_dir is None and config is None:
         plan = msgspec.structs.replace(plan, temporary=True)
     process, connection = launch(plan, bound=True)
@@ -351,6 +353,24 @@ class Pool:
         """Have a device's worker replaced after it has finished what it holds; returns at once."""
         with Observer(self._session_socket) as observer:
             observer.restart(device)
+
+    def reload(self, timeout_s: float = 600.0) -> list[str]:
+        """Have all workers replaced, one device at a time, by such as run the actors' code that is there now. Blocks.
+
+        Of a pool that was started with a configuration file, that is read again first.
+
+        Returns:
+            Settings that have changed and need a restart of the pool.
+
+        Raises:
+            ActorLoadFailed: An actor cannot be imported any more; the devices behind that one keep the old code.
+            SetupFailed: A new worker did not start; likewise.
+            ConfigurationError: The configuration file cannot be used; nothing was done.
+            InvalidRequest: A reload goes on already, or the pool stops.
+            TimeoutError: It is not done yet, and goes on.
+        """
+        with Observer(self._session_socket) as observer:
+            return observer.reload(timeout_s)
 
     def on_event(self, listener: Callable[[Any], object]) -> None:
         """Have `listener` called with every lifecycle event, on whichever thread reads it; it must be short.

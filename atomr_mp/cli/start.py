@@ -56,19 +56,21 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Start a pool; in the foreground this process becomes its supervisor."""
-    from atomr_mp.config import Config
+    from atomr_mp.config import Config, with_source
     from atomr_mp.launch import become_supervisor
     from atomr_mp.process.rundir import RunDirectory
 
-    config = Config.load(
-        options.config,
-        pool=options.pool,
-        run_dir=options.run_dir,
-        gpus=options.gpus,
-        backend=options.backend,
-        actors=options.actor,
-    )
+    settings = {
+        "pool": options.pool,
+        "run_dir": options.run_dir,
+        "gpus": options.gpus,
+        "backend": options.backend,
+        "actors": options.actor,
+    }
+    config = Config.load(options.config, **settings)
     plan = config.plan()
+    if options.config is not None:
+        plan = with_source(plan, options.config, settings)
     if options.detach:
         return _detached(config, plan)
     # What the supervisor would refuse is refused before anything is announced; it looks again itself.

@@ -124,6 +124,15 @@ class RestartRequest(Message, frozen=True, tag="restart"):
     device: U16
 
 
+class ReloadRequest(Message, frozen=True, tag="reload"):
+    """Read the configuration file again, if there is one, and replace all workers, one device at a time.
+
+    Answered at the end: by `Reloaded`, or by `Answer` with why it was given up.
+    """
+
+    id: U32
+
+
 class StopRequest(Message, frozen=True, tag="stop"):
     """Stop the pool, after the workers have finished what they hold."""
 
@@ -175,7 +184,16 @@ class Bye(Message, frozen=True, tag="bye"):
 
 
 FromClient = (
-    Hello | StatusRequest | RestartRequest | StopRequest | OpenSlab | RegisterSlab | ForgetSlab | LendSlab | Bye
+    Hello
+    | StatusRequest
+    | RestartRequest
+    | ReloadRequest
+    | StopRequest
+    | OpenSlab
+    | RegisterSlab
+    | ForgetSlab
+    | LendSlab
+    | Bye
 )
 
 
@@ -232,6 +250,14 @@ class Answer(Message, frozen=True, tag="answer"):
 
     id: U32
     error: ErrorInfo | None = None
+
+
+class Reloaded(Message, frozen=True, tag="reloaded"):
+    """Answer to `ReloadRequest`: every device runs what is there now."""
+
+    id: U32
+    pending: list[Name]
+    """Settings that have changed and need a restart of the pool."""
 
 
 class SlabOpened(Message, frozen=True, tag="slab_opened"):
@@ -303,7 +329,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
     error: ErrorInfo
 
 
-FromSupervisor = Welcome | DeviceChanged | IncarnationEnded | Answer | Status | SlabOpened | Goodbye
+FromSupervisor = Welcome | DeviceChanged | IncarnationEnded | Answer | Reloaded | Status | SlabOpened | Goodbye
 
 FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="session")
 FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="session")

@@ -74,6 +74,7 @@ class Device:
         log: The event log.
         sessions: Who is told.
         ended: Called after each process end, when it has been reaped.
+        changed: Called after each change of state; must not act on the device at once.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class Device:
         epoch: bytes,
         sessions: Sessions,
         ended: Callable[[], None],
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
         self.index: Final = device.index
         self.name: Final = device.name
@@ -109,6 +111,7 @@ class Device:
         self._epoch = epoch
         self._sessions = sessions
         self._ended = ended
+        self._changed = changed
         self._cgroups = CgroupParent.find() if plan.cgroups else None
         self._cgroup: WorkerCgroup | None = None
         self._history = intensity.History.EMPTY
@@ -171,11 +174,15 @@ class Device:
         """Replace the worker after it has finished what it holds; close an open circuit.
 
         Args:
-            event: Whose wish that is, for the event log: "restart", "recycle".
+            event: Whose wish that is, for the event log: "restart", "recycle", "reload".
             why: The same in words.
         """
         self._note(event, why)
         self._feed(Event.DRAIN)
+
+    def take_plan(self, plan: Plan) -> None:
+        """Start further incarnations by another plan."""
+        self._plan, self._device = plan, plan.devices[self.index]
 
     def stop(self) -> None:
         """Let the worker finish, and start no other."""
@@ -186,6 +193,11 @@ class Device:
         """End the worker now; with `stop` before it, for good."""
         if self.process is not None:
             self.process.kill()
+
+    @property
+    def lost(self) -> errors.AtomrError | None:
+        """How the last incarnation ended, if that was unplanned."""
+        return self._lost
 
     @property
     def age_s(self) -> float:
@@ -233,6 +245,8 @@ class Device:
         # An action may have led further, and told the clients already.
         if before is not self.state is after.state and Action.PUBLISH not in actions:
             self._sessions.device_changed(self)
+        if self.state is not before:
+            self._changed()
 
     def _feed_from_worker(self, event: Event) -> None:
         try:

@@ -27,6 +27,15 @@ class DevicePlan(msgspec.Struct, frozen=True):
     """What an operator should know of it."""
 
 
+class Source(msgspec.Struct, frozen=True):
+    """What a plan was made from, to make it again."""
+
+    file: str
+    """The configuration file, absolute."""
+    settings: str
+    """What was given beside it, and comes before it: a JSON object."""
+
+
 class Plan(msgspec.Struct, frozen=True):
     """A pool."""
 
@@ -46,6 +55,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
     recycling: Limits = Limits()
     """When workers are replaced although they are well."""
+    source: Source | None = None
+    """None if no configuration file was given."""
 
     def to_descriptor(self) -> int:
         """Return a descriptor from which `from_descriptor` reads this plan; the caller closes it."""
@@ -65,3 +76,37 @@ class Plan(msgspec.Struct, frozen=True):
     def run_path(self) -> Path:
         """The run directory."""
         return Path(self.run_dir)
+
+
+def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
+    """Return the plan that a running pool can go over to, and what in `new` needs a restart of the pool instead.
+
+    What its workers are told when they start can change with them; what the supervisor or the clients hold cannot.
+    """
+    fixed = ("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups")
+    pending = [name for name in fixed if _differ(old, new, name)]
+    devices = new.devices
+    if [_which(device) for device in old.devices] != [_which(device) for device in new.devices]:
+        pending.append("gpus")
+        devices = old.devices
+    return (
+        msgspec.structs.replace(
+            old,
+            devices=devices,
+            actors=new.actors,
+            intensity=new.intensity,
+            start_timeout_s=new.start_timeout_s,
+            drain_timeout_s=new.drain_timeout_s,
+            core_dumps=new.core_dumps,
+            recycling=new.recycling,
+        ),
+        pending,
+    )
+
+
+def _differ(old: Plan, new: Plan, name: str) -> bool:
+    return bool(getattr(old, name) != getattr(new, name))
+
+
+def _which(device: DevicePlan) -> tuple[str, str, dict[str, str]]:
+    return device.name, device.uuid, device.environment

@@ -17,6 +17,7 @@ from atomr_mp.supervisor import slabs
 from atomr_mp.supervisor.departures import Departures
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.room import check_room
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
@@ -48,6 +49,13 @@ class Orders(Protocol):
 
         Raises:
             InvalidRequest: There is no such device.
+        """
+
+    def reload(self, done: Done) -> None:
+        """Read the configuration again and replace all workers, one device at a time.
+
+        Raises:
+            InvalidRequest: It is being done already, or the pool stops.
         """
 
     def stop(self, why: str) -> None:
@@ -237,7 +245,7 @@ class Sessions:
                 self._welcome(each, message)
             case _ if not each.name or isinstance(message, session.Hello):
                 raise errors.ProtocolError("a session begins with one hello")
-            case session.StatusRequest() | session.RestartRequest() | session.StopRequest():
+            case session.StatusRequest() | session.RestartRequest() | session.ReloadRequest() | session.StopRequest():
                 self._carry_out(each, message)
             case session.Bye():
                 self._end(each, None, bye=True)
@@ -247,7 +255,9 @@ class Sessions:
                 self._relay(each, message)
 
     def _carry_out(
-        self, each: Session, order: session.StatusRequest | session.RestartRequest | session.StopRequest
+        self,
+        each: Session,
+        order: session.StatusRequest | session.RestartRequest | session.ReloadRequest | session.StopRequest,
     ) -> None:
         match order:
             case session.StatusRequest(request_id):
@@ -261,10 +271,25 @@ class Sessions:
                     self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
                 else:
                     self._send(each, session.Answer(request_id))
+            case session.ReloadRequest(request_id):
+                self._snapshot = None
+                self._reload(each, request_id)
             case session.StopRequest(request_id):
                 self._snapshot = None
                 self._send(each, session.Answer(request_id))
                 self._orders.stop(f"{each.name} asked for it")
+
+    def _reload(self, each: Session, request_id: int) -> None:
+        def done(error: errors.AtomrError | None, pending: list[str]) -> None:
+            if error is not None:
+                self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
+            else:
+                self._send(each, session.Reloaded(request_id, pending))
+
+        try:
+            self._orders.reload(done)
+        except errors.InvalidRequest as error:
+            self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
 
     def _relay(self, each: Session, request: slabs.Request) -> None:
         descriptor = None

@@ -17,9 +17,11 @@ from atomr_mp.protocol import session
 from atomr_mp.protocol.board import BoardReader, Counter
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.device import Device
+from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.recycler import Recycler
+from atomr_mp.supervisor.reload import Done, Reload
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.supervisor.usage import memory_bytes, started_at
 from atomr_mp.transport.session import SessionListener, SessionPeer
@@ -48,8 +50,11 @@ class Supervisor:
         self._run_dir = run_dir
         self._starter = starter
         self._bound = bound
+        self._has_terminal = _has_terminal()
         self._loop = Loop()
         self._stopping = False
+        self._helpers = Helpers(self._loop)
+        self._reload: Reload | None = None
         self._started_at = time.time()
         epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
@@ -64,11 +69,15 @@ class Supervisor:
                 epoch=epoch,
                 sessions=self._sessions,
                 ended=self._worker_ended,
+                changed=self._device_changed,
             )
             for device in plan.devices
         ]
         self._recycler = Recycler(
-            self._loop, self.devices, lambda: self._plan.recycling, pausing=lambda: self._stopping
+            self._loop,
+            self.devices,
+            lambda: self._plan.recycling,
+            pausing=lambda: self._stopping or self._reload is not None,
         )
 
     def run(self) -> None:
@@ -82,7 +91,7 @@ class Supervisor:
         self._run_dir.clean()
         set_child_subreaper()
         self._loop.on_signal(signal.SIGTERM, lambda: self._on_stop_signal("SIGTERM"))
-        self._loop.on_signal(signal.SIGHUP, lambda: self._on_stop_signal("SIGHUP"))
+        self._loop.on_signal(signal.SIGHUP, self._on_hangup)
         self._loop.on_signal(signal.SIGINT, lambda: self._on_stop_signal("SIGINT"))
         self._loop.on_signal(signal.SIGCHLD, self._end_orphans)
         listener = SessionListener(self._run_dir.session_socket)
@@ -98,6 +107,7 @@ class Supervisor:
         self._housekeep()
         self._recycler.look()
         self._loop.run()
+        self._helpers.kill()
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
         self._loop.forget(listener.fileno())
@@ -120,12 +130,34 @@ class Supervisor:
             raise errors.InvalidRequest("the pool stops")
         self.devices[device].replace("restart", "an operator asked for a restart")
 
+    def reload(self, done: Done) -> None:
+        """Read the configuration again and replace the workers, one device at a time."""
+        if self._stopping:
+            raise errors.InvalidRequest("the pool stops")
+        if self._reload is not None:
+            raise errors.InvalidRequest("the pool is being reloaded already; wait for its end")
+        self._note("reload_start", "the pool is reloaded, one device at a time")
+
+        def over(error: errors.AtomrError | None, pending: list[str]) -> None:
+            self._reload = None
+            if error is not None:
+                self._note("reload_failed", error.message)
+            else:
+                later = f"; a restart of the pool is needed for {', '.join(pending)}" if pending else ""
+                self._note("reload_end", f"all devices are reloaded{later}")
+            done(error, pending)
+
+        self._reload = Reload(self._plan, self._loop, self._helpers, self.devices, take=self._take_plan, done=over)
+        self._reload.start()
+
     def stop(self, why: str) -> None:
         """Let the workers finish what they hold, then end."""
         if self._stopping:
             return
         self._stopping = True
         self._note("pool_stop", f"the pool stops: {why}")
+        if self._reload is not None:
+            self._reload.give_up(errors.PoolLost("the pool stops"))
         for device in self.devices:
             device.stop()
         self._stop_if_done()
@@ -163,13 +195,33 @@ class Supervisor:
         else:
             self.stop(name)
 
+    def _on_hangup(self) -> None:
+        """Reload, unless it is the terminal that has gone."""
+        if self._plan.source is None or self._has_terminal:
+            self._on_stop_signal("SIGHUP")
+            return
+        try:
+            self.reload(lambda _error, _pending: None)
+        except errors.InvalidRequest as error:
+            _LOG.warning("SIGHUP: %s", error)
+
+    def _take_plan(self, plan: Plan) -> None:
+        self._plan = plan
+        for device in self.devices:
+            device.take_plan(plan)
+
+    def _device_changed(self) -> None:
+        if self._reload is not None:
+            self._loop.call_later(0, self._reload.advance)  # later: the device is in the middle of a step
+
     def _worker_ended(self) -> None:
         self._end_orphans()
         self._stop_if_done()
 
     def _end_orphans(self) -> None:
         """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
-        kill_adopted({device.process.pid for device in self.devices if device.process is not None}, timeout_s=0)
+        workers = {device.process.pid for device in self.devices if device.process is not None}
+        kill_adopted(workers | self._helpers.pids, timeout_s=0)
 
     def _stop_if_done(self) -> None:
         if self._stopping and all(device.state is State.STOPPED for device in self.devices):
@@ -183,6 +235,15 @@ class Supervisor:
     def _note(self, event: str, text: str) -> None:
         _LOG.info("%s", text)
         self._events.append({"time": time.time(), "event": event, "text": text, "pid": os.getpid()})
+
+
+def _has_terminal() -> bool:
+    """Return whether this process has a terminal, whose end is told by SIGHUP."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _worker_status(device: Device) -> session.WorkerStatus:

@@ -267,6 +267,14 @@ def test_restart_replaces_a_worker(detached: Path) -> None:
     assert "there is no device 7; this pool has 2" in refusal("restart", "7", "--run-dir", detached)
 
 
+def test_reload_replaces_every_worker(detached: Path) -> None:
+    """One line says that all are; it does not count as a loss."""
+    done = cli("reload", "--run-dir", detached)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"2 devices reloaded, after \d+\.\d s\n", done.stdout)
+    assert [(device["generation"], device["restarts"]) for device in status(detached)["devices"]] == [(2, 0), (2, 0)]
+
+
 def test_status_of_no_pool_is_down(ledger: Ledger) -> None:
     """Exit status 2, and JSON all the same."""
     run_dir = ledger.run_dir("nothing")
@@ -278,7 +286,7 @@ def test_status_of_no_pool_is_down(ledger: Ledger) -> None:
     assert cli("status", "--run-dir", run_dir).returncode == 2
 
 
-@pytest.mark.parametrize("command", [["stop"], ["restart", "0"], ["logs"], ["events"]])
+@pytest.mark.parametrize("command", [["stop"], ["restart", "0"], ["reload"], ["logs"], ["events"]])
 def test_unknown_pool_is_refused(command: list[str], monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
     """The line says where it was looked for."""
     monkeypatch.setenv("TMPDIR", str(ledger.path))

@@ -30,6 +30,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervisor import device as device_module
 from atomr_mp.supervisor import slabs
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.supervisor.slabs import MAX_ASKS, MAX_SLABS
 from atomr_mp.transport.descriptors import Descriptor
@@ -94,6 +95,9 @@ class Supervisor:
 
     def restart(self, _device: int) -> None:
         """Do nothing."""
+
+    def reload(self, _done: Done) -> None:
+        """Not asked for."""
 
     def stop(self, _why: str) -> None:
         """Do nothing."""

@@ -36,6 +36,7 @@ from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor import sessions
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.transport.session import Credentials, SessionListener, SessionPeer, refusal
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
@@ -326,6 +327,10 @@ class NoPool:
     def restart(self, device: int) -> None:
         """Note it."""
         self.asked.append(f"restart {device}")
+
+    def reload(self, _done: Done) -> None:
+        """Note it."""
+        self.asked.append("reload")
 
     def stop(self, why: str) -> None:
         """Note it."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -58,4 +59,4 @@ def test_a_limit_below_nothing_is_refused(field: str) -> None:
     """The setting is named."""
     for value in (-1, math.nan, math.inf):
         with pytest.raises(errors.ConfigurationError, match=field):
-            Limits(**{field: value})
+            Limits(**cast("dict[str, Any]", {field: value}))

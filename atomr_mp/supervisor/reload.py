@@ -1,0 +1,156 @@
+"""A rolling reload: the configuration is read again, and the workers are replaced one device at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.plan import Plan, merged
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+
+MODULE: Final = "atomr_mp.replan"
+
+REPLAN_S: Final = 60.0
+"""How long the new plan may take, which may have to ask the driver."""
+
+Done = Callable[[errors.AtomrError | None, list[str]], None]
+"""Called at the end: with why it was given up, and with the settings that need a restart of the pool."""
+
+
+class Reload:
+    """One reload, from the order to its end.
+
+    Args:
+        plan: What the pool runs.
+        loop: The supervisor's loop.
+        helpers: Start the process that plans anew.
+        devices: The pool's devices.
+        take: Called with the plan that holds from now on.
+        done: Called once, at the end.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        loop: Loop,
+        helpers: Helpers,
+        devices: Sequence[Device],
+        *,
+        take: Callable[[Plan], None],
+        done: Done,
+    ) -> None:
+        self._old = plan
+        self._loop = loop
+        self._helpers = helpers
+        self._left = list(devices)
+        """Devices that are not done; the first of them is being replaced once `_generation` is set."""
+        self._generation = 0
+        """What the first device's was before it was replaced; 0 before that."""
+        self._restarts = 0
+        """Likewise."""
+        self._take = take
+        self._done = done
+        self._pending: list[str] = []
+        self._timer: Timer | None = None
+        self._over = False
+
+    def start(self) -> None:
+        """Begin."""
+        if self._old.source is None:
+            self._next()
+        else:
+            self._replan()
+
+    def advance(self) -> None:
+        """Look whether the device that is being replaced is ready, or has failed; to be called at every change."""
+        if self._over or not self._generation:
+            return
+        device = self._left[0]
+        if device.restarts > self._restarts:  # it may be tried again by now
+            self._give_up(_stopped_at(device, len(self._left) - 1))
+        elif device.state is State.READY and device.generation > self._generation:
+            self._left.pop(0)
+            self._next()
+
+    def give_up(self, error: errors.AtomrError) -> None:
+        """End it before its time: what was replaced stays so."""
+        if not self._over:
+            self._give_up(error)
+
+    def _replan(self) -> None:
+        given = self._old.to_descriptor()
+        new = os.memfd_create("atomr-mp-new-plan", os.MFD_CLOEXEC)
+
+        def planned(status: int) -> None:
+            os.lseek(new, 0, os.SEEK_SET)
+            with os.fdopen(new, "rb") as file:
+                content = file.read()
+            if self._over:
+                return
+            if self._timer is not None:
+                self._timer.cancel()
+            try:
+                if status != 0:
+                    raise errors.ConfigurationError(content.decode("utf-8", "replace") or f"status {status}")
+                plan, self._pending = merged(self._old, msgspec.json.decode(content, type=Plan))
+            except (errors.ConfigurationError, msgspec.DecodeError) as error:
+                self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
+                return
+            self._take(plan)
+            self._next()
+
+        try:
+            self._helpers.start(MODULE, [str(given), str(new)], [given, new], planned)
+        except OSError as error:
+            os.close(new)
+            self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
+        else:
+            self._timer = self._loop.call_later(
+                REPLAN_S,
+                lambda: self.give_up(
+                    errors.ConfigurationError(
+                        f"nothing was reloaded: the configuration was not read within {REPLAN_S:g} s"
+                    )
+                ),
+            )
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(given)
+
+    def _next(self) -> None:
+        if not self._left:
+            self._over = True
+            self._done(None, self._pending)
+            return
+        device = self._left[0]
+        self._generation, self._restarts = device.generation, device.restarts
+        device.replace("reload", "its worker is replaced, to run the code that is there now")
+
+    def _give_up(self, error: errors.AtomrError) -> None:
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._take(self._old)
+        self._done(error, self._pending)
+
+
+def _stopped_at(device: Device, left: int) -> errors.AtomrError:
+    """Return the error of a reload whose new worker does not start."""
+    lost = device.lost
+    untouched = f"{left} other device{'' if left == 1 else 's'} keep{'s' if left == 1 else ''} the old code"
+    text = f"the reload stopped at device {device.index}, {untouched}: {lost.message if lost else device.reason}"
+    if isinstance(lost, errors.ActorLoadFailed):
+        return errors.ActorLoadFailed(text)
+    if isinstance(lost, errors.SetupFailed):
+        return errors.SetupFailed(text, traceback_text=lost.traceback_text)
+    return errors.SetupFailed(text)

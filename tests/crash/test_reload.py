@@ -1,0 +1,138 @@
+"""Reloads: new code and new settings, device by device, unnoticed; and what becomes of those that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.process.events import read_events
+from atomr_mp.protocol.session import DeviceState
+from tests.support import BACKEND, Ledger, settled, wait_generation, wait_state
+
+ACTOR = """
+from atomr_mp_workers import Actor, Context, method
+class Versioned(Actor):
+    def setup(self, context: Context) -> None:
+        {setup}
+    @method
+    def version(self) -> str:
+        return {version!r}
+"""
+
+
+ARRIVE = "open('{gate}.here', 'a').write('1\\n'); open('{gate}.go', 'rb', buffering=0).read(1)"
+
+
+class Versions:
+    """An actor's file of which there are several versions."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.path = ledger.path / "versioned.py"
+        self.target = f"{self.path}:Versioned"
+
+    def write(self, version: str, setup: str = "pass") -> None:
+        """Write the file anew."""
+        self.path.write_text(ACTOR.format(version=version, setup=setup))
+
+
+@pytest.fixture
+def versions(ledger: Ledger) -> Versions:
+    """The first version."""
+    made = Versions(ledger)
+    made.write("first")
+    return made
+
+
+def events(run_dir: Path, name: str) -> list[dict[str, Any]]:
+    """Return a pool's events of a kind."""
+    return [event for event in read_events(run_dir / "events.msgpack") if event["event"] == name]
+
+
+def test_a_reload_under_load_is_not_noticed(ledger: Ledger, versions: Versions) -> None:
+    """Every call is answered, by one version or the other; in the end all devices have the second."""
+    with ledger.start(versions.target, gpus=2) as pool:
+        answers: list[str] = []
+        go_on = threading.Event()
+        go_on.set()
+
+        def use() -> None:
+            while go_on.is_set():
+                replies = [pool.call("Versioned.version") for _ in range(10)]
+                answers.extend(str(reply.exception() or reply.result()) for reply in replies)
+
+        thread = threading.Thread(target=use)
+        thread.start()
+        try:
+            assert settled(lambda: "first" in answers)
+            versions.write("the second")
+            assert pool.reload() == []
+        finally:
+            go_on.clear()
+            thread.join()
+        assert set(answers) == {"first", "the second"}
+        for device in range(2):
+            wait_generation(pool, 2, device)
+            assert pool.call("Versioned.version", device=device).result() == "the second"
+            assert pool.devices[device].restarts == 0
+
+
+def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions: Versions) -> None:
+    """The error is the new worker's, and says how far it came; the second device keeps the old code."""
+    with ledger.start(versions.target, gpus=2, max_restarts=1) as pool:
+        versions.write("broken", setup="raise ValueError('no such weights')")
+        with pytest.raises(errors.SetupFailed, match=r"stopped at device 0, 1 other device keeps .*weights"):
+            pool.reload()
+        wait_state(pool, DeviceState.STOPPED)
+        assert pool.devices[1].generation == 1
+        assert pool.call("Versioned.version", device=1).result() == "first"
+        assert "no such weights" in events(pool.run_dir, "reload_failed")[0]["text"]
+        versions.write("repaired")
+        assert pool.reload() == []
+        for device in range(2):
+            wait_state(pool, DeviceState.READY, device)
+            assert pool.call("Versioned.version", device=device).result() == "repaired"
+
+
+def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
+    """By SIGHUP too; what cannot change is named; a file that is none changes nothing, and is told as that."""
+    config = ledger.path / "pool.toml"
+    config.write_text(f"actors = ['{versions.target}']\nmax_restarts = 3\n")
+    run_dir = ledger.run_dir()
+    with atomr_mp.start(config=config, gpus=1, backend=BACKEND, run_dir=run_dir) as pool:
+        config.write_text(f"actors = ['Other={versions.target}']\nmax_restarts = 0\nwindow_requests = 7\n")
+        assert pool.reload() == ["window"]
+        wait_generation(pool, 2)
+        assert pool.methods == ["Other.version"]
+        config.write_text("actors = 3\n")
+        with pytest.raises(errors.ConfigurationError, match=r"nothing was reloaded.*pool\.toml"):
+            pool.reload()
+        assert pool.devices[0].generation == 2
+        config.write_text(f"actors = ['{versions.target}']\nmax_restarts = 0\n")
+        os.kill(pool.supervisor_pid, signal.SIGHUP)
+        wait_generation(pool, 3)
+        assert settled(lambda: len(events(run_dir, "reload_end")) == 2)
+        assert pool.call("Versioned.version").result() == "first"
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_state(pool, DeviceState.STOPPED)  # max_restarts = 0 holds
+
+
+def test_a_second_reload_meanwhile_is_refused(ledger: Ledger, versions: Versions) -> None:
+    """And the first goes on."""
+    with ledger.start(versions.target, gpus=1) as pool, ledger.gate("gate") as gate:
+        versions.write("slow", setup=ARRIVE.format(gate=gate.path))
+        first = threading.Thread(target=pool.reload)
+        first.start()
+        gate.wait()
+        with pytest.raises(errors.InvalidRequest, match="already"):
+            pool.reload()
+        gate.open()
+        first.join()
+        wait_generation(pool, 2)
+        assert pool.call("Versioned.version").result() == "slow"
