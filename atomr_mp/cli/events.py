@@ -6,11 +6,11 @@ import argparse
 import json
 import sys
 import time
-from collections import deque
 from typing import TYPE_CHECKING
 
 from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, run_path
+from atomr_mp.cli.logs import LOOK_S
 
 if TYPE_CHECKING:
     from atomr_mp.process.events import Scalar
@@ -24,6 +24,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         description="Tells what has happened to a pool and its devices, oldest first, also if the pool has ended.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument("--follow", "-f", action="store_true", help="go on as more happens, until Ctrl-C")
     parser.add_argument("--lines", "-n", type=int, metavar="N", help="only the last N")
     add_pool(parser)
     parser.set_defaults(run=run)
@@ -31,19 +32,37 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the event log."""
-    from atomr_mp.process.events import read_events
+    """Print the event log, and follow it if asked to."""
+    from atomr_mp.process.events import Follower, read_events
 
     path = run_path(options) / "events.msgpack"
+    follower = None
     try:
-        events = deque(read_events(path), maxlen=options.lines)
+        # First: what comes while the log is read is in both, and so nothing is in neither.
+        follower = Follower(path) if options.follow else None
+        events = list(read_events(path))
+        if follower is not None:
+            events += [event for event in follower.more() if event not in events]
+        if not events:
+            raise errors.PoolUnreachable(f"there are no events at {path.parent}")
+        _print(events if options.lines is None else events[max(0, len(events) - options.lines) :], options)
+        while follower is not None:
+            time.sleep(LOOK_S)
+            _print(follower.more(), options)
     except OSError as error:
+        if isinstance(error, BrokenPipeError):
+            raise
         raise errors.ConfigurationError(f"the event log {path} cannot be read: {error}") from error
-    if not events:
-        raise errors.PoolUnreachable(f"there are no events at {path.parent}")
+    finally:
+        if follower is not None:
+            follower.close()
+    return 0
+
+
+def _print(events: list[dict[str, Scalar]], options: argparse.Namespace) -> None:
     for event in events:
         sys.stdout.write(f"{json.dumps(event) if options.json else _line(event)}\n")
-    return 0
+    sys.stdout.flush()
 
 
 def _line(event: dict[str, Scalar]) -> str:

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Any, BinaryIO, Final, Self
 
 import msgspec
 
@@ -144,12 +144,75 @@ def read_events(path: Path, *, on_skipped: Callable[[Path, int], None] | None = 
                 on_skipped(part, size - end)
 
 
-def _read_part(file: BinaryIO) -> Generator[dict[str, Scalar], None, int]:
-    """Yield the events of an open file; return the offset behind the last."""
+class Follower:
+    """Reads what is appended to an event log from now on, across its rotations.
+
+    Args:
+        path: The log's newest part; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._unpacker = _unpacker()
+        self._file: BinaryIO | None = None
+        with contextlib.suppress(FileNotFoundError):
+            self._file = path.open("rb")
+            self._file.seek(0, os.SEEK_END)
+
+    def more(self) -> list[dict[str, Scalar]]:
+        """Return the events that have come since; what cannot be read is passed over with the rest of its part."""
+        # Looked at first: when a newer part is there, nothing more comes into the one we have.
+        newer = self._is_rotated()
+        found = self._read()
+        if newer:
+            if self._file is not None:
+                self._file.close()
+            try:
+                self._file = self._path.open("rb")
+            except FileNotFoundError:  # between two steps of a rotation
+                self._file = None
+                return found
+            self._unpacker = _unpacker()
+            found += self._read()
+        return found
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _is_rotated(self) -> bool:
+        if self._file is None:
+            return True
+        try:
+            return self._path.stat().st_ino != os.fstat(self._file.fileno()).st_ino
+        except FileNotFoundError:
+            return False
+
+    def _read(self) -> list[dict[str, Scalar]]:
+        import msgpack
+
+        found: list[dict[str, Scalar]] = []
+        try:
+            while self._file is not None and (data := self._file.read(MAX_EVENT_BYTES)):
+                self._unpacker.feed(data)
+                for event in self._unpacker:
+                    if not _is_event(event):
+                        raise ValueError("no event")
+                    found.append(event)
+        except (ValueError, msgpack.UnpackException):
+            self._unpacker = _unpacker()
+            if self._file is not None:
+                self._file.seek(0, os.SEEK_END)
+        return found
+
+
+def _unpacker(file: BinaryIO | None = None) -> Any:
     import msgpack  # the supervisor writes without it
 
     # No bytes, lists or extensions, and no count is believed that the buffer could not hold.
-    unpacker = msgpack.Unpacker(
+    return msgpack.Unpacker(
         file,
         max_buffer_size=2 * MAX_EVENT_BYTES,
         max_map_len=1024,
@@ -157,6 +220,13 @@ def _read_part(file: BinaryIO) -> Generator[dict[str, Scalar], None, int]:
         max_bin_len=0,
         max_ext_len=0,
     )
+
+
+def _read_part(file: BinaryIO) -> Generator[dict[str, Scalar], None, int]:
+    """Yield the events of an open file; return the offset behind the last."""
+    import msgpack
+
+    unpacker = _unpacker(file)
     end = 0
     try:
         for event in unpacker:

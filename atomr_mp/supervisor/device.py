@@ -131,6 +131,8 @@ class Device:
         self._timer: Timer | None = None
         self._delay_s = 0.0
         self._spawned_s = 0.0
+        self._held_s = 0.0
+        """Since when clients hold their calls for the next incarnation; 0 if they do not, or for the first."""
 
     # --- what others ask -------------------------------------------------------------------------------------------
 
@@ -387,12 +389,22 @@ class Device:
 
     def _publish(self) -> None:
         self._cancel_timer()
-        took_s = time.monotonic() - self._spawned_s
+        now_s = time.monotonic()
+        took_s, away_s = now_s - self._spawned_s, now_s - (self._held_s or now_s)
+        self._held_s = 0.0
         self.reason = ""
-        self._note("ready", f"ready after {took_s * 1000:.0f} ms", pid=self.process.pid if self.process else 0)
+        waited = f"; calls had to wait for {away_s * 1000:.0f} ms" if away_s else ""
+        self._note(
+            "ready",
+            f"ready after {took_s * 1000:.0f} ms{waited}",
+            pid=self.process.pid if self.process else 0,
+            took_s=round(took_s, 4),
+            away_s=round(away_s, 4),
+        )
         self._sessions.device_changed(self, self._actors)
 
     def _hold(self) -> None:
+        self._held_s = time.monotonic()
         if self._fault is not None:
             self.reason = self._fault.message
 
@@ -424,12 +436,6 @@ class Device:
         self.reason = lost.message
         if process is None:
             return
-        self._note(
-            "planned_end" if planned else "end",
-            f"its worker {cause.describe()}",
-            pid=process.pid,
-            **({"status": cause.status} if cause.signal is None else {"signal": cause.signal}),
-        )
         board = BoardReader(process.board)
         started: dict[int, list[int]] = {}
         running: dict[int, list[int]] = {}
@@ -437,6 +443,19 @@ class Device:
             started.setdefault(entry.session, []).append(entry.request_id)
             if entry.ended_ns == 0:
                 running.setdefault(entry.session, []).append(entry.request_id)
+        count = sum(map(len, running.values()))
+        number = "" if cause.signal is None else f" (signal {cause.signal})"
+        self._note(
+            "planned_end" if planned else "end",
+            "left as it was told"
+            if planned
+            else f"ended: {cause.describe()}{number}{self._late}, {count or 'no'} request{'' if count == 1 else 's'} "
+            f"{'was' if count == 1 else 'were'} running",
+            pid=process.pid,
+            running=count,
+            age_s=round(self.age_s, 3),
+            **({"status": cause.status} if cause.signal is None else {"signal": cause.signal}),
+        )
         info, since_ns = ErrorInfo.of(error), board.known_since_ns()
 
         def make(number: int) -> IncarnationEnded:

@@ -322,6 +322,20 @@ def test_events_tell_the_pools_story(detached: Path) -> None:
     assert len(cli("events", "--lines", "2", "--run-dir", detached).stdout.splitlines()) == 2
 
 
+def test_events_are_followed_and_read_as_a_story(detached: Path) -> None:
+    """How a worker died, when the next one was ready, and how long calls had to wait."""
+    following = subprocess.Popen([*CLI, "events", "-f", "--run-dir", str(detached)], stdout=subprocess.PIPE)
+    with following:
+        assert following.stdout is not None
+        read_until(following.stdout, "device 1 generation 1: ready after")
+        os.kill(status(detached)["devices"][1]["pid"], signal.SIGKILL)
+        told = read_until(following.stdout, "device 1 generation 2: ready after")
+        assert "device 1 generation 1: ended: killed by SIGKILL (signal 9), no requests were running\n" in told
+        assert re.search(r"generation 2: ready after \d+ ms; calls had to wait for \d+ ms\n", told + "\n"), told
+        following.send_signal(signal.SIGINT)
+        assert following.wait(DEADLINE_S) == 130
+
+
 def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its UUID, in the client too; notes for the operator; and an environment that comes before the user's own."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")

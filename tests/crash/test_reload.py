@@ -103,9 +103,9 @@ def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions
 def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
     """By SIGHUP too; what cannot change is named; a file that is none changes nothing, and is told as that."""
     config = ledger.path / "pool.toml"
-    config.write_text(f"actors = ['{versions.target}']\nmax_restarts = 3\n")
+    config.write_text(f"actors = ['{versions.target}']\nmax_restarts = 3\nbackend = '{BACKEND}'\n")
     run_dir = ledger.run_dir()
-    with atomr_mp.start(config=config, gpus=1, backend=BACKEND, run_dir=run_dir) as pool:
+    with atomr_mp.start(config=config, gpus=1, run_dir=run_dir) as pool:
         config.write_text(f"actors = ['Other={versions.target}']\nmax_restarts = 0\nwindow_requests = 7\n")
         assert pool.reload() == ["window"]
         wait_generation(pool, 2)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.process.events import LOST, MAX_EVENT_BYTES, EventLog, Scalar, read_events
+from atomr_mp.process.events import LOST, MAX_EVENT_BYTES, EventLog, Follower, Scalar, read_events
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
 EVENTS = st.lists(st.dictionaries(st.text(min_size=1), SCALARS, max_size=5), max_size=20)
@@ -173,3 +173,38 @@ def test_a_log_that_cannot_be_opened_is_a_typed_error(path: Path) -> None:
     log = EventLog(path)
     log.close()
     log.close()
+
+
+def test_what_comes_is_followed_across_rotations(path: Path) -> None:
+    """From now on, each event once and in order, whether the log is there before or after."""
+    early = Follower(path)
+    assert early.more() == []
+    with EventLog(path, max_bytes=300, keep=50) as log:
+        log.append({"n": -1})
+        late = Follower(path)
+        seen: list[Scalar] = []
+        for n in range(60):
+            log.append({"n": n, "text": "x" * 50})
+            if n % 2:
+                seen += [event["n"] for event in late.more()]
+        assert seen == list(range(60))
+        assert early.more()
+    late.close()
+    late.close()
+    early.close()
+
+
+def test_what_is_no_event_is_passed_over_by_who_follows(path: Path) -> None:
+    """The next part is read again."""
+    with EventLog(path) as log:
+        follower = Follower(path)
+        with path.open("ab") as file:
+            file.write(b"\xc1 no msgpack")
+        assert follower.more() == []
+        log.append({"n": 1})
+        assert follower.more() == [{"n": 1}]
+        path.rename(f"{path}.1")
+    with EventLog(path) as log:
+        log.append({"n": 2})
+        assert follower.more() == [{"n": 2}]
+    follower.close()
