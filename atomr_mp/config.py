@@ -1,7 +1,8 @@
 """What a user can set, and how it becomes a supervisor's plan.
 
-A `Config` comes from keyword arguments, from a TOML file and from the command line's flags; it is validated as a
-whole. `plan` decides what it leaves open: which backend, how many devices, where.
+A `Config` comes from keyword arguments or the command line's flags, from the environment (`ATOMR_MP_NAME`) and from a
+TOML file, in this order; it is validated as a whole. `plan` decides what it leaves open: which backend, how many
+devices, where.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import os
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -33,6 +35,9 @@ STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
 """What `Config.streams` may be."""
 
 MAX_DEVICES: Final = 64
+
+PREFIX: Final = "ATOMR_MP_"
+"""Begins the environment variables of settings; the name follows in capital letters."""
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -92,30 +97,35 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def load(cls, file: Path | None = None, **settings: Any) -> Config:
-        """Return the settings of a TOML file, overridden by those given by keyword (None means not given).
+        """Return the settings of a TOML file, overridden by the environment, and by those given by keyword.
+
+        Args:
+            file: The file.
+            **settings: None means not given.
 
         Raises:
             ConfigurationError: The file cannot be read, or a setting is unknown or out of range.
         """
-        values: dict[str, Any] = {}
-        if file is not None:
-            try:
-                values = tomllib.loads(file.read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-                raise errors.ConfigurationError(f"the configuration {file} cannot be read: {error}") from error
-            # Relative paths in a file are relative to the file.
-            if isinstance(values.get("actors"), list):
-                values["actors"] = [_anchored(str(actor), file.parent) for actor in values["actors"]]
-        values |= {name: value for name, value in settings.items() if value is not None}
-        try:
-            return msgspec.convert(values, cls)
-        except msgspec.ValidationError as error:
-            raise errors.ConfigurationError(f"{file or 'the settings'}: {error}") from error
+        return gather(file, settings).config
 
     @property
     def run_path(self) -> Path:
         """The run directory."""
         return Path(self.run_dir).absolute() if self.run_dir else default_run_dir(self.pool)
+
+    def check(self) -> None:
+        """Check what can be checked without looking at the machine.
+
+        Raises:
+            ConfigurationError: A setting that no machine can satisfy.
+        """
+        if not STREAMS.fullmatch(self.streams):
+            raise errors.ConfigurationError(
+                f"streams = {self.streams!r}: use per_actor, fresh, single, or pooled:N with N from 1 to 99"
+            )
+        default_run_dir(self.pool)  # looks at the name only
+        _ = self._intensity, self._recycling
+        actor_specs(self.actors)
 
     def plan(self) -> Plan:
         """Decide what is left open.
@@ -123,10 +133,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         Raises:
             ConfigurationError: What is asked for does not exist here; the message says what was found.
         """
-        if not STREAMS.fullmatch(self.streams):
-            raise errors.ConfigurationError(
-                f"streams = {self.streams!r}: use per_actor, fresh, single, or pooled:N with N from 1 to 99"
-            )
+        self.check()
         found = "" if self.backend == "host" else nvidia_hardware()
         if self.backend == "cuda" and not found:
             raise errors.ConfigurationError("the cuda backend was asked for, but this machine has no NVIDIA hardware")
@@ -137,20 +144,24 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             devices=self._cuda_devices(found) if found else self._host_devices(),
             actors=actor_specs(self.actors),
             window=Window(self.window_requests, self.window_bytes),
-            intensity=Intensity(
-                self.max_restarts,
-                self.within_s,
-                self.backoff_initial_s,
-                self.backoff_factor,
-                self.backoff_max_s,
-            ),
+            intensity=self._intensity,
             start_timeout_s=self.start_timeout_s,
             drain_timeout_s=self.drain_timeout_s,
             log_max_bytes=self.log_max_bytes,
             core_dumps=self.core_dumps,
             cgroups=self.cgroups,
-            recycling=Limits(self.max_requests, self.max_age_s, self.max_memory_bytes),
+            recycling=self._recycling,
         )
+
+    @property
+    def _intensity(self) -> Intensity:
+        return Intensity(
+            self.max_restarts, self.within_s, self.backoff_initial_s, self.backoff_factor, self.backoff_max_s
+        )
+
+    @property
+    def _recycling(self) -> Limits:
+        return Limits(self.max_requests, self.max_age_s, self.max_memory_bytes)
 
     def _cuda_devices(self, hardware: str) -> list[DevicePlan]:
         try:
@@ -193,6 +204,82 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _execution(self, memory_bytes: int) -> Execution:
         """Return how a worker uses its device, if it may have so much memory by default."""
         return Execution(self.memory_bytes or memory_bytes, self.streams, self.completion, self.inline_bytes)
+
+
+class Gathered(NamedTuple):
+    """Settings, and where they are from."""
+
+    config: Config
+    sources: dict[str, str]
+    """For each setting, in words: "default", "option", "environment", "FILE"."""
+    unknown: list[str]
+    """Variables that begin as if they were settings and are none. No error: orchestrators make such names of
+    services, as ATOMR_MP_SERVICE_HOST."""
+
+
+def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Gathered:
+    """Put settings together; what is given comes before the environment, and that before the file.
+
+    Args:
+        file: A TOML file.
+        settings: What is given; None means that it is not.
+        environment: Where ATOMR_MP_NAME is looked for.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or a setting is unknown or out of range.
+    """
+    in_file = {} if file is None else _of_file(file)
+    in_environment, unknown = _of_environment(environment)
+    given = {name: value for name, value in settings.items() if value is not None}
+    sources = dict.fromkeys(Config.__struct_fields__, "default")
+    values: dict[str, Any] = {}
+    for found, source in ((in_file, str(file)), (in_environment, "environment"), (given, "option")):
+        values |= found
+        sources |= dict.fromkeys(found, source)
+    try:
+        return Gathered(msgspec.convert(values, Config), sources, unknown)
+    except msgspec.ValidationError as error:
+        raise errors.ConfigurationError(f"{file or 'the settings'}: {error}") from error
+
+
+def _of_file(file: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise errors.ConfigurationError(f"the configuration {file} cannot be read: {error}") from error
+    # Relative paths in a file are relative to the file.
+    if isinstance(values.get("actors"), list):
+        values["actors"] = [_anchored(str(actor), file.parent) for actor in values["actors"]]
+    return values
+
+
+def _of_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[str]]:
+    fields = {f"{PREFIX}{field.name.upper()}": field for field in msgspec.structs.fields(Config)}
+    values = {}
+    for variable in sorted(fields.keys() & environment.keys()):
+        values[fields[variable].name] = from_text(variable, fields[variable].name, environment[variable])
+    return values, sorted(name for name in environment if name.startswith(PREFIX) and name not in fields)
+
+
+def from_text(where: str, name: str, text: str) -> Any:
+    """Return a setting that was written as text: numbers and truth values as in TOML, lists with commas.
+
+    Args:
+        where: What it was written as, for the error.
+        name: The setting.
+        text: Its value.
+
+    Raises:
+        ConfigurationError: There is no such setting, or it cannot have this value.
+    """
+    kinds = {field.name: field.type for field in msgspec.structs.fields(Config)}
+    if name not in kinds:
+        raise errors.ConfigurationError(f"{where}: there is no setting {name!r}")
+    value: object = [each.strip() for each in text.split(",") if each.strip()] if name == "actors" else text
+    try:
+        return msgspec.convert(value, kinds[name], strict=False)
+    except msgspec.ValidationError as error:
+        raise errors.ConfigurationError(f"{where} is {text!r}: {error}") from error
 
 
 def with_source(plan: Plan, file: Path, settings: dict[str, Any]) -> Plan:

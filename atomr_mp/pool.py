@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +17,7 @@ from atomr_mp.client import Client, Observer
 from atomr_mp.config import Backend, Config, with_source
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.launch import launch
-from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, default_run_dir
+from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.session import DeviceInfo, DeviceState, Status
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
@@ -35,8 +36,8 @@ START_MARGIN_S: Final = 30.0
 def start(
     *,
     actors: Iterable[str] = (),
-    gpus: str | int = "all",
-    backend: Backend = "auto",
+    gpus: str | int | None = None,
+    backend: Backend | None = None,
     pool: str | None = None,
     run_dir: str | Path | None = None,
     config: str | Path | None = None,
@@ -48,11 +49,12 @@ def start(
 
     Args:
         actors: What the devices run: "package.module:Class" or "path/to/file.py:Class", or "NAME=" and one of these.
-        gpus: "all", a number of devices, or GPUs by index or UUID as "0,2"; CUDA_VISIBLE_DEVICES holds.
-        backend: "cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all.
+        gpus: "all" (the default), a number of devices, or GPUs by index or UUID as "0,2"; CUDA_VISIBLE_DEVICES holds.
+        backend: "cuda", "host", or "auto" (the default): host if the machine has no NVIDIA hardware at all.
         pool: Name of the pool; by default one of its own, so that an application can have several.
         run_dir: Directory for sockets and logs; by default one named after the pool.
-        config: TOML file with settings; what is given here comes before it.
+        config: TOML file with settings; what is given here comes before it, and so do environment variables
+            ATOMR_MP_NAME.
         **settings: Any other field of `config.Config`.
 
     Raises:
@@ -61,18 +63,19 @@ def start(
         SetupFailed: An actor's `setup` fails, also after the restarts that are allowed.
         PoolBusy: The run directory is in use.
     """
+    named = bool(config or {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys())
     settings = {
-        "gpus": str(gpus),
+        "gpus": None if gpus is None else str(gpus),
         "backend": backend,
         "actors": list(actors) or None,
-        "pool": pool or (None if config else _own_name()),
+        "pool": pool or (None if named else _own_name()),
         "run_dir": str(run_dir) if run_dir is not None else None,
         **settings,
     }
     plan = Config.load(Path(config) if config is not None else None, **settings).plan()
     if config is not None:
         plan = with_source(plan, Path(config), settings)
-    if pool is None and run_dir is None and config is None:
+    if pool is None and run_dir is None and not named:
         plan = msgspec.structs.replace(plan, temporary=True)
     process, connection = launch(plan, bound=True)
     started = None
@@ -89,19 +92,20 @@ def start(
     return started
 
 
-def connect(pool: str = "default", *, run_dir: str | Path | None = None, name: str | None = None) -> Pool:
+def connect(pool: str | None = None, *, run_dir: str | Path | None = None, name: str | None = None) -> Pool:
     """Join a pool that runs already, on its own or as another application's.
 
     Args:
-        pool: Name of the pool.
-        run_dir: Its run directory, if it is not the default for its name.
+        pool: Name of the pool; by default that of ATOMR_MP_POOL, or "default".
+        run_dir: Its run directory, if it is not the default for its name; by default that of ATOMR_MP_RUN_DIR, if that
+            is set and no name is given.
         name: What this client is called in logs and `status`.
 
     Raises:
         PoolUnreachable: No pool runs there.
         NotAuthorized: It belongs to another user.
     """
-    directory = RunDirectory.open(Path(run_dir) if run_dir is not None else default_run_dir(pool))
+    directory = RunDirectory.open(find_run_dir(pool, run_dir))
     return Pool(Client(SessionConnection.connect(directory.session_socket), name), directory.path, None)
 
 
@@ -430,7 +434,6 @@ class ActorRef:
 
 
 def _own_name() -> str:
-    import os
     import secrets
 
     return f"app-{os.getpid()}-{secrets.token_hex(3)}"

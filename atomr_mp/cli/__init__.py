@@ -14,7 +14,19 @@ from typing import Final
 
 from atomr_mp import errors
 
-COMMANDS: Final = ("start", "status", "stop", "restart", "reload", "logs", "events", "map", "libraries", "version")
+COMMANDS: Final = (
+    "start",
+    "status",
+    "stop",
+    "restart",
+    "reload",
+    "logs",
+    "events",
+    "map",
+    "config",
+    "libraries",
+    "version",
+)
 
 INTERRUPTED: Final = 128 + 2
 """As shells report SIGINT."""

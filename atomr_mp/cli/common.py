@@ -21,8 +21,12 @@ Commands = Any
 def add_pool(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which pool is meant."""
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--pool", default="default", metavar="NAME", help="name of the pool (default: %(default)s)")
-    which.add_argument("--run-dir", metavar="DIR", help="its run directory, if that is not the default for its name")
+    which.add_argument("--pool", metavar="NAME", help="name of the pool (default: ATOMR_MP_POOL, or `default`)")
+    which.add_argument(
+        "--run-dir",
+        metavar="DIR",
+        help="its run directory, if that is not the default for its name (default: ATOMR_MP_RUN_DIR)",
+    )
 
 
 def run_path(options: argparse.Namespace) -> Path:
@@ -31,9 +35,9 @@ def run_path(options: argparse.Namespace) -> Path:
     Raises:
         ConfigurationError: The pool's name is none.
     """
-    from atomr_mp.process.rundir import default_run_dir
+    from atomr_mp.process.rundir import find_run_dir
 
-    return Path(options.run_dir).absolute() if options.run_dir else default_run_dir(options.pool)
+    return find_run_dir(options.pool, options.run_dir)
 
 
 def open_pool(options: argparse.Namespace) -> RunDirectory:

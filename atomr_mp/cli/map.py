@@ -140,7 +140,7 @@ def _pool(options: argparse.Namespace) -> Iterator[Pool]:
             actors=options.actor,
             gpus=options.gpus,
             backend=options.backend,
-            pool=None if options.pool == "default" else options.pool,
+            pool=options.pool,
             run_dir=options.run_dir,
         )
     else:

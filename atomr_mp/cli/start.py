@@ -6,7 +6,7 @@ import argparse
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.cli.common import Commands, counted
 
@@ -26,6 +26,16 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         description="Starts a pool: one worker process per device, and the supervisor that keeps them running. Stays "
         "in the foreground until Ctrl-C or `atomr-mp stop`, unless detached.",
     )
+    add_settings(parser)
+    parser.add_argument(
+        "--detach", action="store_true", help="return once all devices are ready; the pool goes on without a terminal"
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_settings(parser: argparse.ArgumentParser) -> None:
+    """Add the options that are settings."""
     parser.add_argument(
         "--gpus",
         metavar="all|N|0,2",
@@ -44,14 +54,43 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="what the devices run: package.module:Class or path/to/file.py:Class, optionally NAME= in front; may be "
         "given several times",
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="TOML file with settings; options come before it")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with settings; options come before it, and environment variables ATOMR_MP_NAME too",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other setting; may be given several times",
+    )
     parser.add_argument("--pool", metavar="NAME", help="name of the pool (default: default)")
     parser.add_argument("--run-dir", metavar="DIR", help="directory for sockets and logs, private to you")
-    parser.add_argument(
-        "--detach", action="store_true", help="return once all devices are ready; the pool goes on without a terminal"
-    )
-    parser.set_defaults(run=run)
-    return parser
+
+
+def given_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the settings among the options; None for what was not given.
+
+    Raises:
+        ConfigurationError: `--set` names none, or gives it a value that it cannot have.
+    """
+    from atomr_mp.config import from_text
+
+    pairs = [(pair, *pair.partition("=")[::2]) for pair in options.set]
+    return {name.strip(): from_text(f"--set {pair}", name.strip(), text) for pair, name, text in pairs} | {
+        name: value
+        for name, value in {
+            "pool": options.pool,
+            "run_dir": options.run_dir,
+            "gpus": options.gpus,
+            "backend": options.backend,
+            "actors": options.actor,
+        }.items()
+        if value is not None
+    }
 
 
 def run(options: argparse.Namespace) -> int:
@@ -60,13 +99,7 @@ def run(options: argparse.Namespace) -> int:
     from atomr_mp.launch import become_supervisor
     from atomr_mp.process.rundir import RunDirectory
 
-    settings = {
-        "pool": options.pool,
-        "run_dir": options.run_dir,
-        "gpus": options.gpus,
-        "backend": options.backend,
-        "actors": options.actor,
-    }
+    settings = given_settings(options)
     config = Config.load(options.config, **settings)
     plan = config.plan()
     if options.config is not None:

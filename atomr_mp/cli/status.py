@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
             shown = as_json(observer.status(), directory.path)
     except errors.AtomrError as error:
         shown = {
-            "pool": options.pool,
+            "pool": options.pool or os.environ.get("ATOMR_MP_POOL", "default"),
             "state": DOWN,
             "reason": error.message,
             "backend": None,

@@ -48,6 +48,24 @@ def default_run_dir(pool: str) -> Path:
     return _default_base() / pool
 
 
+def find_run_dir(pool: str | None, run_dir: str | Path | None) -> Path:
+    """Return where a pool runs that a command or a client means; makes nothing.
+
+    Args:
+        pool: Its name; None for that of ATOMR_MP_POOL, or "default".
+        run_dir: Its run directory; None for that of ATOMR_MP_RUN_DIR if no name is given either, or the default for its
+            name.
+
+    Raises:
+        ConfigurationError: `pool` is no name.
+    """
+    if run_dir is None and pool is None:
+        run_dir = os.environ.get("ATOMR_MP_RUN_DIR")
+    if run_dir is not None:
+        return Path(run_dir).absolute()
+    return default_run_dir(pool or os.environ.get("ATOMR_MP_POOL", "default"))
+
+
 class PoolState(StrEnum):
     """What `list_pools` tells of a run directory."""
 

@@ -212,6 +212,41 @@ def test_settings_come_from_a_file_and_options_before_it(ledger: Ledger) -> None
     assert cli("stop", "--run-dir", run_dir).stdout == "pool named has stopped\n"
 
 
+def test_config_shows_where_each_setting_comes_from(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By option, environment, file and default; a wrong one is told in one line, with its place."""
+    config = ledger.path / "pool.toml"
+    config.write_text("max_requests = 100\n")
+    monkeypatch.setenv("ATOMR_MP_MAX_RESTARTS", "5")
+    done = cli("config", "--json", "--config", config, "--gpus", "2", "--set", "max_age_s=60")
+    assert done.returncode == 0, done.stderr
+    assert "ATOMR_MP_TEST is no setting, and is ignored\n" in done.stderr
+    shown = json.loads(done.stdout)
+    assert {name: each["from"] for name, each in shown.items() if each["from"] != "default"} == {
+        "gpus": "option",
+        "max_restarts": "environment",
+        "max_requests": str(config),
+        "max_age_s": "option",
+    }
+    table = cli("config", "--show", "--gpus", "2").stdout
+    assert re.search(r'^gpus +"2"  \(option\)$', table, re.MULTILINE)
+    assert (
+        refusal("config", "--set", "max_restarts=many")
+        == "--set max_restarts=many is 'many': Expected `int`, got `str`"
+    )
+    monkeypatch.setenv("ATOMR_MP_MAX_RESTARTS", "-x")
+    assert "ATOMR_MP_MAX_RESTARTS is '-x'" in refusal("config", "--show")
+    assert "ATOMR_MP_MAX_RESTARTS is '-x'" in refusal("start", *HOST, "--run-dir", ledger.run_dir())
+
+
+def test_the_environment_says_which_pool_is_meant(detached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To commands and to `connect`; an option comes before it."""
+    monkeypatch.setenv("ATOMR_MP_RUN_DIR", str(detached))
+    assert json.loads(cli("status", "--json").stdout)["run_dir"] == str(detached)
+    with atomr_mp.connect() as pool:
+        assert pool.run_dir == detached
+    assert cli("status", "--pool", "another").returncode == 2
+
+
 # --- status, restart, logs, events ---------------------------------------------------------------------------------
 
 

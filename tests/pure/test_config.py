@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.config import Config, from_text, gather
+
+TEXTS = {"bool": "true", "int": "7000", "float": "7.5", "list[str]": "a.b:C, d.py:E"}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A configuration file."""
+    path = tmp_path / "pool.toml"
+    path.write_text("gpus = '3'\nmax_restarts = 1\nwithin_s = 5\nactors = ['words.py:Words']\n")
+    return path
+
+
+def test_what_is_given_comes_before_the_environment_and_that_before_the_file(file: Path) -> None:
+    """And each setting says where it comes from."""
+    found = gather(
+        file,
+        {"gpus": "1", "backend": None},
+        {"ATOMR_MP_GPUS": "2", "ATOMR_MP_MAX_RESTARTS": "9", "ATOMR_MP_CORE_DUMPS": "true", "PATH": "/bin"},
+    )
+    config = found.config
+    assert (config.gpus, config.max_restarts, config.within_s, config.core_dumps) == ("1", 9, 5.0, True)
+    assert config.actors == [f"{file.parent}/words.py:Words"]
+    sources = {name: found.sources[name] for name in ("gpus", "max_restarts", "within_s", "core_dumps", "backend")}
+    assert sources == {
+        "gpus": "option",
+        "max_restarts": "environment",
+        "within_s": str(file),
+        "core_dumps": "environment",
+        "backend": "default",
+    }
+    assert found.sources.keys() == set(Config.__struct_fields__)
+
+
+@pytest.mark.parametrize("field", [field.name for field in msgspec.structs.fields(Config)])
+def test_every_setting_can_be_given_in_the_environment(field: str) -> None:
+    """By its name in capital letters; a value of another type is an error that names the variable."""
+    value = getattr(Config(), field)
+    text = {"backend": "host", "completion": "polled"}.get(field) or TEXTS.get(
+        "list[str]" if isinstance(value, list) else type(value).__name__, "text"
+    )
+    found = gather(None, {}, {f"ATOMR_MP_{field.upper()}": text})
+    assert found.sources[field] == "environment"
+    expected = text.split(", ") if isinstance(value, list) else type("" if value is None else value)(text)
+    assert getattr(found.config, field) == expected
+    if isinstance(value, bool | int | float):
+        with pytest.raises(errors.ConfigurationError, match=rf"^ATOMR_MP_{field.upper()} is 'much': Expected"):
+            gather(None, {}, {f"ATOMR_MP_{field.upper()}": "much"})
+
+
+def test_a_variable_that_is_no_setting_is_told_and_no_error() -> None:
+    """Orchestrators make names of their own out of a service's."""
+    found = gather(None, {}, {"ATOMR_MP_SERVICE_HOST": "10.0.0.1"})
+    assert found.unknown == ["ATOMR_MP_SERVICE_HOST"]
+    assert found.config == Config()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "says"),
+    [
+        ("gpu", "1", "there is no setting 'gpu'"),
+        ("max_restarts", "1.5", "--set it is '1.5': Expected `int`"),
+        ("window_requests", "0", ">= 1"),
+        ("core_dumps", "maybe", "Expected `bool`"),
+        ("backend", "tpu", "Invalid enum value 'tpu'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(name: str, text: str, says: str) -> None:
+    """With where it was written, and what it takes."""
+    with pytest.raises(errors.ConfigurationError) as refused:
+        from_text("--set it", name, text)
+    assert says in refused.value.message
+
+
+def test_a_check_needs_no_machine(file: Path) -> None:
+    """What cannot be started anywhere is told without looking for hardware."""
+    with pytest.raises(errors.ConfigurationError, match="does not exist"):
+        Config.load(file).check()
+    with pytest.raises(errors.ConfigurationError, match="max_age_s"):
+        Config(max_age_s=float("inf")).check()
