@@ -2,10 +2,14 @@
 
 The worker writes, the supervisor reads, without a lock and without asking: also when the worker hangs in C code or
 has just died. Words are aligned 64-bit integers; an entry of the ring is guarded by its sequence number (odd while it
-is being written). Layout, in words: magic, counters (`Counter`), the latest start that is no longer among the entries,
-then from word 8 `SLOTS` entries of (sequence, session number, request id, start, deadline, end), times in
-CLOCK_MONOTONIC nanoseconds, end 0 while the request runs. Behind them are `BATCHED` blocks of figures of batches, one
-for each batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
+is being written). Layout, in words: magic, counters and gauges (`Counter`, `Gauge`), among them in word 6 the latest
+start that is no longer among the entries; from word 64 the histogram of latencies; from word 128 `SLOTS` entries of
+(sequence, session number, request id, start, deadline, end), times in CLOCK_MONOTONIC nanoseconds, end 0 while the
+request runs. Words that are not named are 0. Behind them are `BATCHED` blocks of figures of batches, one for each
+batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
+
+The histogram has 64 counters; that of number N counts the requests whose answer was ready in less than 2^N ns, and not
+in less than half of it, after they had arrived.
 
 The ring keeps completed entries until they are overwritten, so that after a death one can tell what had been started
 from what had not.
@@ -18,7 +22,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 SLOTS: Final = 1024
-MAGIC: Final = 0x61746F6D726D7031
+MAGIC: Final = 0x61746F6D726D7032
 
 
 class Counter(IntEnum):
@@ -30,18 +34,38 @@ class Counter(IntEnum):
     REFUSED = 4
     DISCARDED = 5
     """Dropped before they ran: cancelled, expired, refused while they waited, or of an ended session."""
+    FAILED = 7
+    """Of those completed: answered with an error."""
+    CANCELLED = 8
+    """Of those discarded."""
+    EXPIRED = 9
+    """Of those discarded: the deadline had passed."""
+    REJECTED = 10
+    """Answered with an error without being received: no such method, or of another incarnation."""
+    LATENCY_NS = 11
+    """Sum of all that the histogram counts."""
+
+
+class Gauge(IntEnum):
+    """What rises and falls, by its word."""
+
+    SLAB_BYTES = 12
+    LEASES = 13
 
 
 # Plain integers: an enumeration's member is looked up and converted at each use.
 _STARTED: Final = int(Counter.STARTED)
 _COMPLETED: Final = int(Counter.COMPLETED)
+_LATENCY_NS: Final = int(Counter.LATENCY_NS)
 
 OFF_BOARD: Final = -1
 """Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""
 
 _FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
-_FIRST_SLOT: Final = 8
+BUCKETS: Final = 64
+_FIRST_BUCKET: Final = 64
+_FIRST_SLOT: Final = _FIRST_BUCKET + BUCKETS
 _SLOT_WORDS: Final = 6
 BATCHED: Final = 32
 """Batched methods that have figures on the board: the first so many, in the order of actors and methods."""
@@ -92,6 +116,10 @@ class BoardWriter:
         """Add to a counter."""
         self._words[counter] += by
 
+    def show(self, gauge: Gauge, value: int) -> None:
+        """Show how much there is of something."""
+        self._words[gauge] = value
+
     def start(self, session: int, request_id: int, now_ns: int, deadline_ns: int) -> int:
         """Note that a request starts; return its slot, for `end`."""
         words = self._words
@@ -114,12 +142,23 @@ class BoardWriter:
         words[at] = sequence + 2
         return slot
 
-    def end(self, slot: int, now_ns: int) -> None:
-        """Note that the request in `slot` has ended; its entry stays readable until the slot is needed again."""
-        self._words[_COMPLETED] += 1
+    def end(self, slot: int, now_ns: int, received_ns: int = 0) -> None:
+        """Note that the request in `slot` has ended; its entry stays readable until the slot is needed again.
+
+        Args:
+            slot: As `start` has returned it.
+            now_ns: CLOCK_MONOTONIC.
+            received_ns: When it arrived, for the histogram; 0 if it is not to count there.
+        """
+        words = self._words
+        words[_COMPLETED] += 1
+        if received_ns:
+            latency_ns = now_ns - received_ns
+            words[_LATENCY_NS] += latency_ns
+            words[_FIRST_BUCKET + latency_ns.bit_length()] += 1
         if slot == OFF_BOARD:
             return
-        self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 5] = now_ns
+        words[_FIRST_SLOT + slot * _SLOT_WORDS + 5] = now_ns
         self._free.append(slot)
 
     def batch(self, method: int, waits_ns: list[int]) -> None:
@@ -149,9 +188,13 @@ class BoardReader:
         """Let go of the memory; nothing can be read after it."""
         self._words.release()
 
-    def read(self, counter: Counter) -> int:
-        """Return a counter."""
+    def read(self, counter: Counter | Gauge) -> int:
+        """Return a counter, or how much there is of something."""
         return self._words[counter]
+
+    def latencies(self) -> list[int]:
+        """Return the histogram's counters; all of them, in order."""
+        return list(self._words[_FIRST_BUCKET : _FIRST_BUCKET + BUCKETS])
 
     @property
     def queue_depth(self) -> int:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from atomr_mp.protocol import board
-from atomr_mp.protocol.board import BOARD_BYTES, MAGIC, OFF_BOARD, BoardReader, BoardWriter, Counter, Entry
+from atomr_mp.protocol.board import BOARD_BYTES, MAGIC, OFF_BOARD, BoardReader, BoardWriter, Counter, Entry, Gauge
 
 FEW: Final = 4
 """Slots of the boards here, so that they are soon used again."""
@@ -208,7 +208,7 @@ def test_an_entry_that_death_left_half_written_is_left_out() -> None:
     writer = BoardWriter(memory)
     writer.start(1, 10, 100, 1000)
     slot = writer.start(1, 11, 200, 1000)
-    sequence = 8 + 6 * slot
+    sequence = board._FIRST_SLOT + 6 * slot
     memory.cast("Q")[sequence] += 1
     reader = BoardReader(memory)
     assert [entry.request_id for entry in reader.entries()] == [10]
@@ -226,7 +226,7 @@ def test_a_fresh_board_says_nothing_and_shows_its_mark() -> None:
     assert reader.entries() == []
 
 
-@given(st.binary(min_size=8 * (8 + 6 * FEW), max_size=8 * (8 + 6 * FEW)))
+@given(st.binary(min_size=8 * (board._FIRST_SLOT + 6 * FEW), max_size=8 * (board._FIRST_SLOT + 6 * FEW)))
 def test_any_memory_can_be_read(content: bytes) -> None:
     """A worker whose code writes where it should not harms itself only."""
     memory = memoryview(bytearray(content.ljust(BOARD_BYTES, b"\0")))
@@ -250,3 +250,27 @@ def test_the_figures_of_batches_are_kept_by_method() -> None:
     assert reader.batches(0) == board.Batches(0, 0, 0, 0, [0] * 11)
     assert reader.batches(board.BATCHED) is None
     assert reader.entries() == [Entry(1, 2, 3, 4, 0)]
+
+
+@given(st.lists(st.integers(0, 2**57), max_size=50))
+def test_latencies_are_counted_by_powers_of_two(latencies: list[int]) -> None:
+    """With their sum; a request that was never received as a call is not among them."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer, reader = BoardWriter(memory), BoardReader(memory)
+    for latency_ns in latencies:
+        writer.end(writer.start(1, 2, 3, 4), 7 + latency_ns, 7)
+    writer.end(writer.start(1, 2, 3, 4), 5)
+    counted = reader.latencies()
+    assert sum(counted) == len(latencies)
+    for bucket, count in enumerate(counted):
+        assert count == sum(2**bucket // 2 <= latency_ns < 2**bucket for latency_ns in latencies)
+    assert reader.read(Counter.LATENCY_NS) == sum(latencies)
+
+
+def test_gauges_show_what_was_written_last() -> None:
+    """They fall as they rise."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer, reader = BoardWriter(memory), BoardReader(memory)
+    for value in (5, 3):
+        writer.show(Gauge.LEASES, value)
+        assert reader.read(Gauge.LEASES) == value

@@ -107,6 +107,10 @@ class Store:
         """Holds what is made in batches of several sessions; none of them ever gets it."""
         self._allocations = 0
         self._copied = 0
+        self._taken_bytes = 0
+        self._leases = 0
+        self.figures: tuple[int, int] = (0, 0)
+        """The slabs' bytes, and the sessions' leases; another tuple whenever they change."""
 
     # --- sessions --------------------------------------------------------------------------------------------------
 
@@ -132,6 +136,7 @@ class Store:
         for view, block in holder.views.items():
             block.borrows.close_view(number, view)
         holder.views.clear()
+        self._leases -= sum(count for _, count in holder.leases.values())
         holder.leases.clear()
         holder.pool = None
         with self._lock:
@@ -139,6 +144,7 @@ class Store:
                 for key in [key for key in slab.opened if key[0] == number]:
                     del slab.opened[key]
             self._settle()
+        self._count()
 
     # --- buffers ---------------------------------------------------------------------------------------------------
 
@@ -259,6 +265,8 @@ class Store:
         block = array.block
         _, count = holder.leases.get(block.id, (block, 0))
         holder.leases[block.id] = block, count + 1
+        self._leases += 1
+        self._count()
         return block.id
 
     def release(self, holder: Holder, leases: Iterable[int], views: Iterable[int], slabs: Iterable[int]) -> None:
@@ -271,6 +279,7 @@ class Store:
             block, count = holder.leases.get(buffer, (None, 0))
             if block is None:
                 continue
+            self._leases -= 1
             if count > 1:
                 holder.leases[buffer] = block, count - 1
             else:
@@ -281,6 +290,7 @@ class Store:
                 if slab is not None:
                     slab.opened -= Counter([(holder.number, None)])
             self._settle()
+        self._count()
 
     def open_view(self, holder: Holder, array: DeviceArray, view: int, *, write: bool) -> None:
         """Note that a client has a view of an array.
@@ -493,6 +503,8 @@ class Store:
             self._make_room(size, nbytes, device)
             memory = device.make_slab(size)
         self._slab_bytes[device] += size
+        self._taken_bytes += size
+        self._count()
         self._last_slab += 1
         slab = OwnSlab(self._last_slab, memory, device, holder)
         self._slabs[slab.number] = slab
@@ -545,6 +557,11 @@ class Store:
         del self._slabs[slab.number]
         slab.holder.slabs.remove(slab)
         self._slab_bytes[slab.device] -= slab.memory.nbytes
+        self._taken_bytes -= slab.memory.nbytes
+        self._count()
+
+    def _count(self) -> None:
+        self.figures = self._taken_bytes, self._leases
 
     def _drop_expired_shares(self) -> None:
         now_ns = time.monotonic_ns()

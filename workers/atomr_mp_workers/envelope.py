@@ -98,6 +98,7 @@ class Request(Run):
     """Answered before it started (cancelled); the queue that holds it passes it over."""
     frames: Sequence[memoryview] = ()
     slot = OFF_BOARD
+    received_ns = 0
     started_ns = 0
     encoded: values.Encoded | None = None
     """The result, ready to be sent."""
@@ -196,10 +197,12 @@ class Envelope:
         at = 0
         queued = peer.queued
         peer.unanswered += len(calls)
+        now_ns = time.monotonic_ns()
         for call in calls:
             method = self._methods.get(call.method) or self._library_method(call.method)
             if refusal is None and isinstance(method, Method) and call.id not in queued:
                 request = queued[call.id] = Request(peer, call, method)
+                request.received_ns = now_ns
                 if call.frames:
                     request.frames = frames[at : at + call.frames]
                     request.payload_bytes += sum(map(len, request.frames))
@@ -207,6 +210,7 @@ class Envelope:
                 requests.append(request)
             else:
                 error = refusal or (method if isinstance(method, errors.RequestError) else self._unknown(call))
+                self._board.count(Counter.REJECTED)
                 self._reply(peer, call.id, None, error)
             at += call.frames
         self._board.count(Counter.RECEIVED, len(requests))
@@ -217,6 +221,7 @@ class Envelope:
         for request_id in ids:
             request = peer.queued.get(request_id)
             if request is not None:
+                self._board.count(Counter.CANCELLED)
                 self._drop(request, errors.Cancelled("cancelled before it started"))
 
     def admit(self, request: Request) -> bool:
@@ -254,6 +259,7 @@ class Envelope:
             return False
         now_ns = time.monotonic_ns()
         if now_ns > request.deadline_ns:
+            self._board.count(Counter.EXPIRED)
             self._drop(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
             return False
         # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
@@ -264,6 +270,7 @@ class Envelope:
                 self._decode(request)
             except errors.RequestError as error:
                 self._board.end(request.slot, time.monotonic_ns())
+                self._board.count(Counter.FAILED)
                 self._refuse(request, error)
                 return False
         del peer.queued[request.id]
@@ -314,7 +321,7 @@ class Envelope:
 
     def _finish(self, request: Request) -> None:
         now_ns = time.monotonic_ns()
-        self._board.end(request.slot, now_ns)
+        self._board.end(request.slot, now_ns, request.received_ns)
         request.method.took(now_ns - request.started_ns)
         request.arguments = ()  # only now: the device may have read them until it had ended
         if request.event is not None:
@@ -323,8 +330,10 @@ class Envelope:
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes
         error = request.error
-        if isinstance(error, errors.RequestError):
-            error.maybe_executed = True
+        if error is not None:
+            self._board.count(Counter.FAILED)
+            if isinstance(error, errors.RequestError):
+                error.maybe_executed = True
         self._reply(peer, request.id, request.encoded, error)
         request.encoded = None
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import control, data, token
-from atomr_mp.protocol.board import BoardWriter, Counter
+from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.batch_run import BatchedMethod
@@ -172,6 +172,7 @@ class Host:
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         queue, batches = self._dispatcher.queue, self._dispatcher.turns
         idle = True
+        shown = self._store.figures
         while (patience_s := self._patience_s(idle=idle)) is not None:
             ready = dict(poll.poll(patience_s))
             if control_channel in ready:
@@ -190,6 +191,10 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._store.tidy()
+            if shown is not self._store.figures:
+                shown = self._store.figures
+                self._board.show(Gauge.SLAB_BYTES, shown[0])
+                self._board.show(Gauge.LEASES, shown[1])
             idle = not more and not queue and not self._sent
         self._leave()
 
