@@ -7,6 +7,7 @@ devices, where.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import tomllib
@@ -25,6 +26,7 @@ from atomr_mp.protocol.session import Window
 from atomr_mp.supervision import placement
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import Limits
+from atomr_mp.supervisor import exporter
 from atomr_mp.supervisor.plan import DevicePlan, Plan, Source
 
 Backend = Literal["auto", "cuda", "host"]
@@ -90,6 +92,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     itself woken; "host_function" has itself woken; "polled" looks every 50 microseconds; "synchronous" waits."""
     inline_bytes: Annotated[int, msgspec.Meta(ge=0)] = 65536
     """Requests of libraries that touch no more are done by the host backend's loop itself, not by a stream's thread."""
+    metrics: str = "off"
+    """Where metrics are served for Prometheus: "off", "127.0.0.1:PORT" or another loopback address, or "unix:PATH"."""
     core_dumps: bool = False
     """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
     cgroups: bool = False
@@ -125,6 +129,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         default_run_dir(self.pool)  # looks at the name only
         _ = self._intensity, self._recycling
+        if self.metrics != exporter.OFF and not self.metrics.startswith(exporter.UNIX):
+            exporter.parse(self.metrics)
         actor_specs(self.actors)
 
     def plan(self) -> Plan:
@@ -134,6 +140,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             ConfigurationError: What is asked for does not exist here; the message says what was found.
         """
         self.check()
+        if self.metrics != exporter.OFF and importlib.util.find_spec("prometheus_client") is None:
+            raise errors.ConfigurationError(
+                "metrics are served by prometheus-client, which is not installed; run `pip install 'atomr-mp[metrics]'`"
+            )
         found = "" if self.backend == "host" else nvidia_hardware()
         if self.backend == "cuda" and not found:
             raise errors.ConfigurationError("the cuda backend was asked for, but this machine has no NVIDIA hardware")
@@ -151,6 +161,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             core_dumps=self.core_dumps,
             cgroups=self.cgroups,
             recycling=self._recycling,
+            metrics=self.metrics,
         )
 
     @property

@@ -45,6 +45,7 @@ class Card:
     slices: tuple[Card | None, ...] | None = None
     """By slot, with None for an empty one; None for a GPU without MIG."""
     lost: bool = False
+    busy_percent: int | None = 0
 
 
 class FakeNvml(ModuleType):
@@ -101,6 +102,9 @@ class FakeNvml(ModuleType):
     def nvmlDeviceGetMemoryInfo(self, card: Card) -> SimpleNamespace:
         total = _told(card.memory_bytes)
         return SimpleNamespace(total=total, used=card.used_bytes, free=total - card.used_bytes)
+
+    def nvmlDeviceGetUtilizationRates(self, card: Card) -> SimpleNamespace:
+        return SimpleNamespace(gpu=_told(card.busy_percent), memory=0)
 
     def nvmlDeviceGetComputeMode(self, card: Card) -> int:
         return card.mode

@@ -17,6 +17,7 @@ from atomr_mp import errors
 COMMANDS: Final = (
     "start",
     "status",
+    "ready",
     "stop",
     "restart",
     "reload",

@@ -104,6 +104,10 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "memory_bytes": worker.memory_bytes,
         "notes": worker.notes,
         "batches": [_batches(each) for each in worker.batches],
+        "slab_bytes": worker.slab_bytes,
+        "leases": worker.leases,
+        "last_fault": worker.last_fault,
+        "last_fault_at": worker.last_fault_at or None,
     }
 
 

@@ -88,6 +88,50 @@ def _survey() -> Survey:
     return found
 
 
+@dataclass(frozen=True)
+class Usage:
+    """How a GPU or a slice is used just now."""
+
+    busy: float | None
+    """Part of the last moments in which it worked, from 0 to 1; None if that is not told."""
+    used_bytes: int
+    memory_bytes: int
+
+
+def usage() -> dict[str, Usage]:
+    """Ask NVML how the GPUs and slices are used; return it by UUID. May block for ever: call it in a thread.
+
+    Raises:
+        ConfigurationError: It cannot be asked.
+    """
+    try:
+        import pynvml
+    except ImportError as error:
+        raise errors.ConfigurationError("nvidia-ml-py is not installed") from error
+    found: dict[str, Usage] = {}
+    try:
+        pynvml.nvmlInit()
+        try:
+            for index in range(pynvml.nvmlDeviceGetCount()):
+                handle = _told(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index)
+                if handle is None:
+                    continue
+                divided, _ = _told(pynvml, pynvml.nvmlDeviceGetMigMode, handle) or (0, 0)
+                for each in _slices(pynvml, handle) if divided else (handle,):
+                    found[pynvml.nvmlDeviceGetUUID(each)] = _usage(pynvml, each)
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError as error:
+        raise errors.ConfigurationError(f"NVML reports: {error}") from error
+    return found
+
+
+def _usage(nvml: Any, handle: Any) -> Usage:
+    memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    rates = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+    return Usage(rates.gpu / 100 if rates else None, memory.used if memory else 0, memory.total if memory else 0)
+
+
 def _gpus(nvml: Any) -> Iterator[Gpu]:
     for index in range(nvml.nvmlDeviceGetCount()):
         try:

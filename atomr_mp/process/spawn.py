@@ -36,6 +36,11 @@ class ExitCause:
     status: int | None = None
     signal: int | None = None
 
+    @property
+    def signal_name(self) -> str:
+        """The signal that ended it, as "SIGKILL"; empty if none did."""
+        return "" if self.signal is None else _signal_name(self.signal)
+
     def describe(self) -> str:
         """Return it in words, for errors and logs."""
         if self.signal is not None:

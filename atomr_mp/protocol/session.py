@@ -282,6 +282,42 @@ class BatchStatus(Message, frozen=True):
     """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
 
 
+class EndCount(Message, frozen=True):
+    """How often a device's incarnations have ended for a reason."""
+
+    cause: Name
+    """"recycle", "reload", "restart" or "stop" where that was wanted; else an error's code, "exit", or a signal's name
+    in small letters."""
+    count: U64
+
+
+class Figures(Message, frozen=True):
+    """What a device has done since the pool's start, in all its incarnations."""
+
+    received: U64
+    """Requests that a worker has taken."""
+    answered: U64
+    """Of those: with a result."""
+    failed: U64
+    """With an error of the request."""
+    cancelled: U64
+    """Before they started."""
+    expired: U64
+    """Their deadline had passed before they started."""
+    rejected: U64
+    """Answered with an error and never received: no such method, or of another incarnation."""
+    lost: U64
+    """Received by a worker that ended before it had answered."""
+    latency_ns: U64
+    """Sum of all that `latencies` counts."""
+    latencies: list[U64]
+    """From arrival to answer: the N-th, from 0, counts what took less than 2^N ns and not less than half of it."""
+    ends: list[EndCount]
+
+
+NOTHING_DONE: Final = Figures(0, 0, 0, 0, 0, 0, 0, 0, [], [])
+
+
 class WorkerStatus(Message, frozen=True):
     """A device in a status snapshot."""
 
@@ -303,6 +339,15 @@ class WorkerStatus(Message, frozen=True):
     """What an operator should know of the device, as it was when the pool was started."""
     batches: list[BatchStatus] = msgspec.field(default_factory=list)
     """Of each batched method, in the order of actors and methods."""
+    slab_bytes: U64 = 0
+    """Device memory of the slabs in which buffers lie."""
+    leases: U64 = 0
+    """How often sessions hold buffers in them."""
+    figures: Figures = NOTHING_DONE
+    last_fault: Text = ""
+    """How an incarnation last ended that was not to, or why there is none; empty if that has never happened."""
+    last_fault_at: float = 0.0
+    """When, in seconds since the epoch."""
 
 
 class Status(Message, frozen=True, tag="status"):

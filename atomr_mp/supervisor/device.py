@@ -23,6 +23,7 @@ from atomr_mp.protocol.session import ActorInfo, DeviceInfo, IncarnationEnded
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.directives import Directive, directive
 from atomr_mp.supervision.lifecycle import Action, Event, State, UnexpectedEventError, step
+from atomr_mp.supervision.tally import Tally
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 from atomr_mp.transport import descriptors
@@ -33,6 +34,10 @@ _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 INFO_CHARS: Final = 1200
 """Longest text in what is told of a device: with 64 of them a welcome stays below the limit of a message, and one
 actor's long message does not keep clients from connecting. The worker's log and the event log have it whole."""
+
+
+FAULT_CHARS: Final = 300
+"""Longest text of a past fault in a status, which has one for each device."""
 
 
 class Sessions(Protocol):
@@ -101,6 +106,9 @@ class Device:
         self.admitted: set[int] = set()
         """Sessions that the current incarnation has acknowledged."""
         self.process: WorkerProcess | None = None
+        self.tally: Final = Tally()
+        self.last_fault = (0.0, "")
+        """When an incarnation last ended that was not to, and how."""
         self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
         self._plan = plan
         self._device = device
@@ -122,6 +130,8 @@ class Device:
         """Sessions that the current incarnation has acknowledged before all that it is to know of them was sent."""
         self._actors: list[ActorInfo] = []
         self._cause = ExitCause()
+        self._wish = ""
+        """Whose wish the end of the current incarnation is, as for `replace`; empty if it is nobody's."""
         self._lost: errors.AtomrError | None = None
         """How the last incarnation ended, if that was unplanned."""
         self._fault: errors.AtomrError | None = None
@@ -180,6 +190,7 @@ class Device:
             why: The same in words.
         """
         self._note(event, why)
+        self._wish = event
         self._feed(Event.DRAIN)
 
     def take_plan(self, plan: Plan) -> None:
@@ -189,6 +200,7 @@ class Device:
     def stop(self) -> None:
         """Let the worker finish, and start no other."""
         self.reason = "the pool stops"
+        self._wish = "stop"
         self._feed(Event.STOP)
 
     def kill(self) -> None:
@@ -332,7 +344,7 @@ class Device:
         self.generation += 1
         self._fault = None
         self._cause = ExitCause()
-        self._late = ""
+        self._late = self._wish = ""
         self._spawned_s = time.monotonic()
         self.output.new_incarnation(f"--- device {self.index} generation {self.generation}")
         try:
@@ -456,6 +468,9 @@ class Device:
             age_s=round(self.age_s, 3),
             **({"status": cause.status} if cause.signal is None else {"signal": cause.signal}),
         )
+        self.tally.add(board, self._cause_in_a_word(cause), lost=not planned)
+        if not (planned or self._wish):
+            self.last_fault = (time.time(), clip(lost.message, FAULT_CHARS))
         info, since_ns = ErrorInfo.of(error), board.known_since_ns()
 
         def make(number: int) -> IncarnationEnded:
@@ -489,6 +504,15 @@ class Device:
             generation=self.generation,
             cause=cause.describe(),
         )
+
+    def _cause_in_a_word(self, cause: ExitCause) -> str:
+        if self._late:
+            return "drain_timeout"
+        if self._wish:
+            return self._wish
+        if self._fault is not None:
+            return self._fault.code
+        return cause.signal_name.lower() or "exit"
 
     def _ask_restart(self) -> None:
         lost = self._lost

@@ -55,6 +55,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
     recycling: Limits = Limits()
     """When workers are replaced although they are well."""
+    metrics: str = "off"
+    """Where they are served, as `Config.metrics` has it."""
     source: Source | None = None
     """None if no configuration file was given."""
 
@@ -83,7 +85,7 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
 
     What its workers are told when they start can change with them; what the supervisor or the clients hold cannot.
     """
-    fixed = ("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups")
+    fixed = ("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics")
     pending = [name for name in fixed if _differ(old, new, name)]
     devices = new.devices
     if [_which(device) for device in old.devices] != [_which(device) for device in new.devices]:

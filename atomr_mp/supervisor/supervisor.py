@@ -14,9 +14,10 @@ from atomr_mp.process.events import EventLog
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import session
-from atomr_mp.protocol.board import BoardReader, Counter
+from atomr_mp.protocol.board import BoardReader, Counter, Gauge
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.device import Device
+from atomr_mp.supervisor.exporter import OFF, Exporter
 from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import Plan
@@ -100,6 +101,7 @@ class Supervisor:
             "pool_start",
             f"pool {self._plan.pool} starts with {len(self.devices)} {self._plan.backend} devices",
         )
+        exporter = self._exporter()
         if self._starter is not None:
             self._sessions.add(self._starter, owner=self._bound)
         for device in self.devices:
@@ -107,6 +109,8 @@ class Supervisor:
         self._housekeep()
         self._recycler.look()
         self._loop.run()
+        if exporter is not None:
+            exporter.close()
         self._helpers.kill()
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
@@ -195,6 +199,15 @@ class Supervisor:
         else:
             self.stop(name)
 
+    def _exporter(self) -> Exporter | None:
+        address = self._plan.metrics
+        if address == OFF:
+            return None
+        made = Exporter(address, self._run_dir.path, self._run_dir.session_socket, self._loop, self._helpers)
+        self._note("metrics", f"metrics are served at {address}")
+        made.start()
+        return made
+
     def _on_hangup(self) -> None:
         """Reload, unless it is the terminal that has gone."""
         if self._plan.source is None or self._has_terminal:
@@ -264,6 +277,11 @@ def _worker_status(device: Device) -> session.WorkerStatus:
             memory_bytes=memory_bytes(pid),
             notes=device.notes,
             batches=_batches(device, board) if board else [],
+            slab_bytes=min(board.read(Gauge.SLAB_BYTES), 2**63 - 1) if board else 0,
+            leases=min(board.read(Gauge.LEASES), 2**63 - 1) if board else 0,
+            figures=device.tally.figures(board),
+            last_fault=device.last_fault[1],
+            last_fault_at=device.last_fault[0],
         )
     finally:
         if board is not None:

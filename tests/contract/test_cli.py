@@ -302,6 +302,25 @@ def test_restart_replaces_a_worker(detached: Path) -> None:
     assert "there is no device 7; this pool has 2" in refusal("restart", "7", "--run-dir", detached)
 
 
+def test_ready_has_every_device_answer(ledger: Ledger) -> None:
+    """A device that is stuck does not; `--any` is content with the others."""
+    with ledger.start(gpus=2) as pool, ledger.gate("gate") as gate:
+        run_dir = pool.run_dir
+        done = cli("ready", "--deadline", str(DEADLINE_S), "--run-dir", run_dir)
+        assert done.returncode == 0, done.stderr
+        assert re.fullmatch(r"2 of 2 devices answered within \d+ ms\n", done.stdout)
+        held = pool.call("Probe.hold", gate.path, device=1)
+        gate.wait()
+        done = cli("ready", "--deadline", "3", "--run-dir", run_dir)
+        assert done.returncode == 1
+        assert "device 1 does not answer: " in done.stderr
+        assert done.stderr.endswith("atomr-mp: 1 of 2 devices answered\n")
+        some = cli("ready", "--any", "--deadline", "3", "--run-dir", run_dir)
+        assert (some.returncode, some.stdout[:6]) == (0, "1 of 2")
+        gate.open()
+        assert held.result() == 1
+
+
 def test_reload_replaces_every_worker(detached: Path) -> None:
     """One line says that all are; it does not count as a loss."""
     done = cli("reload", "--run-dir", detached)
@@ -321,7 +340,7 @@ def test_status_of_no_pool_is_down(ledger: Ledger) -> None:
     assert cli("status", "--run-dir", run_dir).returncode == 2
 
 
-@pytest.mark.parametrize("command", [["stop"], ["restart", "0"], ["reload"], ["logs"], ["events"]])
+@pytest.mark.parametrize("command", [["stop"], ["restart", "0"], ["reload"], ["ready"], ["logs"], ["events"]])
 def test_unknown_pool_is_refused(command: list[str], monkeypatch: pytest.MonkeyPatch, ledger: Ledger) -> None:
     """The line says where it was looked for."""
     monkeypatch.setenv("TMPDIR", str(ledger.path))

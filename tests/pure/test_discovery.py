@@ -55,6 +55,17 @@ def test_gpus_are_read_with_what_matters(driver: FakeNvml) -> None:
     assert driver.inits == 0
 
 
+def test_use_is_told_by_uuid(driver: FakeNvml) -> None:
+    """Of slices too, which tell no utilisation."""
+    slices = (Card("MIG-1", memory_bytes=10 * GIB, busy_percent=None), None)
+    driver.cards = (Card("GPU-aa11", busy_percent=37), Card("GPU-cc33", slices=slices))
+    assert nvml.usage() == {
+        "GPU-aa11": nvml.Usage(0.37, GIB // 2, 80 * GIB),
+        "MIG-1": nvml.Usage(None, GIB // 2, 10 * GIB),
+    }
+    assert driver.inits == 0
+
+
 def test_slices_are_read_and_empty_slots_are_not(driver: FakeNvml) -> None:
     """They have the compute mode of their GPU."""
     one, two = (Card(f"MIG-{n}", "H100 MIG 1g.10gb", 10 * GIB) for n in (1, 2))

@@ -65,6 +65,8 @@ class Host:
         self._drained_ns = 0
         """When a worker that is told to finish may leave, if it has nothing to do then; 0 if it is not told."""
         self._actors: list[LoadedActor] = []
+        self._shown = (0, 0)
+        """What the board shows of the memory."""
         self._log = logging.getLogger("atomr_mp.worker")
 
     def run(self) -> None:
@@ -172,7 +174,6 @@ class Host:
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         queue, batches = self._dispatcher.queue, self._dispatcher.turns
         idle = True
-        shown = self._store.figures
         while (patience_s := self._patience_s(idle=idle)) is not None:
             ready = dict(poll.poll(patience_s))
             if control_channel in ready:
@@ -190,13 +191,18 @@ class Host:
                 self._flush()
             if self._ending:
                 self._close_ended()
-            self._store.tidy()
-            if shown is not self._store.figures:
-                shown = self._store.figures
-                self._board.show(Gauge.SLAB_BYTES, shown[0])
-                self._board.show(Gauge.LEASES, shown[1])
+            self._tidy()
             idle = not more and not queue and not self._sent
         self._leave()
+
+    def _tidy(self) -> None:
+        """Give back memory that nothing refers to any more, and show on the board what there is."""
+        self._store.tidy()
+        figures = self._store.figures
+        if figures is not self._shown:
+            self._shown = figures
+            self._board.show(Gauge.SLAB_BYTES, figures[0])
+            self._board.show(Gauge.LEASES, figures[1])
 
     def _look(self) -> bool:
         try:

@@ -1,0 +1,74 @@
+"""`atomr-mp ready`: whether a pool answers, by a real request to each device."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp import errors
+from atomr_mp.cli.common import Commands, add_pool, counted, run_path
+
+if TYPE_CHECKING:
+    from atomr_mp.pool import Pool
+    from atomr_mp.reply import Reply
+
+DEADLINE_S: Final = 5.0
+
+
+def add(commands: Commands) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "ready",
+        help="tell whether every device answers a request",
+        description="Joins the pool as any client does and has each device answer a small request, for its memory's "
+        "statistics. A device whose worker is busy in a method that does not return is not ready.",
+        epilog="Exit status: 0 every device has answered, 1 not.",
+    )
+    parser.add_argument(
+        "--deadline", type=float, default=DEADLINE_S, metavar="S", help="seconds for all of it (default: %(default)g)"
+    )
+    parser.add_argument("--any", action="store_true", help="be content with one device that answers")
+    add_pool(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask every device; the exit status tells."""
+    import atomr_mp
+
+    begun = time.monotonic()
+    with atomr_mp.connect(run_dir=run_path(options), name="atomr-mp ready") as pool:
+        failures = ask(pool, begun + options.deadline)
+        count = len(pool.devices)
+    for device, error in sorted(failures.items()):
+        sys.stderr.write(f"device {device} does not answer: {error}\n")
+    answered = count - len(failures)
+    if failures and not (options.any and answered):
+        raise errors.DeviceUnavailable(f"{answered} of {counted(count, 'device')} answered")
+    took_ms = (time.monotonic() - begun) * 1000
+    sys.stdout.write(f"{answered} of {counted(count, 'device')} answered within {took_ms:.0f} ms\n")
+    return 0
+
+
+def ask(pool: Pool, until: float) -> dict[int, str]:
+    """Return which devices do not answer in time, and why."""
+    from atomr_mp.protocol.libraries.memory import Statistics
+
+    replies: dict[int, Reply] = {}
+    failures: dict[int, str] = {}
+    for info in pool.devices:
+        # All at once, so that one that is stuck takes no time from the others: a client holds what it cannot send yet.
+        left_s = max(0.001, until - time.monotonic())
+        try:
+            replies[info.index] = pool.device(info.index).request("memory", Statistics(), left_s)
+        except errors.DeviceUnavailable as error:
+            failures[info.index] = error.message
+    for index, reply in replies.items():
+        failure = reply.exception()
+        if failure is not None:
+            info = pool.devices[index]
+            failures[index] = f"{failure} (it is {info.state.value}{': ' if info.reason else ''}{info.reason})"
+    return failures

@@ -1,0 +1,206 @@
+"""Serves a pool's figures to Prometheus: a process of its own, which the supervisor starts if `metrics` is set.
+
+It asks the supervisor as `atomr-mp status` does, once for each scrape, and the driver (NVML) in a thread that can be
+left behind. So neither a scraper nor the driver ever delays the supervisor's loop.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from http.server import ThreadingHTTPServer
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CollectorRegistry, exposition
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from atomr_mp import errors
+from atomr_mp.client import Observer
+from atomr_mp.process import nvml
+from atomr_mp.process.prctl import die_with_parent
+from atomr_mp.protocol.session import DeviceState, Status, WorkerStatus
+
+FIRST_BUCKET: Final = 10
+LAST_BUCKET: Final = 36
+"""Buckets are shown from 1 microsecond, 2^10 ns, to 69 s, 2^36 ns."""
+
+NVML_S: Final = 2.0
+"""How long a scrape waits for the driver."""
+
+OUTCOMES: Final = ("answered", "failed", "cancelled", "expired", "rejected", "lost")
+
+
+def main() -> int:
+    """Serve until the supervisor ends. Arguments: its pid, the listening socket, the path of its session socket."""
+    parent, listening = map(int, sys.argv[1:3])
+    die_with_parent(parent)
+    with Observer(Path(sys.argv[3])) as observer:
+        registry = CollectorRegistry()
+        registry.register(PoolCollector(observer))
+        Server(socket.socket(fileno=listening), registry).serve_forever()
+    return 0
+
+
+class Server(ThreadingHTTPServer):
+    """Answers scrapes on a socket that listens already, of either family."""
+
+    daemon_threads = True
+
+    def __init__(self, listening: socket.socket, registry: CollectorRegistry) -> None:
+        handler = type("Handler", (exposition.MetricsHandler,), {"registry": registry, "timeout": 10.0})
+        super().__init__(("", 0), handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listening
+
+
+class PoolCollector:
+    """Makes metrics of a pool's status.
+
+    Args:
+        observer: A session with it; used by one thread at a time.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._lock = threading.Lock()
+        self._driver = Driver()
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: the registry is not to ask the pool when it is made."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is now."""
+        with self._lock:
+            try:
+                status = self._observer.status()
+            except (errors.AtomrError, TimeoutError, OSError):
+                os._exit(1)  # the session is over: the next of these processes has one of its own, if there is a pool
+        yield from pool_metrics(status)
+        yield from device_metrics(status.workers)
+        if status.backend == "cuda":
+            yield from gpu_metrics(status.workers, self._driver.usage())
+
+
+class Driver:
+    """Asks the driver how the GPUs are used, at most one thread at a time."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._found: dict[str, nvml.Usage] = {}
+
+    def usage(self, timeout_s: float = NVML_S) -> dict[str, nvml.Usage]:
+        """Return what is told in time, by UUID; nothing while a former call is stuck, or if nothing can be told."""
+        if self._thread is not None and self._thread.is_alive():
+            return {}
+        self._found = {}
+        self._thread = threading.Thread(target=self._ask, name="nvml", daemon=True)
+        self._thread.start()
+        self._thread.join(timeout_s)
+        return self._found
+
+    def _ask(self) -> None:
+        with contextlib.suppress(errors.ConfigurationError):
+            self._found = nvml.usage()
+
+
+def pool_metrics(status: Status) -> Iterable[Metric]:
+    """Return what is told of the pool and its supervisor."""
+    info = GaugeMetricFamily("atomr_mp_info", "1; what runs", labels=["pool", "backend", "version"])
+    info.add_metric([status.pool, status.backend, status.version], 1)
+    refused = "Sessions that were refused or ended for what they sent"
+    return [
+        info,
+        GaugeMetricFamily("atomr_mp_sessions", "Clients that may call", status.sessions),
+        CounterMetricFamily("atomr_mp_sessions_refused", refused, status.refused),
+        GaugeMetricFamily(
+            "atomr_mp_supervisor_start_time_seconds", "Start of the supervisor", status.supervisor_started_at
+        ),
+        GaugeMetricFamily(
+            "atomr_mp_supervisor_memory_bytes", "Resident memory of the supervisor", status.supervisor_memory_bytes
+        ),
+    ]
+
+
+def device_metrics(workers: list[WorkerStatus]) -> Iterator[Metric]:
+    """Yield what is told of the devices."""
+    requests = CounterMetricFamily("atomr_mp_requests", "Requests by outcome", labels=["device", "outcome"])
+    latency = HistogramMetricFamily(
+        "atomr_mp_request_seconds",
+        "Requests that ran, from their arrival at the worker to their answer",
+        labels=["device"],
+    )
+    ends = CounterMetricFamily("atomr_mp_worker_ends", "Ends of worker processes by cause", labels=["device", "cause"])
+    state = GaugeMetricFamily(
+        "atomr_mp_device_state", "1 for the state that the device is in", labels=["device", "state"]
+    )
+    for worker in workers:
+        device, figures = str(worker.device.index), worker.figures
+        for outcome in OUTCOMES:
+            requests.add_metric([device, outcome], getattr(figures, outcome))
+        latency.add_metric([device], *histogram(figures.latencies, figures.latency_ns))
+        for end in figures.ends:
+            ends.add_metric([device, end.cause], end.count)
+        for each in DeviceState:
+            state.add_metric([device, each.value], int(worker.device.state is each))
+    restarts = CounterMetricFamily("atomr_mp_restarts", "Unplanned ends of worker processes", labels=["device"])
+    refused = CounterMetricFamily("atomr_mp_refused_messages", "Messages that workers refused", labels=["device"])
+    for worker in workers:
+        restarts.add_metric([str(worker.device.index)], worker.device.restarts)
+        refused.add_metric([str(worker.device.index)], worker.refused)
+    yield from (requests, latency, ends, state, restarts, refused)
+    for name, (text, value) in GAUGES.items():
+        gauge = GaugeMetricFamily(name, text, labels=["device"])
+        for worker in workers:
+            gauge.add_metric([str(worker.device.index)], value(worker))
+        yield gauge
+
+
+GAUGES: Final[dict[str, tuple[str, Callable[[WorkerStatus], float]]]] = {
+    "atomr_mp_generation": ("Worker processes since the pool's start", lambda worker: worker.device.generation),
+    "atomr_mp_queue_depth": ("Requests received and not ended", lambda worker: worker.queue_depth),
+    "atomr_mp_running": ("Requests that run", lambda worker: worker.running),
+    "atomr_mp_running_seconds": ("Age of the oldest request that runs", lambda worker: worker.running_for_s),
+    "atomr_mp_worker_memory_bytes": ("Resident memory of the worker", lambda worker: worker.memory_bytes),
+    "atomr_mp_slab_bytes": ("Device memory of the slabs for buffers", lambda worker: worker.slab_bytes),
+    "atomr_mp_leases": ("How often sessions hold buffers", lambda worker: worker.leases),
+}
+
+
+def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, nvml.Usage]) -> Iterator[Metric]:
+    """Yield what the driver tells of the pool's GPUs; of slices it tells no utilisation."""
+    busy = GaugeMetricFamily(
+        "atomr_mp_gpu_busy_ratio", "Part of the last moments in which the GPU worked", labels=["device"]
+    )
+    used = GaugeMetricFamily("atomr_mp_gpu_memory_used_bytes", "The GPU's memory in use, by anybody", labels=["device"])
+    memory = GaugeMetricFamily("atomr_mp_gpu_memory_bytes", "The GPU's memory", labels=["device"])
+    for worker in workers:
+        found = usage.get(worker.device.uuid)
+        if found is None:
+            continue
+        device = [str(worker.device.index)]
+        if found.busy is not None:
+            busy.add_metric(device, found.busy)
+        used.add_metric(device, found.used_bytes)
+        memory.add_metric(device, found.memory_bytes)
+    yield from (busy, used, memory)
+
+
+def histogram(latencies: list[int], sum_ns: int) -> tuple[list[tuple[str, float]], float]:
+    """Return counts below each bound in seconds, and the sum in seconds."""
+    buckets: list[tuple[str, float]] = []
+    below = 0
+    for power, count in enumerate(latencies):
+        below += count
+        if FIRST_BUCKET <= power <= LAST_BUCKET:
+            buckets.append((repr(2**power / 1e9), below))
+    return [*buckets, ("+Inf", below)], sum_ns / 1e9
+
+
+if __name__ == "__main__":
+    sys.exit(main())

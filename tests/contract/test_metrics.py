@@ -1,0 +1,168 @@
+"""Metrics as Prometheus would read them; and that the process which serves them is nobody's weak point."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.config import Config
+from tests.support import DEADLINE_S, Ledger, settled, wait_generation
+
+pytest.importorskip("prometheus_client")
+
+from prometheus_client.parser import text_string_to_metric_families  # after the look whether it is there
+
+Samples = dict[tuple[str, ...], float]
+
+
+def get(address: str | tuple[str, int]) -> str:
+    """Return the body that is served at an address."""
+    family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(DEADLINE_S)
+        connection.connect(address)
+        connection.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b" 200 " in head.splitlines()[0], head
+    return body.decode()
+
+
+def scrape(address: str | tuple[str, int]) -> Samples:
+    """Return the samples by name and the values of their labels; each metric is declared once."""
+    found: Samples = {}
+    names = []
+    for family in text_string_to_metric_families(get(address)):
+        names.append(family.name)
+        for sample in family.samples:
+            found[sample.name, *sample.labels.values()] = sample.value  # labels come in alphabetical order
+    assert len(names) == len(set(names))
+    return found
+
+
+def exporters(ledger: Ledger) -> list[int]:
+    """Return the pids of the processes that serve metrics."""
+    return [pid for pid in ledger.processes() if b"atomr_mp.metrics" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.fixture
+def pool(ledger: Ledger) -> Any:
+    """A pool that serves metrics in its run directory."""
+    with ledger.start(gpus=2, metrics="unix:metrics.sock") as started:
+        yield started
+
+
+def address(pool: atomr_mp.Pool) -> str:
+    """Return where it does."""
+    return str(pool.run_dir / "metrics.sock")
+
+
+def test_requests_are_counted_by_outcome_and_latency(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Over the lives of several workers; what died with one is lost."""
+    for n in range(20):
+        pool.call("Probe.note", f"{n}", device=0).result()
+    with pytest.raises(errors.ActorFailed):
+        pool.call("Probe.fail", "exception", device=0).result()
+    with ledger.gate("gate") as gate:
+        held = pool.call("Probe.hold", gate.path, device=0)
+        gate.wait()
+        running = scrape(address(pool))
+        assert running["atomr_mp_running", "0"] == 1
+        assert running["atomr_mp_queue_depth", "0"] == 1
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        with pytest.raises(errors.WorkerLost):
+            held.result()
+    wait_generation(pool, 2)
+    pool.restart(0)
+    wait_generation(pool, 3)
+    found = scrape(address(pool))
+    outcomes = {key[2]: value for key, value in found.items() if key[:2] == ("atomr_mp_requests_total", "0")}
+    assert outcomes == {"answered": 20, "failed": 1, "cancelled": 0, "expired": 0, "rejected": 0, "lost": 1}
+    assert found["atomr_mp_request_seconds_count", "0"] == found["atomr_mp_request_seconds_bucket", "0", "+Inf"] == 21
+    assert 0 < found["atomr_mp_request_seconds_sum", "0"] < DEADLINE_S
+    assert found["atomr_mp_worker_ends_total", "sigkill", "0"] == 1
+    assert found["atomr_mp_worker_ends_total", "restart", "0"] == 1
+    assert (found["atomr_mp_restarts_total", "0"], found["atomr_mp_restarts_total", "1"]) == (1, 0)
+    assert (found["atomr_mp_generation", "0"], found["atomr_mp_generation", "1"]) == (3, 1)
+    assert found["atomr_mp_device_state", "1", "ready"] == 1
+    assert found["atomr_mp_worker_memory_bytes", "1"] > 2**20
+    assert found["atomr_mp_sessions",] == 1
+
+
+def test_every_metric_is_described(pool: atomr_mp.Pool) -> None:
+    """In the page for operators; and the page names no other, but those of GPUs."""
+    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"`(atomr_mp_\w+)`", page))
+    # A counter's family is told without the end that its samples have.
+    served = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in text_string_to_metric_families(get(address(pool)))
+    }
+    assert served == {name for name in described if not name.startswith("atomr_mp_gpu_")}
+
+
+def test_memory_is_shown(pool: atomr_mp.Pool) -> None:
+    """Slabs and leases, as they come and go."""
+    device = pool.device(1)
+    assert scrape(address(pool))["atomr_mp_leases", "1"] == 0
+    array = device.empty((1000,), "float32")
+    assert settled(lambda: scrape(address(pool))["atomr_mp_leases", "1"] == 1)
+    assert scrape(address(pool))["atomr_mp_slab_bytes", "1"] >= 4000
+    array.free()
+    pool.call("Probe.echo", 1, device=1).result()  # carries what was given back
+    assert settled(lambda: scrape(address(pool))["atomr_mp_leases", "1"] == 0)
+
+
+def test_the_process_that_serves_comes_back_and_harms_nobody(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Killed, it is started again; workers and clients do not notice."""
+    (pid,) = exporters(ledger)
+    os.kill(pid, signal.SIGKILL)
+    assert pool.call("Probe.note", "on").result() == "on"
+    assert settled(lambda: bool(set(exporters(ledger)) - {pid}))
+    assert scrape(address(pool))["atomr_mp_generation", "0"] == 1
+
+
+def test_the_process_that_serves_dies_with_its_supervisor(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """However that ends: the ledger counts."""
+    assert scrape(address(pool))
+    os.kill(pool.supervisor_pid, signal.SIGKILL)
+    assert settled(lambda: not exporters(ledger))
+    (pool.run_dir / "metrics.sock").unlink()
+    for path in [*pool.run_dir.glob("*.sock"), pool.run_dir / "lock", *pool.run_dir.glob("workers/*")]:
+        path.unlink()
+
+
+def test_an_address_in_use_is_an_error_of_the_start(ledger: Ledger) -> None:
+    """Typed, and nothing is left."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(errors.ConfigurationError, match=f"metrics = '{where}'.*in use"):
+            ledger.start(metrics=where)
+
+
+def test_a_port_is_served(ledger: Ledger) -> None:
+    """On the loopback address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with ledger.start(metrics=f"127.0.0.1:{port}"):
+        assert scrape(("127.0.0.1", port))["atomr_mp_generation", "0"] == 1
+
+
+@pytest.mark.parametrize("where", ["on", "9464", "0.0.0.0:9464", "10.0.0.1:80", "127.0.0.1:0", "127.0.0.1:x"])
+def test_only_this_machine_is_served(where: str) -> None:
+    """Metrics tell of what runs here; who wants them elsewhere says so to a proxy."""
+    with pytest.raises(errors.ConfigurationError, match="use off, a loopback address"):
+        Config(backend="host", metrics=where).plan()
