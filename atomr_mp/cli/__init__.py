@@ -23,6 +23,7 @@ COMMANDS: Final = (
     "reload",
     "logs",
     "events",
+    "top",
     "map",
     "config",
     "libraries",

@@ -67,8 +67,8 @@ def ask(pool: Pool, until: float) -> dict[int, str]:
         except errors.DeviceUnavailable as error:
             failures[info.index] = error.message
     for index, reply in replies.items():
-        failure = reply.exception()
-        if failure is not None:
+        failed = reply.exception()
+        if failed is not None:
             info = pool.devices[index]
-            failures[index] = f"{failure} (it is {info.state.value}{': ' if info.reason else ''}{info.reason})"
+            failures[index] = f"{failed} (it is {info.state.value}{': ' if info.reason else ''}{info.reason})"
     return failures

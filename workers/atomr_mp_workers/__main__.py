@@ -15,6 +15,7 @@ from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.envelope import FatalError
 from atomr_mp_workers.host import Host
 from atomr_mp_workers.lifeline import die_with, guard_forks
+from atomr_mp_workers.log import name_device, start_logging
 
 
 def main() -> int:
@@ -31,7 +32,7 @@ def main() -> int:
     die_with(options.parent)
     # Ctrl-C in a terminal is the supervisor's to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    start_logging()
     board = mmap.mmap(options.board_fd, 0)
     os.close(options.board_fd)
     channel = ControlChannel(options.control_fd)
@@ -40,6 +41,7 @@ def main() -> int:
         start = channel.receive()
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
+        name_device(start.device, start.generation)
         Host(start, channel, BoardWriter(memoryview(board))).run()
     except SupervisorGoneError:
         return 1

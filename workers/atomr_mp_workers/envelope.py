@@ -156,6 +156,12 @@ def current_holder() -> Holder | None:
     return None if run is None else run.holder
 
 
+def current_request() -> Request | None:
+    """Return the request whose method this thread runs just now; None also if it runs several together."""
+    run: Run | None = getattr(_current, "run", None)
+    return run if isinstance(run, Request) else None
+
+
 class Envelope:
     """Takes requests in and gives answers out; counts both on the board.
 

@@ -1,0 +1,161 @@
+"""`atomr-mp top`: a live view of a pool: states, rates, latencies, queues, memory, the last faults."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from atomr_mp.cli.common import Commands, add_pool, counted, duration, observe, open_pool, size
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from atomr_mp.protocol.session import Status, WorkerStatus
+
+INTERVAL_S: Final = 1.0
+
+PIPE_WIDTH: Final = 160
+"""Columns where the output is no terminal."""
+
+
+def add(commands: Commands) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "top",
+        help="watch a pool",
+        description="Shows a pool's devices until Ctrl-C: state, requests and errors a second, latencies from arrival "
+        "to answer, what runs and waits, memory, and the last faults. Figures are those of the last interval.",
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="print one view, of one interval, and end; also where there is no terminal"
+    )
+    parser.add_argument(
+        "--interval", type=float, default=INTERVAL_S, metavar="S", help="seconds between views (default: %(default)g)"
+    )
+    add_pool(parser)
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Show views, one or many."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    with observe(open_pool(options)) as observer:
+        before = Sample(time.monotonic(), observer.status())
+        time.sleep(options.interval)
+        after = Sample(time.monotonic(), observer.status())
+        if options.once or not console.is_terminal:
+            with console.capture() as capture:
+                console.print(view(before, after))
+            sys.stdout.write(capture.get())
+            return 0
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            try:
+                while True:
+                    live.update(view(before, after), refresh=True)
+                    time.sleep(options.interval)
+                    before, after = after, Sample(time.monotonic(), observer.status())
+            except KeyboardInterrupt:
+                return 0
+
+
+class Sample(NamedTuple):
+    """A snapshot, and when it was taken."""
+
+    at_s: float
+    status: Status
+
+
+def view(before: Sample, after: Sample) -> RenderableType:
+    """Return what is shown for the time between two snapshots."""
+    from rich.console import Group
+    from rich.markup import escape
+
+    status = after.status
+    up = duration(time.time() - status.supervisor_started_at)
+    ready = sum(worker.device.state.value == "ready" for worker in status.workers)
+    head = (
+        f"pool [bold]{escape(status.pool)}[/], {status.backend} backend, up {up}, {ready} of "
+        f"{counted(len(status.workers), 'device')} ready, {counted(status.sessions, 'client')}, supervisor "
+        f"{size(status.supervisor_memory_bytes)}"
+    )
+    faults = [
+        f"device {worker.device.index}, {duration(max(0.0, time.time() - worker.last_fault_at))} ago: "
+        f"{escape(worker.last_fault)}"
+        for worker in sorted(status.workers, key=lambda worker: -worker.last_fault_at)
+        if worker.last_fault
+    ]
+    return Group(head, _table(before, after), *(["last faults:", *faults] if faults else ["no faults"]))
+
+
+def _table(before: Sample, after: Sample) -> RenderableType:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for title in (
+        *("device", "state", "gen", "restarts", "req/s", "err/s", "p50", "p99", "running", "queue", "memory", "slabs"),
+    ):
+        table.add_column(title, justify="left" if title == "state" else "right", no_wrap=True)
+    for earlier, worker in zip(before.status.workers, after.status.workers, strict=True):
+        state = worker.device.state.value
+        table.add_row(
+            str(worker.device.index),
+            state if state == "ready" else f"[yellow]{state}[/]",
+            str(worker.device.generation),
+            str(worker.device.restarts),
+            *figures(earlier, worker, after.at_s - before.at_s),
+            f"{worker.running} ({duration(worker.running_for_s)})" if worker.running else "0",
+            str(worker.queue_depth),
+            size(worker.memory_bytes) if worker.device.pid else "-",
+            size(worker.slab_bytes),
+        )
+    return table
+
+
+def figures(before: WorkerStatus, after: WorkerStatus, seconds: float) -> tuple[str, str, str, str]:
+    """Return rates of requests and of errors, median and 99th percentile of latencies, as one reads them."""
+    new, old = after.figures, before.figures
+    answered = new.answered + new.failed - old.answered - old.failed
+    errors = new.failed + new.expired + new.rejected + new.lost - old.failed - old.expired - old.rejected - old.lost
+    counts = [late - early for late, early in zip(new.latencies, old.latencies, strict=True)]
+    seconds = max(seconds, 1e-3)
+    median, late = quantile(counts, 0.5), quantile(counts, 0.99)
+    return _rate(answered / seconds), _rate(errors / seconds), _latency(median), _latency(late)
+
+
+def quantile(counts: Sequence[int], part: float) -> float | None:
+    """Return about which latency, in ns, a part of all requests had at most; None if there are none.
+
+    Args:
+        counts: As `Figures.latencies`: the N-th counts those below 2^N ns.
+        part: From 0 to 1.
+    """
+    total = sum(counts)
+    if total <= 0:
+        return None
+    left: float = part * total
+    for power, count in enumerate(counts):
+        if count and left <= count:
+            return float(2 ** (power - 1 + left / count))  # they are taken to be spread evenly, by their logarithm
+        left -= count
+    return None
+
+
+def _rate(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+
+
+def _latency(ns: Any) -> str:
+    if ns is None:
+        return "-"
+    for unit, scale in (("µs", 1e3), ("ms", 1e6)):
+        if ns < 1000 * scale:
+            return f"{ns / scale:.3g} {unit}"
+    return duration(ns / 1e9)

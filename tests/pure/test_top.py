@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import itertools
+import time
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from atomr_mp.cli.top import Sample, quantile, view
+from atomr_mp.protocol.session import DeviceInfo, DeviceState, Figures, Status, WorkerStatus
+
+NS = st.integers(1, 2**40)
+
+
+def histogram(latencies: list[int]) -> list[int]:
+    """Count as a board does."""
+    counts = [0] * 64
+    for latency_ns in latencies:
+        counts[latency_ns.bit_length()] += 1
+    return counts
+
+
+@given(st.lists(NS, min_size=1, max_size=100), st.sampled_from([0.5, 0.9, 0.99]))
+def test_a_quantile_is_right_but_for_its_bucket(latencies: list[int], part: float) -> None:
+    """It lies between half the true one and twice that."""
+    latencies.sort()
+    exact = latencies[max(0, -int(-part * len(latencies) // 1) - 1)]
+    found = quantile(histogram(latencies), part)
+    assert found is not None
+    assert exact / 2 <= found <= exact * 2
+
+
+def test_no_requests_have_no_latency() -> None:
+    """A dash, and no error."""
+    assert quantile([0] * 64, 0.99) is None
+    assert quantile([], 0.5) is None
+
+
+def test_a_view_shows_the_last_interval() -> None:
+    """Rates and latencies are of the time between two snapshots; the last fault comes first."""
+    idle = Figures(0, 100, 5, 0, 0, 0, 0, 0, histogram([2**30] * 105), [])
+    busy = msgspec.structs.replace(
+        idle,
+        answered=1100,
+        failed=25,
+        latencies=list(map(sum, zip(idle.latencies, histogram([1500] * 1020), strict=True))),
+    )
+    before, after = (
+        Status(1, "night", "host", "1", 7, time.time() - 90, 2**25, False, 3, 0, [worker(0, figures), worker(1, idle)])
+        for figures in (idle, busy)
+    )
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(view(Sample(10.0, before), Sample(12.0, after)))
+    lines = capture.get().splitlines()
+    assert lines[0].startswith("pool night, host backend, up 1 min 30 s, 1 of 2 devices ready, 3 clients")
+    rows = {line.split()[0]: line.split() for line in lines if line.strip()[:1].isdigit()}
+    assert rows["0"][1:6] == ["ready", "4", "0", "510", "10"]
+    assert rows["0"][6:10] == ["1.45", "µs", "2.03", "µs"]
+    assert rows["1"][1:8] == ["rebuilding", "4", "1", "0", "0", "-", "-"]
+    assert lines[-1] == "device 1, 1 min 0 s ago: killed by [SIGKILL]"
+
+
+def worker(index: int, figures: Figures) -> WorkerStatus:
+    """Return a device, well if it is the first."""
+    state = DeviceState.REBUILDING if index else DeviceState.READY
+    info = DeviceInfo(index, "host", state, 4, "", admitted=False, pid=9, restarts=index, reason="")
+    fault = ("killed by [SIGKILL]", time.time() - 60) if index else ("", 0.0)
+    return WorkerStatus(info, 0, 0, 0, 0, 0, 0.0, 0.0, 2**20, [], 0, 0, figures, *fault)
+
+
+@pytest.mark.parametrize("counts", list(itertools.permutations([0, 1, 3, 9]))[:5])
+def test_quantiles_grow_with_their_part(counts: tuple[int, ...]) -> None:
+    """The median is never above the 99th percentile."""
+    median, late = quantile(counts, 0.5), quantile(counts, 0.99)
+    assert median is not None
+    assert late is not None
+    assert median <= late
