@@ -11,6 +11,7 @@ from typing import Final
 from atomr_mp import __version__, errors
 from atomr_mp.process.adopt import kill_adopted
 from atomr_mp.process.events import EventLog
+from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import session
@@ -55,6 +56,9 @@ class Supervisor:
         self._loop = Loop()
         self._stopping = False
         self._helpers = Helpers(self._loop)
+        self._notifier = Notifier()
+        self._was_ready = False
+        """The service manager was told that the pool is up."""
         self._reload: Reload | None = None
         self._started_at = time.time()
         epoch = os.urandom(16)
@@ -108,6 +112,8 @@ class Supervisor:
             device.start()
         self._housekeep()
         self._recycler.look()
+        if self._notifier.watchdog_s:
+            self._feed_watchdog()
         self._loop.run()
         if exporter is not None:
             exporter.close()
@@ -141,6 +147,7 @@ class Supervisor:
         if self._reload is not None:
             raise errors.InvalidRequest("the pool is being reloaded already; wait for its end")
         self._note("reload_start", "the pool is reloaded, one device at a time")
+        self._notifier.reloading()
 
         def over(error: errors.AtomrError | None, pending: list[str]) -> None:
             self._reload = None
@@ -149,6 +156,8 @@ class Supervisor:
             else:
                 later = f"; a restart of the pool is needed for {', '.join(pending)}" if pending else ""
                 self._note("reload_end", f"all devices are reloaded{later}")
+            if not self._stopping:
+                self._notifier.ready(self._summary())
             done(error, pending)
 
         self._reload = Reload(self._plan, self._loop, self._helpers, self.devices, take=self._take_plan, done=over)
@@ -160,6 +169,7 @@ class Supervisor:
             return
         self._stopping = True
         self._note("pool_stop", f"the pool stops: {why}")
+        self._notifier.stopping()
         if self._reload is not None:
             self._reload.give_up(errors.PoolLost("the pool stops"))
         for device in self.devices:
@@ -223,7 +233,27 @@ class Supervisor:
         for device in self.devices:
             device.take_plan(plan)
 
+    def _summary(self) -> str:
+        ready = sum(device.state is State.READY for device in self.devices)
+        return f"{ready} of {len(self.devices)} devices ready"
+
+    def _feed_watchdog(self) -> None:
+        self._notifier.alive()
+        self._loop.call_later(self._notifier.watchdog_s / 2, self._feed_watchdog)
+
+    def _tell_manager(self) -> None:
+        """Tell how the pool is: up, once no device is on its way and some are there. One broken GPU is no outage."""
+        if self._stopping:
+            return
+        states = {device.state for device in self.devices}
+        if not self._was_ready and State.READY in states <= {State.READY, State.STOPPED}:
+            self._was_ready = True
+            self._notifier.ready(self._summary())
+        else:
+            self._notifier.status(self._summary())
+
     def _device_changed(self) -> None:
+        self._tell_manager()
         if self._reload is not None:
             self._loop.call_later(0, self._reload.advance)  # later: the device is in the middle of a step
 

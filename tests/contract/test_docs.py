@@ -256,6 +256,12 @@ def test_the_messages_of_the_troubleshooting_table_are_ours() -> None:
             assert piece in code, message
 
 
+def test_the_unit_on_the_page_is_the_one_in_its_file() -> None:
+    """Whoever copies either has the same."""
+    (shown,) = [block.code for block in blocks(ROOT / "docs" / "operating.md") if block.language == "ini"]
+    assert shown == (ROOT / "docs" / "examples" / "atomr-mp.service").read_text(encoding="utf-8")
+
+
 def test_example_configuration_is_one() -> None:
     """Every TOML block of the page for operators is a valid configuration."""
     for block in blocks(ROOT / "docs" / "operating.md"):

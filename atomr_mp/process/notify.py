@@ -1,0 +1,59 @@
+"""What a supervisor tells systemd, by datagrams as sd_notify(3) has them. An edge; without systemd it does nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import MutableMapping
+
+
+class Notifier:
+    """Tells the service manager.
+
+    Args:
+        environment: Has NOTIFY_SOCKET and WATCHDOG_USEC if there is one that wants to know. They are taken out: the
+            processes that this one starts are not to speak for it.
+    """
+
+    def __init__(self, environment: MutableMapping[str, str] = os.environ) -> None:
+        self._address = environment.pop("NOTIFY_SOCKET", "")
+        watchdog_us = environment.pop("WATCHDOG_USEC", "")
+        watched = environment.pop("WATCHDOG_PID", str(os.getpid()))
+        self.watchdog_s = 0.0
+        """Within which time `alive` has to be said again and again; 0 for never."""
+        if self._address and watchdog_us.isdecimal() and watched == str(os.getpid()):
+            self.watchdog_s = int(watchdog_us) / 1e6
+        self._said = ""
+
+    def ready(self, status: str) -> None:
+        """The service is up, or up again."""
+        self._send("READY=1", f"STATUS={status}")
+
+    def reloading(self) -> None:
+        """It reloads; `ready` is to follow."""
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+
+    def stopping(self) -> None:
+        """It is on its way down."""
+        self._send("STOPPING=1", "STATUS=the pool stops")
+
+    def status(self, text: str) -> None:
+        """How it is, for a person; said once for the same text."""
+        if text != self._said:
+            self._send(f"STATUS={text}")
+        self._said = text
+
+    def alive(self) -> None:
+        """Its loop turns."""
+        self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        address = f"\0{self._address[1:]}" if self._address.startswith("@") else self._address
+        # A manager that does not listen, or whose queue is full, is not worth a supervisor's life or time.
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+            sending.setblocking(False)
+            sending.sendto("\n".join(lines).encode(), address)
