@@ -68,8 +68,8 @@ def worker(index: int, figures: Figures) -> WorkerStatus:
     """Return a device, well if it is the first."""
     state = DeviceState.REBUILDING if index else DeviceState.READY
     info = DeviceInfo(index, "host", state, 4, "", admitted=False, pid=9, restarts=index, reason="")
-    fault = ("killed by [SIGKILL]", time.time() - 60) if index else ("", 0.0)
-    return WorkerStatus(info, 0, 0, 0, 0, 0, 0.0, 0.0, 2**20, [], 0, 0, figures, *fault)
+    fault, at = ("killed by [SIGKILL]", time.time() - 60) if index else ("", 0.0)
+    return WorkerStatus(info, 0, 0, 0, 0, 0, 0.0, 0.0, 2**20, figures=figures, last_fault=fault, last_fault_at=at)
 
 
 @pytest.mark.parametrize("counts", list(itertools.permutations([0, 1, 3, 9]))[:5])
