@@ -20,6 +20,10 @@ MEMORY_AFTER_S: Final = 30.0
 """Age from which memory counts: a limit that a worker passes while it is set up must not replace it without end."""
 
 
+PATIENCE_S: Final = 60.0
+"""How long a worker that is due is left because clients hold buffers in it, which would go with it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The policy; 0 stands for no limit.
@@ -56,6 +60,10 @@ class Life(NamedTuple):
     requests: int
     """Requests that it has started."""
     memory_bytes: int
+    leases: int = 0
+    """How often clients hold buffers in it."""
+    waited_s: float = 0.0
+    """How long it has been due."""
 
 
 def due(limits: Limits, life: Life) -> str:
@@ -83,7 +91,8 @@ def choose(limits: Limits, ready: Mapping[int, Life], *, away: int) -> tuple[int
     if away:
         return None
     for device in sorted(ready, key=lambda device: -ready[device].age_s):
-        why = due(limits, ready[device])
-        if why:
+        life = ready[device]
+        why = due(limits, life)
+        if why and (not life.leases or life.waited_s >= PATIENCE_S):
             return device, why
     return None

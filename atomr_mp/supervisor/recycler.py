@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp.protocol.board import Counter
+from atomr_mp.protocol.board import Counter, Gauge
 from atomr_mp.supervision.lifecycle import State
-from atomr_mp.supervision.recycle import Life, Limits, choose
+from atomr_mp.supervision.recycle import Life, Limits, choose, due
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.usage import memory_bytes
 
@@ -38,6 +39,8 @@ class Recycler:
         self._pausing = pausing
         self._early: dict[tuple[int, int], float] = {}
         """What each incarnation has drawn for its jitter, by device and generation; of the current ones."""
+        self._due_s: dict[tuple[int, int], float] = {}
+        """Since when those are due that are; CLOCK_MONOTONIC."""
 
     def look(self) -> None:
         """Replace a worker if one is due, and come back later."""
@@ -49,6 +52,7 @@ class Recycler:
         away = sum(device.state not in {State.READY, State.STOPPED} for device in self._devices)
         keys = [(device.index, device.generation) for device in ready]
         self._early = {key: self._early.get(key, random.random()) for key in keys}  # noqa: S311 - no secret
+        self._due_s = {key: since_s for key, since_s in self._due_s.items() if key in self._early}
         chosen = choose(limits, {device.index: self._life(device, limits) for device in ready}, away=away)
         if chosen is not None:
             index, why = chosen
@@ -58,12 +62,18 @@ class Recycler:
         board, process = device.board, device.process
         assert board is not None
         assert process is not None
+        key = device.index, device.generation
         try:
-            return Life(
+            life = Life(
                 age_s=device.age_s,
-                early=self._early[device.index, device.generation],
+                early=self._early[key],
                 requests=board.read(Counter.STARTED),
                 memory_bytes=memory_bytes(process.pid) if limits.max_memory_bytes else 0,
+                leases=board.read(Gauge.LEASES),
             )
         finally:
             board.release()
+        if not due(limits, life):
+            return life
+        now_s = time.monotonic()
+        return life._replace(waited_s=now_s - self._due_s.setdefault(key, now_s))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import atomr_mp
 from atomr_mp.process.events import read_events
+from atomr_mp.supervisor.recycler import LOOK_S
 from tests.support import Ledger, wait_generation
 
 CALLS = 250
@@ -64,6 +66,22 @@ def test_a_recycle_by_requests_is_not_noticed(ledger: Ledger) -> None:
         assert told
         assert "(max_requests 50)" in told[0]["text"]
         assert not events(pool.run_dir, "end")
+
+
+def test_a_buffer_that_a_client_holds_delays_a_recycle(ledger: Ledger) -> None:
+    """The ref is good until it is given back; then the worker goes."""
+    with ledger.start(gpus=1, max_requests=1) as pool:
+        wait_generation(pool, 1)
+        ref = pool.device().full((10,), 7, "int32")
+        generation = ref.generation
+        for _ in range(10):
+            assert pool.call("Probe.echo", 1).result() == 1
+        time.sleep(4 * LOOK_S)  # nothing is to happen, of which no event can tell
+        assert pool.devices[0].generation == generation
+        assert ref.numpy().tolist() == [7] * 10
+        ref.free()
+        pool.call("Probe.echo", 1).result()
+        wait_generation(pool, generation + 1)
 
 
 def test_devices_are_recycled_one_after_the_other(ledger: Ledger) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.supervision.recycle import JITTER, MEMORY_AFTER_S, Life, Limits, choose, due
+from atomr_mp.supervision.recycle import JITTER, MEMORY_AFTER_S, PATIENCE_S, Life, Limits, choose, due
 
 YOUNG = Life(age_s=0.0, early=0.5, requests=0, memory_bytes=0)
 
@@ -52,6 +52,17 @@ def test_one_at_a_time_the_oldest_first() -> None:
     assert chosen is not None
     assert chosen[0] == 1
     assert choose(limits, {}, away=0) is None
+
+
+def test_a_worker_in_which_clients_hold_buffers_is_left_for_a_while() -> None:
+    """Another goes before it; it goes in the end, or nothing would hold against a client that forgets."""
+    limits = Limits(max_requests=1)
+    holding = Life(9.0, 0.0, 9, 0, leases=1)
+    assert choose(limits, {0: holding}, away=0) is None
+    chosen = choose(limits, {0: holding, 1: YOUNG._replace(requests=9)}, away=0)
+    assert chosen is not None
+    assert chosen[0] == 1
+    assert choose(limits, {0: holding._replace(waited_s=PATIENCE_S)}, away=0)
 
 
 @pytest.mark.parametrize("field", ["max_requests", "max_age_s", "max_memory_bytes"])
