@@ -11,7 +11,7 @@ from typing import Any
 import atomr_mp
 from atomr_mp.process.events import read_events
 from atomr_mp.supervisor.recycler import LOOK_S
-from tests.support import Ledger, wait_generation
+from tests.support import Ledger, settled, wait_generation
 
 CALLS = 250
 IN_FLIGHT = 5
@@ -32,13 +32,16 @@ class Caller(threading.Thread):
         self._device = device
         self.failed: list[BaseException] = []
         self.answers: list[str] = []
+        self.enough = threading.Event()
 
     def run(self) -> None:
         """Call."""
         with atomr_mp.connect(run_dir=self._run_dir) as pool:
             pool.wait_ready()
-            for number in range(0, CALLS, IN_FLIGHT):
+            number = 0
+            while number < CALLS or not self.enough.is_set():
                 tags = [f"{self._tag}-{each}" for each in range(number, number + IN_FLIGHT)]
+                number += IN_FLIGHT
                 replies = [pool.call("Probe.note", tag, device=self._device) for tag in tags]
                 for reply in replies:
                     error = reply.exception()
@@ -49,18 +52,21 @@ class Caller(threading.Thread):
 
 
 def test_a_recycle_by_requests_is_not_noticed(ledger: Ledger) -> None:
-    """500 calls of two clients to a worker that is replaced about every 50: each is answered, and ran once."""
+    """At least 500 calls of two clients to a worker that is replaced again and again: each is answered, and ran once."""
     with ledger.start(gpus=1, max_requests=50) as pool:
         callers = [Caller(pool.run_dir, name) for name in ("one", "two")]
         for caller in callers:
             caller.start()
-        for caller in callers:
-            caller.join()
+        try:
+            wait_generation(pool, 3)
+        finally:
+            for caller in callers:
+                caller.enough.set()
+                caller.join()
         assert [caller.failed for caller in callers] == [[], []]
         answers = [answer for caller in callers for answer in caller.answers]
-        assert len(answers) == 2 * CALLS
+        assert len(answers) >= 2 * CALLS
         assert Counter(ledger.runs()) == Counter(answers)
-        assert pool.devices[0].generation > 1
         assert pool.devices[0].restarts == 0
         told = events(pool.run_dir, "recycle")
         assert told
@@ -70,17 +76,18 @@ def test_a_recycle_by_requests_is_not_noticed(ledger: Ledger) -> None:
 
 def test_a_buffer_that_a_client_holds_delays_a_recycle(ledger: Ledger) -> None:
     """The ref is good until it is given back; then the worker goes."""
-    with ledger.start(gpus=1, max_requests=1) as pool:
+    with ledger.start(gpus=1, max_requests=5) as pool:
         wait_generation(pool, 1)
         ref = pool.device().full((10,), 7, "int32")
         generation = ref.generation
+        assert settled(lambda: pool.status().workers[0].leases == 1)
         for _ in range(10):
             assert pool.call("Probe.echo", 1).result() == 1
         time.sleep(4 * LOOK_S)  # nothing is to happen, of which no event can tell
         assert pool.devices[0].generation == generation
         assert ref.numpy().tolist() == [7] * 10
         ref.free()
-        pool.call("Probe.echo", 1).result()
+        pool.call("Probe.echo", 1).result()  # which takes what was given back along
         wait_generation(pool, generation + 1)
 
 
