@@ -108,7 +108,14 @@ class Client:
         _CLIENTS.add(self)
 
     def submit(
-        self, method: str, arguments: object, *, device: int | None, deadline_s: float, blocking: bool = False
+        self,
+        method: str,
+        arguments: object,
+        *,
+        device: int | None,
+        deadline_s: float,
+        priority: int = 0,
+        blocking: bool = False,
     ) -> Reply:
         """Send a request; see `pool.Pool` for what the arguments mean.
 
@@ -127,7 +134,7 @@ class Client:
         now_ns = time.monotonic_ns()
         if now_ns - self.session_polled_ns > READ_EVERY_NS:
             self.read_session()
-        return lane.submit(next(self._ids), device, method, arguments, now_ns + int(deadline_s * 1e9))
+        return lane.submit(next(self._ids), device, method, arguments, now_ns + int(deadline_s * 1e9), priority)
 
     def read_session(self) -> None:
         """Take in what the supervisor has said, without waiting."""

@@ -94,6 +94,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Requests of libraries that touch no more are done by the host backend's loop itself, not by a stream's thread."""
     metrics: str = "off"
     """Where metrics are served for Prometheus: "off", "127.0.0.1:PORT" or another loopback address, or "unix:PATH"."""
+    max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
+    """Requests that may wait in one worker, of all clients; a method's own limit is its decorator's `queue`."""
     core_dumps: bool = False
     """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
     cgroups: bool = False
@@ -214,7 +216,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def _execution(self, memory_bytes: int) -> Execution:
         """Return how a worker uses its device, if it may have so much memory by default."""
-        return Execution(self.memory_bytes or memory_bytes, self.streams, self.completion, self.inline_bytes)
+        return Execution(
+            self.memory_bytes or memory_bytes, self.streams, self.completion, self.inline_bytes, self.max_queue
+        )
 
 
 class Gathered(NamedTuple):

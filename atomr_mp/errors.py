@@ -221,19 +221,22 @@ class DeviceUnavailable(RequestError):
 
 @dataclass(eq=False)
 class Overloaded(RequestError):
-    """The window of unanswered requests to this device is full; raised at once, in the caller.
+    """This client's window of unanswered requests to the device is full, or the queue in its worker.
 
     Holds: everything that was sent before.
-    Do: wait for some results first, or call fewer at a time.
+    Do: wait for some results first, or `retry_after_s`; call fewer at a time.
 
     Args:
-        device: Index of the device in the pool.
-        window: Requests that may be unanswered at a time.
+        device: Index of the device in the pool; -1 if it was the worker that had no room.
+        window: Requests of this client that may be unanswered at a time; 0 if it was the worker's queue.
+        retry_after_s: When what is queued in the worker may have been done, by how long such requests took; 0 if that
+            is not known.
     """
 
     code: ClassVar[str] = "overloaded"
     device: int = -1
     window: int = 0
+    retry_after_s: float = 0.0
 
 
 @dataclass(eq=False)

@@ -151,6 +151,17 @@ class Job(Generic[T]):
         heapq.heappush(self._again, index)
         return True
 
+    def postponed(self, index: int) -> bool:
+        """A worker's queue is full; return whether nothing of ours is in flight, so that only `retry` goes on."""
+        self._flying.remove(index)
+        self._full = True
+        heapq.heappush(self._again, index)
+        return not self._flying
+
+    def retry(self) -> None:
+        """What is in others' queues may have been done."""
+        self._full = False
+
     def unsendable(self, index: int, error: errors.AtomrError) -> None:
         """An item could not be sent, to any device."""
         self._land(index)

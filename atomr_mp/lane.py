@@ -90,7 +90,15 @@ class Lane(ABC):
 
     # --- what replies and the client call --------------------------------------------------------------------------
 
-    def submit(self, request_id: int, device: int | None, method: str, arguments: object, deadline_ns: int) -> Reply:
+    def submit(
+        self,
+        request_id: int,
+        device: int | None,
+        method: str,
+        arguments: object,
+        deadline_ns: int,
+        priority: int = 0,
+    ) -> Reply:
         """Send a request, or hold it while its device comes back.
 
         Args:
@@ -99,6 +107,7 @@ class Lane(ABC):
             method: "Actor.method".
             arguments: A sequence by position, or a mapping by name.
             deadline_ns: CLOCK_MONOTONIC.
+            priority: Its priority in the worker.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -108,6 +117,8 @@ class Lane(ABC):
         """
         body, payload, placed = values.encode(arguments, self._place_array)
         reply = Reply(self, request_id, method, deadline_ns, body)
+        if priority:
+            reply._priority = priority
         if placed:
             reply._kept, reply._copies, reply._refs, device = self._client.buffers.attach(placed, device)
         payload_bytes = len(body)
@@ -326,7 +337,17 @@ class Lane(ABC):
             payload = reply._payload
             if payload:
                 frames += payload
-            calls.append(data.Call(reply.id, reply.method, reply.deadline_ns, len(payload), reply._body, reply._refs))
+            calls.append(
+                data.Call(
+                    reply.id,
+                    reply.method,
+                    reply.deadline_ns,
+                    len(payload),
+                    reply._body,
+                    reply._refs,
+                    reply._priority,
+                )
+            )
             reply._sent_ns = now_ns
             reply._sent_generation = generation
         link.unread = connection.send(_encode_calls(data.Calls(link.token, calls, releases.serial)), frames)

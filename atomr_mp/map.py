@@ -27,6 +27,9 @@ FEED_S: Final = 0.001
 FEED_ITEMS: Final = 64
 """The same, as a number: what travels together in one message."""
 
+RETRY_S: Final = 0.005
+"""How long to wait at least when a worker's queue is full of what others have sent."""
+
 
 class Progress(NamedTuple):
     """How far a map is."""
@@ -64,6 +67,7 @@ class Mapper:
         batch_size: int,
         attempts: int,
         deadline_s: float,
+        priority: int,
         on_progress: Callable[[Progress], object] | None,
         return_failures: bool,
     ) -> Iterator[Any]:
@@ -86,6 +90,7 @@ class Mapper:
                 least=max(1, min(batch_size, self._client.login.window.requests)),
             ),
             deadline_s,
+            priority,
         )
         try:
             yield from run.outcomes(on_progress, return_failures=return_failures)
@@ -114,6 +119,7 @@ class _Run:
         items: Iterator[Any],
         job: Job[Reply],
         deadline_s: float,
+        priority: int,
     ) -> None:
         self._client = client
         self._loop = loop
@@ -121,6 +127,7 @@ class _Run:
         self._source = items
         self._job = job
         self._deadline_s = deadline_s
+        self._priority = priority
         self._items: dict[int, Any] = {}
         """What has been taken from the source and has no outcome: it may have to be sent again."""
         self._flying: dict[Reply, tuple[int, float]] = {}
@@ -216,9 +223,18 @@ class _Run:
             error = reply.exception()
             if error is None:
                 job.answered(index, reply, now - sent)
+            elif isinstance(error, errors.Overloaded):
+                if job.postponed(index):
+                    # Others fill the worker's queue, and nothing tells us when there is room.
+                    self._loop.call_later(max(RETRY_S, error.retry_after_s), self._retry)
+                continue
             elif job.failed(index, error):
                 continue
             del self._items[index]
+
+    def _retry(self) -> None:
+        self._job.retry()
+        self._turn_soon()
 
     def _feed(self) -> None:
         job = self._job
@@ -250,7 +266,13 @@ class _Run:
 
     def _submit(self, index: int, now: float) -> None:
         try:
-            reply = self._client.submit(self._method, (self._items[index],), device=None, deadline_s=self._deadline_s)
+            reply = self._client.submit(
+                self._method,
+                (self._items[index],),
+                device=None,
+                deadline_s=self._deadline_s,
+                priority=self._priority,
+            )
         except errors.Overloaded as error:
             if self._job.refused(index, error):
                 return

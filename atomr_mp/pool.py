@@ -18,6 +18,7 @@ from atomr_mp.config import Backend, Config, with_source
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.launch import launch
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
+from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.session import DeviceInfo, DeviceState, Status
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
@@ -204,6 +205,7 @@ class Pool:
         *args: Any,
         device: int | None = None,
         deadline_s: float | None = None,
+        priority: int = 0,
         kwargs: dict[str, Any] | None = None,
     ) -> Reply:
         """Make a request.
@@ -220,11 +222,13 @@ class Pool:
                 unanswered requests of this client.
             deadline_s: When the request ends with `DeadlineExceeded`; None for the method's own default, or
                 `DEFAULT_DEADLINE_S`.
+            priority: From -8 to 7. Of what waits in the device's process, for the same place to run, higher ones come
+                first, whoever has sent them, and also before earlier calls of this client.
             kwargs: Arguments by name.
 
         Raises:
-            InvalidRequest: No such method or device, or an argument that cannot be sent.
-            Overloaded: Too many unanswered requests to this device.
+            InvalidRequest: No such method, device or priority, or an argument that cannot be sent.
+            Overloaded: Too many unanswered requests to this device. By the reply: too many of all clients.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more.
         """
@@ -243,7 +247,9 @@ class Pool:
             if twice:
                 raise errors.InvalidRequest(f"{method} got {', '.join(sorted(twice))} twice")
             arguments = by_position | kwargs
-        return client.submit(method, arguments, device=device, deadline_s=deadline_s)
+        if priority:
+            _check_priority(priority)
+        return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority)
 
     def map(
         self,
@@ -254,6 +260,7 @@ class Pool:
         batch_size: int | None = None,
         attempts: int = 3,
         deadline_s: float | None = None,
+        priority: int = 0,
         return_failures: bool = False,
         on_progress: Callable[[Progress], object] | None = None,
     ) -> Iterator[Any]:
@@ -272,18 +279,20 @@ class Pool:
             attempts: How many ends of workers on which it was running an item may survive to be sent again, and one:
                 3 for two resubmissions. A worker's end for which it cannot be blamed does not count.
             deadline_s: Deadline of each attempt, see `call`; the time it waits behind other items counts.
+            priority: Of each item, see `call`; below 0 for what can wait for others' calls.
             return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its
                 error is raised there, and what is in flight is cancelled.
             on_progress: Called with a `map.Progress` now and then, in the thread that reads; must be short.
 
         Raises:
-            InvalidRequest: No such method.
+            InvalidRequest: No such method or priority.
             ValueError: `in_flight`, `batch_size` or `attempts` is less than 1.
             AtomrError: While reading: what an item ended with. If the pool is lost or no device takes work any more,
                 that is what all further items end with.
             RuntimeError: Read in a running event loop, which it would block.
         """
         info = self._client.methods.get(method) or self._unknown(method)
+        _check_priority(priority)
         for name, number in {"attempts": attempts, "in_flight": in_flight, "batch_size": batch_size}.items():
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
@@ -299,6 +308,7 @@ class Pool:
             batch_size=2 * info.batch_items if batch_size is None else batch_size,
             attempts=attempts,
             deadline_s=deadline_s or info.deadline_s or DEFAULT_DEADLINE_S,
+            priority=priority,
             on_progress=on_progress,
             return_failures=return_failures,
         )
@@ -307,13 +317,16 @@ class Pool:
         """Whether there is a request of this name."""
         return method in self._client.methods
 
-    def actor(self, name: str, *, device: int | None = None, deadline_s: float | None = None) -> ActorRef:
+    def actor(
+        self, name: str, *, device: int | None = None, deadline_s: float | None = None, priority: int = 0
+    ) -> ActorRef:
         """Return a reference through which an actor's methods are called like methods.
 
         Args:
             name: The actor's name.
             device: On which device; None for the one with the fewest unanswered requests, call by call.
             deadline_s: Deadline of the calls, see `call`.
+            priority: Their priority, see `call`.
 
         Raises:
             InvalidRequest: There is no such actor.
@@ -321,7 +334,7 @@ class Pool:
         if not any(method.startswith(f"{name}.") for method in self._client.methods):
             known = ", ".join(sorted({method.partition(".")[0] for method in self._client.methods})) or "none"
             raise errors.InvalidRequest(f"there is no actor {name!r}; this pool's actors are: {known}")
-        return ActorRef(self, name, device, deadline_s)
+        return ActorRef(self, name, device, deadline_s, priority)
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:
         """Wait until every device is ready to be called by this client.
@@ -410,11 +423,12 @@ class Pool:
 class ActorRef:
     """An actor of a pool; its methods are the actor's requests and return a `Reply`. Made by `Pool.actor`."""
 
-    def __init__(self, pool: Pool, name: str, device: int | None, deadline_s: float | None) -> None:
+    def __init__(self, pool: Pool, name: str, device: int | None, deadline_s: float | None, priority: int = 0) -> None:
         self._pool = pool
         self._name = name
         self._device = device
         self._deadline_s = deadline_s
+        self._priority = priority
 
     def __repr__(self) -> str:
         return f"<actor {self._name} of {self._pool!r}>"
@@ -423,14 +437,21 @@ class ActorRef:
         method = f"{self._name}.{name}"
         if name.startswith("__") or not self._pool.has(method):
             raise AttributeError(f"actor {self._name!r} has no request {name!r}")
-        pool, device, deadline_s = self._pool, self._device, self._deadline_s
+        pool, device, deadline_s, priority = self._pool, self._device, self._deadline_s, self._priority
 
         def call(*args: Any, **kwargs: Any) -> Reply:
-            return pool.call(method, *args, device=device, deadline_s=deadline_s, kwargs=kwargs or None)
+            return pool.call(
+                method, *args, device=device, deadline_s=deadline_s, priority=priority, kwargs=kwargs or None
+            )
 
         # Found here from now on, without this function.
         self.__dict__[name] = call
         return call
+
+
+def _check_priority(priority: int) -> None:
+    if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
+        raise errors.InvalidRequest(f"priority must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority}")
 
 
 def _own_name() -> str:

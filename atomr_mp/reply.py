@@ -39,6 +39,7 @@ class Reply:
     """Those of them that were copied there, to be settled then."""
     _refs = 0
     """How many refs are among the arguments."""
+    _priority = 0
     _leases: dict[int, Lease] | None = None
     """Of the refs in the result, by buffer: here from the answer's arrival on, whether or not it is ever decoded."""
     _error: errors.AtomrError | None = None

@@ -59,6 +59,9 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--deadline", type=float, metavar="S", help="seconds that an attempt may take, queueing included"
     )
+    parser.add_argument(
+        "--priority", type=int, default=0, metavar="N", help="-8 to 7; below 0 lets others' calls go first"
+    )
     add_pool(parser)
     own = parser.add_argument_group("a pool for this job alone")
     own.add_argument("--actor", action="append", metavar="TARGET", help="start one that runs this, see `start`")
@@ -90,6 +93,7 @@ def run(options: argparse.Namespace) -> int:
                 batch_size=options.batch_size,
                 attempts=options.attempts,
                 deadline_s=options.deadline,
+                priority=options.priority,
                 return_failures=True,
                 on_progress=on_progress,
             )

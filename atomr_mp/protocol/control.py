@@ -26,6 +26,7 @@ class Execution(Message, frozen=True):
     streams: Name
     completion: Name
     inline_bytes: U64
+    max_queue: U64 = 2**62
 
 
 # --- supervisor to worker ------------------------------------------------------------------------------------------

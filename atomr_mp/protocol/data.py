@@ -32,6 +32,9 @@ MAX_LANES: Final = 16
 
 SESSION_BYTES: Final = 16
 
+MIN_PRIORITY: Final = -8
+MAX_PRIORITY: Final = 7
+
 Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES)]
 Body = Annotated[bytes, msgspec.Meta(max_length=MAX_BODY_BYTES)]
 FrameCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)]
@@ -52,6 +55,8 @@ class Call(Message, frozen=True):
     """Arguments, see `values`: an array by position, or a map by name."""
     refs: Annotated[int, msgspec.Meta(ge=0)] = 0
     """How many refs are among the arguments; a call with any takes its borrows in the order of arrival."""
+    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
+    """Of what waits in the worker, higher ones come first."""
 
 
 class Calls(Message, frozen=True, tag=1):

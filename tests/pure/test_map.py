@@ -109,6 +109,19 @@ class AnyWalk(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data())
+    def find_the_queue_full(self, data: st.DataObject) -> None:
+        """Let a worker refuse an item: it is sent when something of ours has landed, or after a time."""
+        index = self.land(data)
+        self.sent[index] -= 1
+        self.may_have_run[index] -= 1
+        assert self.job.postponed(index) == (not self.flying)
+        assert self.job.take() is None
+        if not self.flying:
+            self.job.retry()
+        self.due.add(index)
+
+    @precondition(lambda self: self.flying)
+    @rule(data=st.data())
     def cannot_send(self, data: st.DataObject) -> None:
         """Let an item be refused by all devices."""
         index = self.land(data)

@@ -133,6 +133,7 @@ class MethodOptions:
     deadline_s: float | None
     writes: tuple[str, ...] = ()
     batch: Batch | None = None
+    queue: int | None = None
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -150,6 +151,7 @@ def method(
     deadline_s: float | None = None,
     writes: Sequence[str] = (),
     batch: Batch | None = None,
+    queue: int | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -162,6 +164,7 @@ def method(
     deadline_s: float | None = None,
     writes: Sequence[str] = (),
     batch: Batch | None = None,
+    queue: int | None = None,
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
@@ -184,11 +187,15 @@ def method(
             entry for each request, and is annotated so (`list[str]`; callers send one `str`), and it returns a list of
             as many results. A result that is an exception is that of its request alone; one that is raised is
             everybody's. None for one request at a time.
+        queue: Most of its requests that may wait in one process, of all clients; one more is `Overloaded`. None for as
+            many as the process may have of all methods.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")
+    if queue is not None and queue < 1:
+        raise ValueError(f"queue must be at least 1, got {queue}")
     options = MethodOptions(
-        idempotent=idempotent, thread=thread, deadline_s=deadline_s, writes=tuple(writes), batch=batch
+        idempotent=idempotent, thread=thread, deadline_s=deadline_s, writes=tuple(writes), batch=batch, queue=queue
     )
 
     def mark(function: F) -> F:

@@ -126,7 +126,12 @@ class BatchedMethod:
                 self._envelope.refuse(request, error)
                 return
         self._forming.add(
-            request, key=group, owner=request.peer.session, nbytes=request.payload_bytes, now_ns=time.monotonic_ns()
+            request,
+            key=group,
+            owner=request.peer.session,
+            priority=request.priority,
+            nbytes=request.payload_bytes,
+            now_ns=time.monotonic_ns(),
         )
 
     def next(self) -> tuple[list[Request], BatchRun | None]:

@@ -1,7 +1,8 @@
 """Where and when requests run: on the loop, on their actor's thread, or on a stream. The loop's thread only.
 
-Requests are taken in the order in which they arrived; that is the order in which they borrow memory. One whose memory
-is in use waits for it: on a stream, in its thread's queue, or parked if it is the loop's.
+The requests of a session are taken in the order in which they arrived, and in which they borrow memory, but for those
+of higher priority; the sessions take turns, each getting as much time as the others. A request whose memory is in use
+waits for it: on a stream, in its thread's queue, or parked if it is the loop's.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from atomr_mp import errors
 from atomr_mp_workers.batch_run import MOST_ON_STREAM, BatchedMethod, BatchRun
 from atomr_mp_workers.device.base import Device, Stream
 from atomr_mp_workers.envelope import Envelope, FatalError, Request, Run
+from atomr_mp_workers.line import Line
 from atomr_mp_workers.peers import Peer
 from atomr_mp_workers.threads import ActorThread, Completions
 
@@ -52,7 +54,7 @@ class Dispatcher:
         outbox: dict[Peer, None],
         flush: Callable[[], None],
     ) -> None:
-        self.queue: Final[deque[Request]] = deque()
+        self.queue: Final[Line[Request]] = Line()
         """Requests that have not been looked at."""
         self._envelope = envelope
         self._completions = completions
@@ -91,14 +93,16 @@ class Dispatcher:
             if request.method.apart and not request.refs:
                 self._set_apart(request)
             else:
-                self.queue.append(request)
+                self.queue.add(request, request.peer.session, request.priority)
 
     def work(self) -> bool:
         """Run what is queued, for a bounded time; return whether that time is over."""
-        queue, envelope = self.queue, self._envelope
-        until_ns = time.monotonic_ns() + TURN_NS
-        while queue:
-            request = queue.popleft()
+        queue, plain, levels, envelope = self.queue, self.queue.plain, self.queue.levels, self._envelope
+        now_ns = time.monotonic_ns()
+        until_ns = now_ns + TURN_NS
+        while plain or levels:
+            begun_ns = now_ns
+            request = queue.pop() if levels else plain.popleft()
             method = request.method
             if method.typical_ns > QUICK_NS:
                 self._flush()  # nobody's answer waits for, or is lost with, what may take long
@@ -111,7 +115,10 @@ class Dispatcher:
                 self._parked.append(request)
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
-            if time.monotonic_ns() >= until_ns:
+            now_ns = time.monotonic_ns()
+            if levels:
+                queue.charge(peer.session, now_ns - begun_ns)
+            if now_ns >= until_ns:
                 return True
         return False
 
@@ -120,7 +127,10 @@ class Dispatcher:
         for run in self._completions.take():
             name = run.method.name
             if name in self._threads:
-                self._threads[name].running = None
+                thread = self._threads[name]
+                thread.running = None
+                if isinstance(run, Request) and thread.waiting.levels:
+                    thread.waiting.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
             elif name in self._batched:
                 self._batched[name].running -= 1
             self._complete(run)
@@ -184,7 +194,7 @@ class Dispatcher:
             self._batched[name].add(request)
         elif not request.refs or self._envelope.admit(request):
             thread = self._threads[name]
-            thread.waiting.append(request)
+            thread.waiting.add(request, request.peer.session, request.priority)
             if self._feed(thread):
                 self.advance()
 
@@ -235,10 +245,9 @@ class Dispatcher:
         while thread.running is None and thread.waiting:
             if thread.owes_batch and any(batched.is_due() for batched in thread.batched):
                 break  # it is started once all has been read that may be in it
-            request = thread.waiting[0]
-            if not request.dropped and not _is_free(request):
+            request = thread.waiting.take(_is_free)
+            if request is None:
                 break
-            thread.waiting.popleft()
             if self._envelope.begin(request):
                 self._completions.begin(request)
                 thread.run(request)
@@ -281,5 +290,5 @@ class Dispatcher:
 
 
 def _is_free(request: Request) -> bool:
-    """Return whether nothing uses the request's memory any more that came before it."""
+    """Return whether nothing uses the request's memory any more that came before it; what is dropped uses none."""
     return all(event.done for event in request.after)

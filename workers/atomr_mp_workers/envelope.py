@@ -6,6 +6,7 @@ once. Runs on the loop's thread, but for `call`, which an actor's thread may run
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import traceback
@@ -117,6 +118,7 @@ class Request(Run):
         self.deadline_ns = call.deadline_ns
         self.body = call.body
         self.refs = call.refs
+        self.priority = call.priority
         self.payload_bytes = len(call.body)
         """What it counts for in its window."""
 
@@ -171,6 +173,7 @@ class Envelope:
         current: This incarnation's token.
         libraries: Find the methods of libraries.
         store: The device's memory.
+        most_queued: How many requests may wait.
     """
 
     def __init__(
@@ -180,7 +183,11 @@ class Envelope:
         current: bytes,
         libraries: Libraries,
         store: Store,
+        most_queued: int = sys.maxsize,
     ) -> None:
+        self._most_queued = most_queued
+        self._queued = 0
+        """Requests that have been received and have not started."""
         self._methods = methods
         self._board = board
         self._token = current
@@ -207,6 +214,12 @@ class Envelope:
         for call in calls:
             method = self._methods.get(call.method) or self._library_method(call.method)
             if refusal is None and isinstance(method, Method) and call.id not in queued:
+                if self._queued >= self._most_queued or method.queued >= method.most_queued:
+                    self._reply(peer, call.id, None, self._overloaded(method))
+                    at += call.frames
+                    continue
+                self._queued += 1
+                method.queued += 1
                 request = queued[call.id] = Request(peer, call, method)
                 request.received_ns = now_ns
                 if call.frames:
@@ -260,6 +273,7 @@ class Envelope:
         session = peer.session
         if session.ended:
             request.dropped = True
+            self._left_queue(request)
             self._end(request)
             self._board.count(Counter.DISCARDED)
             return False
@@ -280,6 +294,8 @@ class Envelope:
                 self._refuse(request, error)
                 return False
         del peer.queued[request.id]
+        self._queued -= 1
+        request.method.queued -= 1
         request.frames = ()
         session.running += 1
         return True
@@ -413,6 +429,7 @@ class Envelope:
     def _refuse(self, request: Request, error: errors.AtomrError) -> None:
         request.dropped = True
         request.frames = ()
+        self._left_queue(request)
         self._end(request)
         peer = request.peer
         del peer.queued[request.id]
@@ -436,6 +453,21 @@ class Envelope:
         peer.reply_bytes += len(body)
         if frames:
             peer.frames += frames
+
+    def _left_queue(self, request: Request) -> None:
+        self._queued -= 1
+        request.method.queued -= 1
+
+    def _overloaded(self, method: Method) -> errors.Overloaded:
+        if method.queued >= method.most_queued:
+            return errors.Overloaded(
+                f"{method.queued} requests of {method.name} wait in this worker, as many as may",
+                retry_after_s=method.queued_ns / 1e9,
+            )
+        return errors.Overloaded(
+            f"{self._queued} requests wait in this worker, as many as may (max_queue)",
+            retry_after_s=sum([each.queued_ns for each in self._methods.values()]) / 1e9,
+        )
 
     def _library_method(self, name: str) -> Method | errors.RequestError | None:
         """Return a library's method, or why there is none; from the second time on it is among the methods."""

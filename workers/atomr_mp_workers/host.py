@@ -130,7 +130,7 @@ class Host:
             on_thread = [method.name for method in actor.methods if method.thread]
             if on_thread:
                 threads |= dict.fromkeys(on_thread, ActorThread(actor.name, device))
-        self._envelope = Envelope(methods, self._board, self._token, libraries, store)
+        self._envelope = Envelope(methods, self._board, self._token, libraries, store, execution.max_queue)
         batched = {
             name: BatchedMethod(method, number, self._envelope, store, self._board)
             for number, (name, method) in enumerate((name, each) for name, each in methods.items() if each.batch)
@@ -172,7 +172,8 @@ class Host:
         gc.collect()
         gc.freeze()
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
-        queue, batches = self._dispatcher.queue, self._dispatcher.turns
+        plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
+        batches = self._dispatcher.turns
         idle = True
         while (patience_s := self._patience_s(idle=idle)) is not None:
             ready = dict(poll.poll(patience_s))
@@ -183,7 +184,7 @@ class Host:
             if self._look() or completions in ready:
                 self._dispatcher.take_back()
             more = self._read()
-            if queue:
+            if plain or levels:
                 self._dispatcher.work()
             if batches and self._dispatcher.batching:
                 self._dispatcher.start_batches()
@@ -192,7 +193,7 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._tidy()
-            idle = not more and not queue and not self._sent
+            idle = not more and not plain and not levels and not self._sent
         self._leave()
 
     def _tidy(self) -> None:
@@ -278,14 +279,14 @@ class Host:
         The first message of an idle loop is run and answered before the next is looked for: that is the latency of a
         single call. Later ones are read together, and so answered together.
         """
-        queue = self._dispatcher.queue
+        plain = self._dispatcher.queue.plain
         for count in range(TURN_MESSAGES):
             self._sent = False
             message = self._data.receive()
             if message is None:
                 return False
             self._open(*message)
-            if count == 0 and len(queue) == 1:
+            if count == 0 and len(plain) == 1:
                 late = self._dispatcher.work()
                 self._flush()
                 if late:  # the supervisor may have ended a session meanwhile, whose calls come next

@@ -12,30 +12,31 @@ T = TypeVar("T")
 class Line(Generic[T]):
     """Items of several owners. Those of one owner and priority come out in the order in which they went in.
 
-    As long as there is one owner, and no priority, it is a plain queue.
+    As long as there is one owner, and no priority, it is a plain queue. Then there is nothing in `levels`, otherwise
+    nothing in `plain`; to look there costs less than to call.
     """
 
-    __slots__ = ("_count", "_levels", "_owner", "_plain")
+    __slots__ = ("_count", "_owner", "levels", "plain")
 
     def __init__(self) -> None:
-        self._plain: deque[T] = deque()
+        self.plain: deque[T] = deque()
         """All items, while they are of one owner and of priority 0."""
         self._owner: Hashable = None
         """Whose these are."""
-        self._levels: dict[int, _Level[T]] = {}
+        self.levels: dict[int, _Level[T]] = {}
         """All items, otherwise; by priority."""
         self._count = 0
         """Of the items in the levels."""
 
     def __len__(self) -> int:
-        return len(self._plain) or self._count
+        return len(self.plain) or self._count
 
     def add(self, item: T, owner: Hashable, priority: int = 0) -> None:
         """Let an item wait."""
-        if not self._levels:
-            if priority == 0 and (owner is self._owner or not self._plain):
+        if not self.levels:
+            if priority == 0 and (owner is self._owner or not self.plain):
                 self._owner = owner
-                self._plain.append(item)
+                self.plain.append(item)
                 return
             self._sort_in()
         self._put(item, owner, priority)
@@ -46,46 +47,49 @@ class Line(Generic[T]):
         Raises:
             IndexError: There is nothing.
         """
-        if not self._levels:
-            return self._plain.popleft()
-        priority = max(self._levels)
-        return self._next(priority, self._levels[priority].order()[0])
+        if not self.levels:
+            return self.plain.popleft()
+        priority = max(self.levels)
+        return self._next(priority, self.levels[priority].order()[0])
 
     def take(self, is_ready: Callable[[T], bool]) -> T | None:
         """Return the next item that is ready, None if there is none; who has to wait makes nobody else wait."""
-        if not self._levels:
-            return self._plain.popleft() if self._plain and is_ready(self._plain[0]) else None
-        for priority in sorted(self._levels, reverse=True):
-            for share in self._levels[priority].order():
+        if not self.levels:
+            return self.plain.popleft() if self.plain and is_ready(self.plain[0]) else None
+        for priority in sorted(self.levels, reverse=True):
+            for share in self.levels[priority].order():
                 if is_ready(share.items[0]):
                     return self._next(priority, share)
         return None
 
     def heads(self) -> Iterator[T]:
         """Yield the first item of each owner and priority."""
-        if self._plain:
-            yield self._plain[0]
-        for level in self._levels.values():
+        if self.plain:
+            yield self.plain[0]
+        for level in self.levels.values():
             for share in level.shares.values():
                 yield share.items[0]
 
     def charge(self, owner: Hashable, cost: int) -> None:
-        """Note what an owner has had; the others come first until they have had as much."""
-        for level in self._levels.values():
+        """Note what an owner has had; the others come first until they have had as much.
+
+        Of no effect on a plain queue.
+        """
+        for level in self.levels.values():
             share = level.shares.get(owner)
             if share is not None:
                 share.had += cost
 
     def _sort_in(self) -> None:
         """Give up being a plain queue."""
-        plain, self._plain = self._plain, deque()
-        for item in plain:
+        for item in self.plain:
             self._put(item, self._owner, 0)
+        self.plain.clear()
 
     def _put(self, item: T, owner: Hashable, priority: int) -> None:
-        level = self._levels.get(priority)
+        level = self.levels.get(priority)
         if level is None:
-            level = self._levels[priority] = _Level()
+            level = self.levels[priority] = _Level()
         share = level.shares.get(owner)
         if share is None:
             share = level.shares[owner] = _Share(owner, level.had)
@@ -93,14 +97,14 @@ class Line(Generic[T]):
         self._count += 1
 
     def _next(self, priority: int, share: _Share[T]) -> T:
-        level = self._levels[priority]
+        level = self.levels[priority]
         level.had = max(level.had, share.had)
         item = share.items.popleft()
         self._count -= 1
         if not share.items:
             del level.shares[share.owner]
             if not level.shares:
-                del self._levels[priority]
+                del self.levels[priority]
         return item
 
 

@@ -53,6 +53,8 @@ class Method(ABC):
     """Its requests are put together."""
     key: Callable[..., Hashable] | None = None
     """Which of them may be in one batch."""
+    most_queued = sys.maxsize
+    """How many of its requests may wait."""
     apart = False
     """Its requests wait for their turn apart from others: those of a thread, and those of batches."""
     stream: Stream | None = None
@@ -63,12 +65,20 @@ class Method(ABC):
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name: Final = name
         self.function: Final = function
+        self.queued = 0
+        """Requests that have been received and have not started."""
         self.typical_ns = UNKNOWN_NS
         """How long it takes, as far as is known."""
 
     def took(self, ns: int) -> None:
         """Learn from a run: at once if it was short, step by step if it was long, which may be the machine's doing."""
         self.typical_ns = ns if ns < self.typical_ns else self.typical_ns + (ns - self.typical_ns) // 4
+
+    @property
+    def queued_ns(self) -> int:
+        """How long its waiting requests may take, as far as that is known."""
+        runs = self.queued if self.batch is None else -(-self.queued // self.batch.max_items)
+        return 0 if self.typical_ns == UNKNOWN_NS else runs * self.typical_ns
 
     @abstractmethod
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
@@ -116,6 +126,7 @@ class LoadedMethod(Method):
         self.thread = options.thread
         self.reads = not options.writes
         self.batch = options.batch
+        self.most_queued = options.queue or sys.maxsize
         self.apart = options.thread or options.batch is not None
         self.options: Final = options
         self.info: Final = info

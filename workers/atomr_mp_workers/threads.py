@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Device
 from atomr_mp_workers.envelope import Request, Run
+from atomr_mp_workers.line import Line
 from atomr_mp_workers.underway import Underway
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ class ActorThread:
 
     def __init__(self, name: str, device: Device) -> None:
         self._device = device
-        self.waiting: deque[Request] = deque()
+        self.waiting: Line[Request] = Line()
         """Requests that have not started; the loop starts the next one when the thread is idle."""
         self.running: Run | None = None
         self.batched: list[BatchedMethod] = []

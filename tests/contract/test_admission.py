@@ -1,0 +1,120 @@
+"""Who is let in, and who comes first, when a device has more to do than it can."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.job import Job
+from tests.support import ACTORS, Ledger
+
+ADMITTED = f"{ACTORS}/admitted.py:Admitted"
+
+
+@pytest.fixture
+def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """Start a device."""
+    with ledger.start(ADMITTED, max_queue=150) as pool:
+        yield pool
+
+
+@pytest.fixture
+def other(pool: atomr_mp.Pool) -> Iterator[atomr_mp.Pool]:
+    """Another client."""
+    with atomr_mp.connect(run_dir=pool.run_dir) as client:
+        client.wait_ready()
+        yield client
+
+
+def been_read(pool: atomr_mp.Pool) -> None:
+    """See that the worker has read what this client has sent so far."""
+    pool.call("Admitted.ping").result()
+
+
+def test_a_single_call_does_not_wait_for_all_that_another_client_has_queued(
+    ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool
+) -> None:
+    """It is run after one of the other's at most; and the other's are all run, in their order."""
+    with ledger.gate("fair") as gate:
+        held = pool.call("Admitted.hold", gate.path)
+        gate.wait()
+        many = [pool.call("Admitted.note", f"{number}") for number in range(100)]
+        been_read(pool)
+        single = other.call("Admitted.note", "single")
+        been_read(other)
+        gate.open()
+        for reply in (held, single, *many):
+            reply.result()
+    ran = ledger.runs()
+    assert ran.index("single") <= 1
+    ran.remove("single")
+    assert ran == [f"{number}" for number in range(100)]
+
+
+def test_a_call_of_higher_priority_comes_first(ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool) -> None:
+    """Whoever has made it, and however: by name, by the actor, or one by one of a map."""
+    with ledger.gate("first") as gate:
+        held = pool.call("Admitted.hold", gate.path)
+        gate.wait()
+        replies = [pool.call("Admitted.note", "low", priority=-1), pool.call("Admitted.note", "plain")]
+        been_read(pool)
+        replies.append(other.actor("Admitted", priority=7).note("high"))
+        been_read(other)
+        gate.open()
+        for reply in (held, *replies):
+            reply.result()
+    assert ledger.runs() == ["high", "plain", "low"]
+    assert list(pool.map("Admitted.note", ["mapped"] * 3, priority=-8)) == [None] * 3
+    for priority in (-9, 8):
+        with pytest.raises(errors.InvalidRequest, match="priority must be from -8 to 7"):
+            pool.call("Admitted.note", "never", priority=priority)
+
+
+def test_a_full_queue_refuses_and_says_when_to_come_again(
+    ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool
+) -> None:
+    """A method's queue, of all clients; and the worker's, of all methods."""
+    with ledger.gate("full") as gate:
+        held = pool.call("Admitted.hold", gate.path)
+        gate.wait()
+        mine = [pool.call("Admitted.few", number) for number in range(2)]
+        been_read(pool)
+        theirs = [other.call("Admitted.few", number) for number in range(2, 5)]
+        for reply in theirs[1:]:
+            error = reply.exception()
+            assert isinstance(error, errors.Overloaded)
+            assert not error.maybe_executed
+            assert (error.window, error.retry_after_s) == (0, 0.0)
+        notes = [other.call("Admitted.note", f"{number}") for number in range(150)]
+        assert all(isinstance(reply.exception(), errors.Overloaded) for reply in notes[147:])
+        gate.open()
+        held.result()
+        assert [reply.result() for reply in (*mine, theirs[0])] == [0, 1, 2]
+        assert [reply.result() for reply in notes[:147]] == [None] * 147
+    assert pool.call("Admitted.few", 7).result() == 7
+
+
+def test_a_map_waits_for_room_in_the_workers_queue(
+    ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More in flight than may wait there, or nothing but others' calls in the way: no item fails for that."""
+    assert list(pool.map("Admitted.few", range(200), in_flight=20)) == list(range(200))
+    with ledger.gate("mapped") as gate:
+        held = pool.call("Admitted.hold", gate.path)
+        gate.wait()
+        mine = [pool.call("Admitted.few", number) for number in range(3)]
+        been_read(pool)
+        postponed = Job.postponed
+
+        def open_then(job: Job[Any], index: int) -> bool:
+            gate.open()
+            return postponed(job, index)
+
+        monkeypatch.setattr(Job, "postponed", open_then)
+        assert list(other.map("Admitted.few", range(5))) == list(range(5))
+        held.result()
+        assert [reply.result() for reply in mine] == [0, 1, 2]

@@ -1,0 +1,227 @@
+"""Which of the waiting requests run, and in which order: envelope and dispatcher without a process or a socket."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.protocol import control, data, token, values
+from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
+from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.session import Window
+from atomr_mp_workers import Actor, Batch, method
+from atomr_mp_workers.batch_run import BatchedMethod
+from atomr_mp_workers.buffers import Store
+from atomr_mp_workers.device import open_device
+from atomr_mp_workers.dispatch import Dispatcher
+from atomr_mp_workers.envelope import Envelope
+from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.loading import Method, load
+from atomr_mp_workers.peers import Peer, Peers
+from atomr_mp_workers.streams import StreamAllocator
+from atomr_mp_workers.threads import Completions
+from atomr_mp_workers.underway import Underway
+
+NEVER_NS = 2**62
+TOKEN = token.pack(bytes(16), 0, 1)
+
+
+class Logged(Actor):
+    """Notes what runs."""
+
+    log: list[Any]
+
+    @method
+    def run(self, item: Any) -> Any:
+        """Note an item."""
+        self.log.append(item)
+        return item
+
+    @method(queue=3)
+    def few(self, item: Any) -> Any:
+        """Note an item; three may wait."""
+        self.log.append(item)
+        return item
+
+    @method(batch=Batch(max_items=4, max_wait_s=0), queue=8)
+    def together(self, items: list[Any]) -> list[Any]:
+        """Note a batch."""
+        self.log.append(items)
+        return items
+
+
+class Worker:
+    """What is in a worker but its loop."""
+
+    def __init__(self, most_queued: int = 2**62) -> None:
+        device = open_device("host", "adaptive")
+        underway = Underway()
+        self.completions = Completions("adaptive", device, underway)
+        store = Store(device, TOKEN, 2**20, underway)
+        streams = StreamAllocator("per_actor", lambda name: device.make_stream(name, inline_bytes=0))
+        libraries = Libraries(LibraryContext("host", device, store, streams, lambda: store.ours))
+        memory = memoryview(bytearray(BOARD_BYTES))
+        board = BoardWriter(memory)
+        self.board = BoardReader(memory)
+        actor = load(ActorSpec("Logged", f"{__name__}:Logged"))
+        self.log: list[Any] = []
+        actor.instance.log = self.log  # type: ignore[attr-defined]
+        self.methods: dict[str, Method] = {each.name: each for each in actor.methods}
+        self.envelope = Envelope(self.methods, board, TOKEN, libraries, store, most_queued)
+        together = BatchedMethod(self.methods["Logged.together"], 0, self.envelope, store, board)
+        self.outbox: dict[Peer, None] = {}
+        self.dispatcher = Dispatcher(
+            self.envelope, self.completions, device, {}, {"Logged.together": together}, self.outbox, lambda: None
+        )
+        self.peers = Peers(Window(100, 2**20), store)
+        self._ids = 0
+
+    def client(self, number: int) -> Peer:
+        """Admit a client."""
+        name = bytes([number]) * 16
+        self.peers.admit(control.SessionOpened(number, name, bytes(16)))
+        peer = self.peers.find(data.routing_id(name, 0))
+        assert peer is not None
+        return peer
+
+    def call(
+        self, peer: Peer, items: Sequence[Any], method: str = "run", priority: int = 0, deadline_ns: int = NEVER_NS
+    ) -> list[int]:
+        """Have a message with calls arrive; return their ids."""
+        calls = []
+        for item in items:
+            self._ids += 1
+            body = values.encode((item,)).body
+            calls.append(data.Call(self._ids, f"Logged.{method}", deadline_ns, 0, body, priority=priority))
+        self.dispatcher.take(self.envelope.open(peer, data.Calls(TOKEN, calls), []))
+        return [call.id for call in calls]
+
+    def run(self) -> list[Any]:
+        """Run everything; return what has run since the last time."""
+        while self.dispatcher.work():
+            pass
+        while self.dispatcher.batching:
+            self.dispatcher.start_batches()
+        ran, self.log[:] = list(self.log), []
+        return ran
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """A worker."""
+    worker = Worker()
+    yield worker
+    assert worker.board.queue_depth == 0
+    assert not any(each.queued for each in worker.methods.values())
+    assert worker.envelope._queued == 0
+    os.close(worker.completions.descriptor)
+
+
+def outcomes(peer: Peer) -> dict[int, errors.AtomrError | None]:
+    """Return the errors of a client's answers by id, None for results."""
+    found = {reply.id: None if reply.error is None else reply.error.error() for reply in peer.replies}
+    assert len(found) == len(peer.replies), "none is answered twice"
+    return found
+
+
+def test_a_client_with_much_waiting_does_not_keep_out_another(worker: Worker) -> None:
+    """The other's single call is run after one of its requests, however many there are."""
+    greedy, other = worker.client(1), worker.client(2)
+    worker.call(greedy, [("greedy", number) for number in range(1000)])
+    worker.call(other, ["single"])
+    ran = worker.run()
+    assert ran.index("single") <= 1
+    assert [each for each in ran if each != "single"] == [["greedy", number] for number in range(1000)]
+    assert all(error is None for peer in (greedy, other) for error in outcomes(peer).values())
+
+
+def test_clients_that_have_much_waiting_take_turns(worker: Worker) -> None:
+    """All of them go on, each in its own order."""
+    clients = [worker.client(number) for number in range(1, 4)]
+    for number, client in enumerate(clients):
+        worker.call(client, [[number, at] for at in range(300)])
+    ran = worker.run()
+    for number in range(3):
+        assert [at for owner, at in ran if owner == number] == list(range(300))
+    assert {owner for owner, _ in ran[:30]} == {0, 1, 2}
+
+
+def test_higher_priorities_come_first_whoever_has_sent_them(worker: Worker) -> None:
+    """Also before earlier requests of the same client; among equals in the order in which they came."""
+    one, two = worker.client(1), worker.client(2)
+    worker.call(one, ["low 1", "low 2"], priority=-8)
+    worker.call(one, ["plain 1", "plain 2"])
+    worker.call(two, ["high 1", "high 2"], priority=7)
+    assert worker.run() == ["high 1", "high 2", "plain 1", "plain 2", "low 1", "low 2"]
+    worker.call(one, ["a", "b", "c", "d"], "together")
+    worker.call(two, ["e"], "together", priority=1)
+    assert worker.run() == [["e", "a", "b", "c"], ["d"]]
+
+
+def test_a_full_queue_refuses_what_comes_next(worker: Worker) -> None:
+    """By method; what has been let in runs, and then there is room again."""
+    one, two = worker.client(1), worker.client(2)
+    first = worker.call(one, [0, 1], "few")
+    second = worker.call(two, [2, 3, 4], "few")
+    refused = outcomes(two)
+    assert list(refused) == second[1:]
+    for error in refused.values():
+        assert isinstance(error, errors.Overloaded)
+        assert not error.maybe_executed
+        assert error.retry_after_s == 0, "it has never run"
+    worker.call(one, ["not concerned"])
+    assert sorted(map(str, worker.run())) == ["0", "1", "2", "not concerned"]
+    assert list(outcomes(one))[: len(first)] == first
+    worker.methods["Logged.few"].typical_ns = 2_000_000_000
+    (refused_id,) = worker.call(one, range(4), "few")[3:]
+    error = outcomes(one)[refused_id]
+    assert isinstance(error, errors.Overloaded)
+    assert error.retry_after_s == 6.0
+    assert worker.run() == [0, 1, 2]
+
+
+def test_batches_count_when_it_is_told_when_to_come_again(worker: Worker) -> None:
+    """Eight that wait for batches of four take as long as two runs."""
+    client = worker.client(1)
+    worker.methods["Logged.together"].typical_ns = 1_000_000_000
+    *_, refused_id = worker.call(client, range(9), "together")
+    error = outcomes(client)[refused_id]
+    assert isinstance(error, errors.Overloaded)
+    assert error.retry_after_s == 2.0
+    assert worker.run() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_a_worker_has_a_bound_for_all_methods_together() -> None:
+    """Whatever they are, and whoever has sent them."""
+    worker = Worker(most_queued=5)
+    one, two = worker.client(1), worker.client(2)
+    worker.call(one, [0, 1, 2])
+    worker.call(one, [3, 4], "together")
+    (refused_id,) = worker.call(two, [5], "few")
+    assert isinstance(outcomes(two)[refused_id], errors.Overloaded)
+    assert worker.run() == [0, 1, 2, [3, 4]]
+    worker.call(two, [6], "few")
+    assert worker.run() == [6]
+    os.close(worker.completions.descriptor)
+
+
+def test_whatever_ends_a_request_that_waits_makes_room(worker: Worker) -> None:
+    """Cancelled, late, undecodable, of a session that has ended: none of them counts any more."""
+    client, ending = worker.client(1), worker.client(2)
+    cancelled, _ = worker.call(client, ["cancelled", "runs"], "few")
+    worker.call(client, ["late"], "few", deadline_ns=1)
+    worker.envelope.cancel(client, [cancelled])
+    (ended,) = worker.call(ending, ["of an ended session"], "few")
+    worker.call(client, ["batched"], "together")
+    worker.call(ending, ["also ended"], "together")
+    worker.peers.end(2)
+    assert worker.run() == ["runs", ["batched"]]
+    assert ended not in outcomes(ending)
+    found = outcomes(client)
+    assert isinstance(found[cancelled], errors.Cancelled)
+    assert sum(isinstance(error, errors.DeadlineExceeded) for error in found.values()) == 1
