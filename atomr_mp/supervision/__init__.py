@@ -2,5 +2,6 @@
 
 `lifecycle` is a device's life as a table: what happened, in which state, and what is to be done about it;
 `directives` says what an error asks of a supervisor; `intensity` says how often and how soon a worker is
-started again. The supervisor feeds them and carries their decisions out.
+started again; `recycle` who is replaced although it is well; `tally` sums up what a device's incarnations have
+done. The supervisor feeds them and carries their decisions out.
 """

@@ -2,4 +2,6 @@
 
 A shell around `supervision`: `loop` waits, `device` feeds one device's events to the tables and carries their actions
 out, `sessions` talks to clients, `supervisor` ties them together, `plan` is what a supervisor is told to run.
+`recycler` and `reload` replace workers that are well; `helpers` are processes beside them, as that of
+`exporter`.
 """

@@ -52,7 +52,7 @@ class Caller(threading.Thread):
 
 
 def test_a_recycle_by_requests_is_not_noticed(ledger: Ledger) -> None:
-    """At least 500 calls of two clients to a worker that is replaced again: each has one answer, and ran once."""
+    """At least 500 calls of two clients, to a worker that is replaced meanwhile: each is answered, and ran once."""
     with ledger.start(gpus=1, max_requests=50) as pool:
         callers = [Caller(pool.run_dir, name) for name in ("one", "two")]
         for caller in callers:
