@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp.protocol.board import Counter, Gauge
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.recycle import Life, Limits, choose, due
-from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.usage import memory_bytes
 
 if TYPE_CHECKING:
@@ -37,14 +37,21 @@ class Recycler:
         self._devices = devices
         self._limits = limits
         self._pausing = pausing
+        self._timer: Timer | None = None
         self._early: dict[tuple[int, int], float] = {}
         """What each incarnation has drawn for its jitter, by device and generation; of the current ones."""
         self._due_s: dict[tuple[int, int], float] = {}
         """Since when those are due that are; CLOCK_MONOTONIC."""
 
-    def look(self) -> None:
+    def start(self) -> None:
+        """Look from now on, if there is a limit; to be called again when the policy has changed."""
+        if self._timer is None and self._limits().any:
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
         """Replace a worker if one is due, and come back later."""
-        self._loop.call_later(LOOK_S, self.look)
+        self._timer = None
+        self.start()
         limits = self._limits()
         if not limits.any or self._pausing():
             return

@@ -111,7 +111,7 @@ class Supervisor:
         for device in self.devices:
             device.start()
         self._housekeep()
-        self._recycler.look()
+        self._recycler.start()
         if self._notifier.watchdog_s:
             self._feed_watchdog()
         self._loop.run()
@@ -232,6 +232,7 @@ class Supervisor:
         self._plan = plan
         for device in self.devices:
             device.take_plan(plan)
+        self._recycler.start()
 
     def _summary(self) -> str:
         ready = sum(device.state is State.READY for device in self.devices)
