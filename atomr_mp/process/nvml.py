@@ -128,8 +128,11 @@ def usage() -> dict[str, Usage]:
 
 def _usage(nvml: Any, handle: Any) -> Usage:
     memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
-    rates = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
-    return Usage(rates.gpu / 100 if rates else None, memory.used if memory else 0, memory.total if memory else 0)
+    try:
+        busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+    except nvml.NVMLError:  # slices do not tell it, whatever the reason that they give
+        busy = None
+    return Usage(busy, memory.used if memory else 0, memory.total if memory else 0)
 
 
 def _gpus(nvml: Any) -> Iterator[Gpu]:

@@ -112,6 +112,8 @@ class Device:
         self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
         self._plan = plan
         self._device = device
+        self._trial: Plan | None = None
+        """What the next incarnation is started by, if not by the plan that holds."""
         self._environment = {**os.environ, **device.environment}
         self._loop = loop
         self._run_dir = run_dir
@@ -193,9 +195,13 @@ class Device:
         self._wish = event
         self._feed(Event.DRAIN)
 
+    def try_plan(self, plan: Plan) -> None:
+        """Start the next incarnation by another plan, and those after it by the one that holds."""
+        self._trial = plan
+
     def take_plan(self, plan: Plan) -> None:
         """Start further incarnations by another plan."""
-        self._plan, self._device = plan, plan.devices[self.index]
+        self._plan, self._device, self._trial = plan, plan.devices[self.index], None
 
     def stop(self) -> None:
         """Let the worker finish, and start no other."""
@@ -341,6 +347,7 @@ class Device:
 
     def _spawn(self) -> None:
         self._cancel_timer()
+        plan, self._trial = self._trial or self._plan, None
         self.generation += 1
         self._fault = None
         self._cause = ExitCause()
@@ -349,12 +356,12 @@ class Device:
         self.output.new_incarnation(f"--- device {self.index} generation {self.generation}")
         try:
             process = spawn(
-                pool=self._plan.pool,
+                pool=plan.pool,
                 device=self.index,
                 generation=self.generation,
                 env=self._environment,
                 output_fd=self.output.fileno(),
-                core_dumps=self._plan.core_dumps,
+                core_dumps=plan.core_dumps,
             )
         except errors.SetupFailed as error:
             self._fault = error
@@ -372,21 +379,21 @@ class Device:
         self._note("start", "a worker starts", pid=process.pid)
         self.tell(
             control.Start(
-                pool=self._plan.pool,
+                pool=plan.pool,
                 epoch=self._epoch,
                 device=self.index,
                 name=self.name,
-                backend=self._plan.backend,
+                backend=plan.backend,
                 generation=self.generation,
                 endpoint=self.endpoint,
-                actors=self._plan.actors,
-                window=self._plan.window,
-                execution=self._device.execution,
+                actors=plan.actors,
+                window=plan.window,
+                execution=plan.devices[self.index].execution,
             )
         )
         for introduction, descriptor in self._sessions.introductions(self):
             self.tell(introduction, descriptor)
-        self._timer = self._loop.call_later(self._plan.start_timeout_s, self._on_start_timeout)
+        self._timer = self._loop.call_later(plan.start_timeout_s, self._on_start_timeout)
 
     def _on_no_process(self) -> None:
         self._feed(Event.EXITED)

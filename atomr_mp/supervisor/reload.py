@@ -49,7 +49,7 @@ class Reload:
         take: Callable[[Plan], None],
         done: Done,
     ) -> None:
-        self._old = plan
+        self._old = self._new = plan
         self._loop = loop
         self._helpers = helpers
         self._left = list(devices)
@@ -79,6 +79,7 @@ class Reload:
         if device.restarts > self._restarts:  # it may be tried again by now
             self._give_up(_stopped_at(device, len(self._left) - 1))
         elif device.state is State.READY and device.generation > self._generation:
+            device.take_plan(self._new)
             self._left.pop(0)
             self._next()
 
@@ -102,11 +103,10 @@ class Reload:
             try:
                 if status != 0:
                     raise errors.ConfigurationError(content.decode("utf-8", "replace") or f"status {status}")
-                plan, self._pending = merged(self._old, msgspec.json.decode(content, type=Plan))
+                self._new, self._pending = merged(self._old, msgspec.json.decode(content, type=Plan))
             except (errors.ConfigurationError, msgspec.DecodeError) as error:
                 self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
                 return
-            self._take(plan)
             self._next()
 
         try:
@@ -130,10 +130,12 @@ class Reload:
     def _next(self) -> None:
         if not self._left:
             self._over = True
+            self._take(self._new)
             self._done(None, self._pending)
             return
         device = self._left[0]
         self._generation, self._restarts = device.generation, device.restarts
+        device.try_plan(self._new)
         device.replace("reload", "its worker is replaced, to run the code that is there now")
 
     def _give_up(self, error: errors.AtomrError) -> None:

@@ -123,6 +123,21 @@ def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
         wait_state(pool, DeviceState.STOPPED)  # max_restarts = 0 holds
 
 
+def test_settings_that_do_not_start_are_put_back(ledger: Ledger, versions: Versions) -> None:
+    """What was replaced for them comes back with those from before."""
+    other = Versions(ledger)
+    other.path, other.target = ledger.path / "other.py", f"{ledger.path}/other.py:Versioned"
+    other.write("never", setup="raise ValueError('no such weights')")
+    config = ledger.path / "pool.toml"
+    config.write_text(f"actors = ['{versions.target}']\nbackend = '{BACKEND}'\n")
+    with atomr_mp.start(config=config, gpus=1, run_dir=ledger.run_dir()) as pool:
+        config.write_text(f"actors = ['{other.target}']\nbackend = '{BACKEND}'\n")
+        with pytest.raises(errors.SetupFailed, match="no such weights"):
+            pool.reload()
+        assert wait_generation(pool, 3).generation == 3
+        assert pool.call("Versioned.version").result() == "first"
+
+
 def test_a_second_reload_meanwhile_is_refused(ledger: Ledger, versions: Versions) -> None:
     """And the first goes on."""
     with ledger.start(versions.target, gpus=1) as pool, ledger.gate("gate") as gate:
