@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.blocking_lane import BlockingLane
 from atomr_mp.lane import FORKED, Lane
@@ -317,9 +319,7 @@ class Client:
                 if actors is not None:
                     self._learn(actors)
             case session.IncarnationEnded(device_index, generation):
-                ended = self._releases.get((device_index, generation))
-                if ended is not None:
-                    ended.over = True
+                ended = self._end_incarnation(device_index, generation)
             case session.Goodbye(error):
                 self.workers_live = error.code != errors.PoolLost.code
                 self._lose(errors.PoolLost(f"the supervisor ended this session: {error.message}"))
@@ -336,6 +336,17 @@ class Client:
                 listener(message)
             except Exception:  # noqa: BLE001 - whoever reads just now is not to blame
                 _LOG.exception("a listener to lifecycle events failed")
+
+    def _end_incarnation(self, device: int, generation: int) -> Releases | None:
+        """Take note that an incarnation has ended; return what was to be given back to it."""
+        info = self.devices[device]
+        if info.generation == generation:
+            # The device's new state is told later; a lane that is made meanwhile must not send to this one.
+            self.devices[device] = msgspec.structs.replace(info, admitted=False, endpoint="")
+        ended = self._releases.get((device, generation))
+        if ended is not None:
+            ended.over = True
+        return ended
 
     def _learn(self, actors: list[session.ActorInfo]) -> None:
         self.methods = {f"{actor.name}.{method.name}": method for actor in actors for method in actor.methods}

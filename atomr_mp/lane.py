@@ -386,15 +386,20 @@ class Lane(ABC):
                     if answer.frames:
                         reply._frames = frames[at : at + answer.frames]
                     error = None if answer.error is None else answer.error.error()
-                    if error is not None and error.ends_worker:
-                        self._hold(link)  # the supervisor will say so too, but later
-                    elif isinstance(error, errors.OutOfMemory):
-                        self._client.out_of_memory(link.releases)
+                    if error is not None:
+                        self._heed(link, error)
                     self._end(reply, error)
                 at += answer.frames
             if not flight:
                 break  # an attempt to receive that fails costs as much as a message; `send` looks before the next
         link.unread = True
+
+    def _heed(self, link: Link, error: errors.AtomrError) -> None:
+        """Do what an error means for others."""
+        if error.ends_worker:
+            self._hold(link)  # the supervisor will say so too, but later
+        elif isinstance(error, errors.OutOfMemory):
+            self._client.out_of_memory(link.releases)
 
     def _end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome, unless it has one: its deadline may have passed before."""

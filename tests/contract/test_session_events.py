@@ -1,0 +1,95 @@
+"""What a client makes of what the supervisor tells, one message at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from atomr_mp.client import Client
+from atomr_mp.protocol import session
+from atomr_mp.protocol.codec import VERSION, ErrorInfo
+from atomr_mp.reply import Reply
+from atomr_mp.transport.session import SessionConnection
+
+LOST: Final = ErrorInfo("worker_lost", "killed", {})
+
+
+class Told:
+    """A client, and the supervisor's end of its session."""
+
+    def __init__(self, directory: Path) -> None:
+        ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._endpoint = f"ipc://{directory}/nobody"
+        method = session.MethodInfo("run", [], idempotent=False, deadline_s=None, doc="")
+        self.tell(
+            session.Welcome(
+                version=VERSION,
+                pool="told",
+                epoch=bytes(16),
+                supervisor_pid=1,
+                session=b"1" * 16,
+                secret=b"2" * 16,
+                window=session.Window(16, 2**20),
+                devices=[self.device(session.DeviceState.READY, 1, admitted=True)],
+                actors=[session.ActorInfo("Actor", [method])],
+            )
+        )
+        self.client = Client(SessionConnection(ours))
+
+    def device(self, state: session.DeviceState, generation: int, *, admitted: bool = False) -> session.DeviceInfo:
+        """Describe the one device."""
+        endpoint = f"{self._endpoint}-{generation}" if admitted else ""
+        return session.DeviceInfo(0, "host", state, generation, endpoint, admitted, 1, 0, "")
+
+    def tell(self, *messages: session.FromSupervisor) -> None:
+        """Say something to the client."""
+        self._theirs.sendall(b"".join(session.frame(session.FROM_SUPERVISOR.encode(each)) for each in messages))
+
+    def call(self) -> Reply:
+        """Make a call that nobody will answer."""
+        return self.client.submit("Actor.run", [], device=0, deadline_s=60)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.client.close()
+        self._theirs.close()
+
+
+@pytest.fixture
+def told(tmp_path: Path) -> Iterator[Told]:
+    """Make a client that is told things."""
+    made = Told(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("where", ["thread", "loop"])
+def test_nothing_is_sent_to_an_incarnation_that_has_ended(told: Told, where: str) -> None:
+    """Its end may be told some time before the device's next state; a loop that begins meanwhile sends nothing."""
+
+    async def in_loop() -> None:
+        await asyncio.to_thread(told.client.read_session)
+        reply = told.call()
+        assert reply.generation == 0
+        told.tell(session.DeviceChanged(told.device(session.DeviceState.STARTING, 2)))
+        told.client.read_session()
+        assert reply.generation == 0
+        told.tell(session.DeviceChanged(told.device(session.DeviceState.READY, 2, admitted=True)))
+        told.client.read_session()
+        assert reply.generation == 2
+        assert not reply.done
+
+    told.tell(session.IncarnationEnded(0, 1, planned=False, error=LOST, started=[], known_since_ns=0))
+    if where == "loop":
+        asyncio.run(in_loop())
+        return
+    reply = told.call()
+    assert reply.generation == 0
+    told.tell(session.DeviceChanged(told.device(session.DeviceState.READY, 2, admitted=True)))
+    told.client.read_session()
+    assert reply.generation == 2
