@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 import msgspec
@@ -43,10 +44,32 @@ def check_fields(request: LibraryRequest) -> None:
     Raises:
         InvalidRequest: One does not fit; the message names it.
     """
+    kind = type(request)
     try:
-        msgspec.convert(msgspec.structs.astuple(request), type(request))
+        if kind in _known:
+            msgspec.convert(msgspec.structs.astuple(request), kind)
+        else:
+            _check_first(request)
     except msgspec.ValidationError as error:
         raise errors.InvalidRequest(f"{request.name}: {_first_misfit(request) or error}") from error
+
+
+def _check_first(request: LibraryRequest) -> None:
+    """Do so with the first request of its type.
+
+    At a type's first use msgspec (0.22) finds out what its fields are. Another thread that used the type meanwhile
+    would find them missing, and crash the process.
+    """
+    with _learning:
+        try:
+            msgspec.convert(msgspec.structs.astuple(request), type(request))
+        finally:
+            _known.add(type(request))
+
+
+_learning: Final = threading.Lock()
+_known: Final[set[type[LibraryRequest]]] = set()
+"""Types that msgspec knows."""
 
 
 def _first_misfit(request: LibraryRequest) -> str | None:
