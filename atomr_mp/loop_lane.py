@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +37,8 @@ class LoopLane(Lane):
         self._loop = loop
         self._flushing = False
         """The outboxes will be sent at the end of this turn of the loop."""
+        self._told: deque[DeviceChanged | IncarnationEnded | errors.PoolLost] = deque()
+        """Lifecycle events that have not been applied."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         loop.add_reader(client.session_descriptor, client.read_session)
@@ -67,12 +70,17 @@ class LoopLane(Lane):
             self._loop.call_soon_threadsafe(self.cancel, reply)
 
     def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
-        """Take a lifecycle event, in the loop."""
+        """Take a lifecycle event, in the loop; in the order in which they came, whoever has received them."""
+        self._told.append(message)
         if asyncio._get_running_loop() is self._loop:
-            self._apply(message)
-            self._loop.call_soon(self.call_back)
+            self._apply_told()
         elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.take, message)
+            self._loop.call_soon_threadsafe(self._apply_told)
+
+    def _apply_told(self) -> None:
+        while self._told:
+            self._apply(self._told.popleft())
+        self._loop.call_soon(self.call_back)
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         # At its end the session's descriptor stays readable: the loop would not come to rest.

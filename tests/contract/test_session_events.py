@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
+from atomr_mp import errors
 from atomr_mp.client import Client
 from atomr_mp.protocol import session
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
@@ -93,3 +95,23 @@ def test_nothing_is_sent_to_an_incarnation_that_has_ended(told: Told, where: str
     told.tell(session.DeviceChanged(told.device(session.DeviceState.READY, 2, admitted=True)))
     told.client.read_session()
     assert reply.generation == 2
+
+
+def test_a_loop_takes_events_in_their_order(told: Told) -> None:
+    """One that another thread has received waits for the loop's turn; the loop may receive the next before that."""
+
+    async def in_loop() -> None:
+        first = told.call()
+        told.tell(session.IncarnationEnded(0, 1, planned=False, error=LOST, started=[], known_since_ns=0))
+        told.tell(session.DeviceChanged(told.device(session.DeviceState.STARTING, 2)))
+        other = threading.Thread(target=told.client.read_session)
+        other.start()
+        other.join()
+        told.tell(session.DeviceChanged(told.device(session.DeviceState.READY, 2, admitted=True)))
+        told.client.read_session()
+        await asyncio.sleep(0)  # the loop's next turn, in which all is taken in
+        with pytest.raises(errors.WorkerLost):
+            await first
+        assert told.call().generation == 2
+
+    asyncio.run(in_loop())
