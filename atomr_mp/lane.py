@@ -354,7 +354,7 @@ class Lane(ABC):
         if link.unread:
             self._arrived(link)
 
-    def _receive(self, link: Link, until: Reply | None = None) -> None:  # noqa: C901, PLR0912 - a further call would cost more
+    def _receive(self, link: Link, until: Reply | None = None) -> None:  # noqa: C901 - a further call would cost more
         """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come."""
         connection, flight = link.connection, link.flight
         if connection is None:
