@@ -2,6 +2,6 @@
 
 `soak` starts the pool, the clients and the killing, and compares what is left with what was there before (`census`).
 `client` is the program that each client is: it runs callers, `calls` without refs and `refs` with them, which take what
-they send from `contents` and note what comes of it in a `tally`. `clients` is the soak's end of them; both speak in
-`words`. `soak_actor` is what is called.
+they send from `contents` and note what comes of it in a `tally`; at rest it uses `everything` once. `clients` is the
+soak's end of them; both speak in `words`. `soak_actor` is what is called.
 """

@@ -18,6 +18,7 @@ from soaking import words
 from soaking.caller import GRACE_S, Caller, Links
 from soaking.calls import AnyOf, Large
 from soaking.census import trim
+from soaking.everything import use_all
 from soaking.refs import AwaitingRefUser, RefUser
 from soaking.tally import Tally
 
@@ -70,8 +71,7 @@ class Program:
             self._links = None
             del callers, threads
             gc.collect()
-            for device in pool.devices:
-                pool.device(device.index).statistics()  # what was collected is given back with the next request
+            use_all(pool)  # with that, what was collected is given back too
             self._say(tally.take())
             self._say(words.Rested())
             if self._told.get() is None:

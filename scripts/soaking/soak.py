@@ -42,8 +42,8 @@ SETTLE_S: Final = 20.0
 """How long a round's end may take to be as the beginning: what is shared waits for up to five seconds, and the clients'
 sockets are closed by threads of libzmq."""
 
-GROWTH_BYTES: Final = {"supervisor": 2**20, "worker": 12 * 2**20, "client": 8 * 2**20}
-"""How much more memory of its own (USS) a process may have after any round than after its first."""
+GROWTH_BYTES: Final = {"supervisor": 2 * 2**20, "worker": 12 * 2**20, "client": 8 * 2**20}
+"""How much more memory of its own (USS) a process may have after any round than at first."""
 
 MALLOC: Final = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 """By itself the C library keeps tens of MiB of what threads have freed. Then nobody could see what was not."""
@@ -76,7 +76,8 @@ class Soak:
         self._counts: collections.Counter[str] = collections.Counter()
         self._wrong: list[str] = []
         self._before: dict[str, Census] = {}
-        """What processes held after their first round; the spared worker stands for all."""
+        """What the supervisor held before any client came, and others after their first round; the spared worker stands
+        for all."""
 
     def run(self) -> list[str]:
         """Run; return what went wrong."""
@@ -84,6 +85,7 @@ class Soak:
         os.environ.update(MALLOC)
         here = psutil.Process().num_fds()
         with self._start() as pool:
+            self._before["supervisor"] = census(pool.supervisor_pid)
             clients = Clients(pool.run_dir, self._chance, self._count)
             try:
                 for _ in range(SURVIVORS):
@@ -208,7 +210,7 @@ class Soak:
         }
 
     def _compare(self, pool: atomr_mp.Pool, clients: Clients, number: int) -> None:
-        """Compare what processes hold with what they held after their first round, once it changes no more."""
+        """Compare what processes hold with what they held at first, once it changes no more."""
         until_s = time.monotonic() + SETTLE_S
         while True:
             now = self._census(pool, clients.living)
@@ -219,7 +221,7 @@ class Soak:
                 break
             time.sleep(0.05)  # of a socket that libzmq closes, no event tells
         for name in more:
-            self._wrong.append(f"{name} holds {now[name]}, after the first round it was {self._before[_kind(name)]}")
+            self._wrong.append(f"{name} holds {now[name]}, at first it was {self._before[_kind(name)]}")
         for name, found in now.items():
             bound = self._before[_kind(name)].own_bytes + GROWTH_BYTES[name.split()[0]]
             if found.own_bytes > bound:
@@ -242,6 +244,9 @@ class Soak:
 
     def _count(self, count: words.Count) -> None:
         self._counts.update(count.counts)
+        for each in count.wrong:
+            if each not in self._wrong:  # the others are counted
+                self._console.print(f"wrong: {each}", style="red", markup=False)
         self._wrong += count.wrong
 
     def _report(self, pool: atomr_mp.Pool, number: int, left_s: float) -> None:

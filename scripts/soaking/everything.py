@@ -1,0 +1,51 @@
+"""Everything once, so that processes have loaded and started what they ever do, and can be compared."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Final
+
+import numpy as np
+
+import atomr_mp
+from atomr_mp import errors
+
+ATTEMPTS: Final = 20
+"""How often a worker may be lost meanwhile: some that were killed or are to be replaced have not come back yet."""
+
+BY_SOCKET: Final = 20_000
+"""Elements of an array that is too large to be copied into a message and too small for shared memory."""
+
+BY_SHARED_MEMORY: Final = 90_000
+
+
+def use_all(pool: atomr_mp.Pool) -> None:
+    """Use every device in every way."""
+    for number in range(len(pool.devices)):
+        for attempt in range(ATTEMPTS):
+            try:
+                _use(pool, number)
+                break
+            except (errors.WorkerLost, errors.GpuRefStale):
+                if attempt == ATTEMPTS - 1:
+                    raise
+    assert list(pool.map("Echo.number", range(10))) == list(range(10))
+
+
+def _use(pool: atomr_mp.Pool, number: int) -> None:
+    device = pool.device(number)
+    ref = device.put(np.ones((300, 300)))
+    device.blas.gemm(ref, ref, device.zeros((300, 300), "float64")).result()
+    ref.view()
+    for method in ("Echo.on_loop", "Echo.on_thread", "Maker.keep_on_loop", "Maker.keep_on_thread"):
+        for count in (10, BY_SOCKET, BY_SHARED_MEMORY):
+            pool.call(method, np.ones(count), device=number).result()
+    asyncio.run(_await(pool, number))
+    called = threading.Event()
+    pool.call("Echo.on_loop", 1, device=number).add_done_callback(lambda _: called.set())
+    called.wait()
+
+
+async def _await(pool: atomr_mp.Pool, number: int) -> None:
+    await asyncio.gather(*(pool.call("Echo.on_loop", np.ones(BY_SOCKET), device=number) for _ in range(3)))
