@@ -108,6 +108,7 @@ class LoopLane(Lane):
             if self._timer is not None:
                 self._timer.cancel()
         for link in self._links:
+            self._hold(link)  # a flush may be on the loop's list already
             self._disconnect(link)
 
     def _queued(self, _link: Link) -> None:
