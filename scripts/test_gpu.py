@@ -21,6 +21,8 @@ TESTS: Final = (
     "tests/contract/test_blas.py",
     "tests/contract/test_client.py",
     "tests/contract/test_map.py",
+    "tests/contract/test_batching.py",
+    "tests/contract/test_admission.py",
     "tests/crash",
 )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +19,8 @@ from atomr_mp_workers import Actor, Batch, method
 from atomr_mp_workers.batch_run import BatchedMethod
 from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device import open_device
-from atomr_mp_workers.dispatch import Dispatcher
+from atomr_mp_workers.device.base import Stream
+from atomr_mp_workers.dispatch import AHEAD, Dispatcher
 from atomr_mp_workers.envelope import Envelope
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
@@ -28,6 +31,7 @@ from atomr_mp_workers.threads import Completions
 from atomr_mp_workers.underway import Underway
 
 NEVER_NS = 2**62
+DEADLINE_S = 30.0
 TOKEN = token.pack(bytes(16), 0, 1)
 
 
@@ -59,7 +63,7 @@ class Worker:
     """What is in a worker but its loop."""
 
     def __init__(self, most_queued: int = 2**62) -> None:
-        device = open_device("host", "adaptive")
+        device = self.device = open_device("host", "adaptive")
         underway = Underway()
         self.completions = Completions("adaptive", device, underway)
         store = Store(device, TOKEN, 2**20, underway)
@@ -100,6 +104,24 @@ class Worker:
             calls.append(data.Call(self._ids, f"Logged.{method}", deadline_ns, 0, body, priority=priority))
         self.dispatcher.take(self.envelope.open(peer, data.Calls(TOKEN, calls), []))
         return [call.id for call in calls]
+
+    def put_on_stream(self, name: str, go: threading.Event) -> Stream:
+        """Have a method run on a stream, where it waits to be let go."""
+        method = self.methods[name]
+        stream = method.stream = self.device.make_stream("stream", inline_bytes=-1)
+        function = method.function
+
+        def wait_and_run(argument: Any) -> Any:
+            assert go.wait(DEADLINE_S), "nobody has let it go"
+            return function(argument)
+
+        method.function = wait_and_run  # type: ignore[misc]
+        return stream
+
+    def take_back(self) -> None:
+        """Wait for something to end on a stream, and take it back."""
+        assert select.select([self.completions.descriptor], [], [], DEADLINE_S)[0], "nothing has ended"
+        self.dispatcher.take_back()
 
     def run(self) -> list[Any]:
         """Run everything; return what has run since the last time."""
@@ -161,6 +183,47 @@ def test_higher_priorities_come_first_whoever_has_sent_them(worker: Worker) -> N
     worker.call(one, ["a", "b", "c", "d"], "together")
     worker.call(two, ["e"], "together", priority=1)
     assert worker.run() == [["e", "a", "b", "c"], ["d"]]
+
+
+def test_a_stream_is_not_given_all_that_is_queued(worker: Worker) -> None:
+    """What is on it has its order. So the rest stays where others may come in between, on another place at once."""
+    one, two, three = [worker.client(number) for number in (1, 2, 3)]
+    go = threading.Event()
+    stream = worker.put_on_stream("Logged.run", go)
+    worker.call(one, range(100))
+    while worker.dispatcher.work():
+        pass
+    assert len(worker.completions.underway) == AHEAD
+    worker.call(three, ["elsewhere"], "few")
+    worker.call(two, ["single"])
+    while worker.dispatcher.work():
+        pass
+    assert worker.log == ["elsewhere"]
+    go.set()
+    while worker.completions.underway:
+        worker.take_back()
+        worker.dispatcher.work()
+    stream.close()
+    assert worker.log.index("single") <= AHEAD + 2
+    assert [item for item in worker.log if isinstance(item, int)] == list(range(100))
+
+
+def test_a_second_batch_is_on_a_stream_only_if_it_is_full(worker: Worker) -> None:
+    """So the device has the next one in time, and what comes meanwhile is put together all the same."""
+    client = worker.client(1)
+    go = threading.Event()
+    stream = worker.put_on_stream("Logged.together", go)
+    for count, running in ((1, 1), (3, 1), (2, 2), (2, 2)):
+        worker.call(client, [0] * count, "together")
+        worker.dispatcher.start_batches()
+        assert len(worker.completions.underway) == running
+    go.set()
+    while worker.completions.underway:
+        worker.take_back()
+        worker.dispatcher.start_batches()
+    stream.close()
+    assert worker.log == [[0], [0] * 4, [0] * 3]
+    assert len(outcomes(client)) == 8
 
 
 def test_a_full_queue_refuses_what_comes_next(worker: Worker) -> None:

@@ -8,7 +8,7 @@ waits for it: on a stream, in its thread's queue, or parked if it is the loop's.
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -25,6 +25,10 @@ TURN_NS: Final = 500_000
 
 QUICK_NS: Final = 50_000
 """Requests that take no longer are answered together with those that follow in the same turn."""
+
+AHEAD: Final = 32
+"""Most requests on a stream at a time. What is on it has its order, so a client that comes now waits for these; and the
+device has enough to do until the loop looks again."""
 
 FLUSH_REPLIES: Final = 64
 FLUSH_BYTES: Final = 2**20
@@ -64,6 +68,10 @@ class Dispatcher:
         self._flush = flush
         self._parked: list[Request] = []
         """Requests that have begun, and wait for memory which others use."""
+        self._ahead: Counter[Stream] = Counter()
+        """Requests on each stream, without batches."""
+        self._full = 0
+        """Streams with as many as may be there."""
         self._batched = batched
         self.turns: Final[deque[BatchedMethod]] = deque(batched.values())
         """What waits for batches; of the method that has run last, last."""
@@ -96,13 +104,21 @@ class Dispatcher:
                 self.queue.add(request, request.peer.session, request.priority)
 
     def work(self) -> bool:
-        """Run what is queued, for a bounded time; return whether that time is over."""
+        """Run what is queued, for a bounded time; return whether that time is over.
+
+        If it is not, what is left waits for work on streams to end.
+        """
         queue, plain, levels, envelope = self.queue, self.queue.plain, self.queue.levels, self._envelope
         now_ns = time.monotonic_ns()
         until_ns = now_ns + TURN_NS
         while plain or levels:
             begun_ns = now_ns
-            request = queue.pop() if levels else plain.popleft()
+            if not self._full:
+                request = queue.pop() if levels else plain.popleft()
+            elif (found := queue.take(self._has_stream)) is not None:
+                request = found
+            else:
+                return False
             method = request.method
             if method.typical_ns > QUICK_NS:
                 self._flush()  # nobody's answer waits for, or is lost with, what may take long
@@ -133,6 +149,9 @@ class Dispatcher:
                     thread.waiting.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
             elif name in self._batched:
                 self._batched[name].running -= 1
+            elif (stream := run.method.stream) is not None:
+                self._full -= self._ahead[stream] == AHEAD
+                self._ahead[stream] -= 1
             self._complete(run)
         self.advance()
 
@@ -185,6 +204,9 @@ class Dispatcher:
         if stream.submit(request, request.after, sum([block.nbytes for block, _ in request.borrows])):
             self._completions.underway.end(request)
             self._envelope.complete(request)
+        else:
+            self._ahead[stream] += 1
+            self._full += self._ahead[stream] == AHEAD
         return True
 
     def _set_apart(self, request: Request) -> None:
@@ -264,6 +286,11 @@ class Dispatcher:
             if not self._start(request):
                 self._parked.append(request)
         return len(self._parked) < len(waiting)
+
+    def _has_stream(self, request: Request) -> bool:
+        """Return whether there is room on the request's stream, if it needs one."""
+        stream = request.method.stream
+        return stream is None or self._ahead[stream] < AHEAD
 
     def _complete(self, run: Run) -> None:
         """Answer what has run."""

@@ -184,8 +184,7 @@ class Host:
             if self._look() or completions in ready:
                 self._dispatcher.take_back()
             more = self._read()
-            if plain or levels:
-                self._dispatcher.work()
+            late = (plain or levels) and self._dispatcher.work()
             if batches and self._dispatcher.batching:
                 self._dispatcher.start_batches()
             if self._outbox:
@@ -193,7 +192,7 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._tidy()
-            idle = not more and not plain and not levels and not self._sent
+            idle = not more and not (late and (plain or levels)) and not self._sent
         self._leave()
 
     def _tidy(self) -> None:
