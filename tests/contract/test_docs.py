@@ -242,7 +242,8 @@ def test_every_setting_is_described_with_its_default() -> None:
 
 def test_the_messages_of_the_troubleshooting_table_are_ours() -> None:
     """Every text in its first columns is in the code, but for what stands for something else."""
-    code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "atomr_mp").rglob("*.py"))
+    files = [path for root in ("atomr_mp", "workers") for path in (ROOT / root).rglob("*.py")]
+    code = "".join(path.read_text(encoding="utf-8") for path in files)
     code = re.sub(r'"\n\s*f?"', "", code)  # texts that go on in the next line
     text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8").partition("\n## Troubleshooting\n")[2]
     shown = [
