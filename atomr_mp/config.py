@@ -31,6 +31,8 @@ from atomr_mp.supervisor.plan import DevicePlan, Plan, Source
 
 Backend = Literal["auto", "cuda", "host"]
 
+Standby = Literal["hot", "none"]
+
 Completion = Literal["adaptive", "host_function", "polled", "synchronous"]
 
 STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
@@ -96,6 +98,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where metrics are served for Prometheus: "off", "127.0.0.1:PORT" or another loopback address, or "unix:PATH"."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
     """Requests that may wait in one worker, of all clients; a method's own limit is its decorator's `queue`."""
+    standby: Standby = "none"
+    """What stands behind each worker: "hot", a second process that is set up and takes over at once; "none", nothing:
+    the next worker is started when it is needed."""
+    standby_starts: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """How many standbys may start at a time, in the whole pool."""
     core_dumps: bool = False
     """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
     cgroups: bool = False
@@ -164,6 +171,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             cgroups=self.cgroups,
             recycling=self._recycling,
             metrics=self.metrics,
+            standby=self.standby,
+            standby_starts=self.standby_starts,
         )
 
     @property

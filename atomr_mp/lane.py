@@ -13,13 +13,13 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, DeviceState, IncarnationEnded
+from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, DeviceState, IncarnationEnded, StandbyInfo
 from atomr_mp.releases import Lease, Releases
 from atomr_mp.reply import Reply, set_done
 from atomr_mp.transport.data import DataConnection
@@ -43,6 +43,14 @@ Callback = Callable[[Reply], object]
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
+class Attached(NamedTuple):
+    """A connection to another incarnation than the one that is called."""
+
+    connection: DataConnection
+    generation: int
+    releases: Releases
+
+
 class Link:
     """A lane's connection to one device, through all its incarnations."""
 
@@ -58,6 +66,10 @@ class Link:
         self.connection: DataConnection | None = None
         self.generation = 0
         """The incarnation of `connection`."""
+        self.former: Attached | None = None
+        """The incarnation before it, whose place a standby has taken: it may still answer."""
+        self.standby: Attached | None = None
+        """What may be the next incarnation: connected to beforehand, and not used before."""
         self.token = token.pack(bytes(16), info.index, 0)
         self.releases = Releases(self.token)
         """What is to be given back to the incarnation of `connection`."""
@@ -201,12 +213,10 @@ class Lane(ABC):
     def _device_changed(self, link: Link, info: DeviceInfo) -> None:
         link.info = info
         if info.admitted and info.generation != link.generation:
-            self._disconnect(link)
-            link.connection = DataConnection(self._client.zmq_context, info.endpoint, self._client.login, self._number)
-            link.generation = info.generation
-            link.releases = self._client.releases(info.index, info.generation)
-            link.token = link.releases.token
-            self._connected(link, link.connection)
+            self._follow_to(link, info)
+        prepared = 0 if link.standby is None else link.standby.generation
+        if prepared != (0 if info.standby is None else info.standby.generation):
+            self._prepare(link, info.standby)
         link.sending = info.admitted and info.state is DeviceState.READY
         if link.sending:
             link.outbox.extend(link.held)
@@ -220,12 +230,49 @@ class Lane(ABC):
                 link.flight.take(reply.id)
                 self._end(reply, _unavailable(info))
 
+    def _follow_to(self, link: Link, info: DeviceInfo) -> None:
+        """Go over to a device's new incarnation; the one before it may still answer, until its end is told."""
+        if link.connection is not None:
+            self._close_former(link)
+            link.former = Attached(link.connection, link.generation, link.releases)
+            self._receive(link, former=True)  # what was left unread, of which its descriptor tells no more
+        if link.standby is not None and link.standby.generation == info.generation:
+            connection, link.standby = link.standby.connection, None
+        else:
+            connection = self._connect(info.endpoint)
+        link.connection, link.unread = connection, False
+        link.generation = info.generation
+        link.releases = self._client.releases(info.index, info.generation)
+        link.token = link.releases.token
+        self._connected(link, connection)
+
+    def _prepare(self, link: Link, standby: StandbyInfo | None) -> None:
+        """Connect to a standby, so that nothing but a message is needed once it takes calls."""
+        if link.standby is not None:
+            link.standby.connection.close()
+            link.standby = None
+        if standby is not None:
+            releases = self._client.releases(link.device, standby.generation)
+            link.standby = Attached(self._connect(standby.endpoint), standby.generation, releases)
+
+    def _connect(self, endpoint: str) -> DataConnection:
+        return DataConnection(self._client.zmq_context, endpoint, self._client.login, self._number)
+
     def _incarnation_ended(self, link: Link, ended: IncarnationEnded) -> None:
-        self._hold(link)
+        if link.former is not None and link.former.generation == ended.generation:
+            link.former.connection.wait_disconnected(DRAIN_MS)
+            self._receive(link, former=True)
+            self._close_former(link)
+        elif ended.generation >= link.generation:
+            self._hold(link)
         if link.generation == ended.generation and link.connection is not None:
             link.connection.wait_disconnected(DRAIN_MS)
             self._receive(link)
             self._disconnect(link)
+        self._settle_ended(link, ended)
+
+    def _settle_ended(self, link: Link, ended: IncarnationEnded) -> None:
+        """Fail what was on an incarnation that has ended; what it certainly has not started, by intent, moves on."""
         started, running = frozenset(ended.started), frozenset(ended.running)
         back = []
         for request_id, reply in link.flight.items():
@@ -245,17 +292,23 @@ class Lane(ABC):
             self._end(reply, error)
         for reply in reversed(back):
             reply._sent_generation = 0
-            link.held.appendleft(reply)
+            if link.sending:
+                link.outbox.append(reply)
+            else:
+                link.held.appendleft(reply)
+        if link.sending and link.outbox:
+            self._flush(link)
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         self._lost = lost
         for link in self._links:
             self._hold(link)
-            if link.connection is not None:
-                if not self._client.workers_live:
-                    link.connection.wait_disconnected(DRAIN_MS)
-                self._receive(link)
-                self._disconnect(link)
+            if not self._client.workers_live:
+                for connection in (link.former and link.former.connection, link.connection):
+                    if connection is not None:
+                        connection.wait_disconnected(DRAIN_MS)
+            self._receive(link)
+            self._disconnect_all(link)
             link.held.clear()
             for request_id, reply in link.flight.items():
                 link.flight.take(request_id)
@@ -354,16 +407,28 @@ class Lane(ABC):
         if link.unread:
             self._arrived(link)
 
-    def _receive(self, link: Link, until: Reply | None = None) -> None:  # noqa: C901 - a further call would cost more
-        """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come."""
-        connection, flight = link.connection, link.flight
+    def _receive(self, link: Link, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912 - a further call would cost more
+        """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
+
+        Args:
+            link: The link.
+            until: What is waited for.
+            former: Look only at what the former incarnation has sent, and take in all of it.
+        """
+        connection, flight, releases = link.connection, link.flight, link.releases
+        if link.former is not None:
+            if former:
+                connection, _, releases = link.former
+            else:
+                self._receive(link, former=True)
         if connection is None:
             return
         take = flight.take
         while until is None or not until.done:
             message = connection.receive()
             if message is None:
-                link.unread = False
+                if not former:
+                    link.unread = False
                 return
             header, frames = message
             try:
@@ -373,12 +438,12 @@ class Lane(ABC):
                 continue
             if decoded.returned:
                 self._client.buffers.returned(decoded.returned)
-            link.releases.unheard = 0
+            releases.unheard = 0
             at = 0
             for answer in decoded.replies:
                 reply = take(answer.id)
                 if answer.leases or (reply is not None and reply._copies):
-                    self._settle(link, reply, answer)
+                    self._settle(releases, reply, answer)
                 if reply is not None and reply._kept:
                     reply._kept = ()
                 if reply is not None and not reply.done:
@@ -387,19 +452,19 @@ class Lane(ABC):
                         reply._frames = frames[at : at + answer.frames]
                     error = None if answer.error is None else answer.error.error()
                     if error is not None:
-                        self._heed(link, error)
+                        self._heed(link, releases, error, former=former)
                     self._end(reply, error)
                 at += answer.frames
-            if not flight:
+            if not flight and not former:
                 break  # an attempt to receive that fails costs as much as a message; `send` looks before the next
         link.unread = True
 
-    def _heed(self, link: Link, error: errors.AtomrError) -> None:
-        """Do what an error means for others."""
-        if error.ends_worker:
+    def _heed(self, link: Link, releases: Releases, error: errors.AtomrError, *, former: bool) -> None:
+        """Do what an error means for others, of the incarnation to which these releases belong."""
+        if error.ends_worker and not former:
             self._hold(link)  # the supervisor will say so too, but later
         elif isinstance(error, errors.OutOfMemory):
-            self._client.out_of_memory(link.releases)
+            self._client.out_of_memory(releases)
 
     def _end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome, unless it has one: its deadline may have passed before."""
@@ -445,7 +510,12 @@ class Lane(ABC):
             unsent.remove(reply)
             link.flight.take(reply.id)
             return True
-        if link.connection is not None:
+        former = link.former
+        if former is not None and former.generation == reply._sent_generation:
+            cancel = data.FROM_CLIENT.encode(data.Cancel(former.releases.token, [reply.id]))
+            former.connection.send(cancel, [])
+            self._receive(link, former=True)
+        elif link.connection is not None:
             cancel = data.FROM_CLIENT.encode(data.Cancel(link.token, [reply.id]))
             link.unread = link.connection.send(cancel, [])
             if link.unread:
@@ -466,16 +536,16 @@ class Lane(ABC):
                 except Exception:  # noqa: BLE001 - whoever receives just now is not to blame, nor other callbacks
                     _LOG.exception("a callback of %r failed", reply)
 
-    def _settle(self, link: Link, reply: Reply | None, answer: data.Reply) -> None:
+    def _settle(self, releases: Releases, reply: Reply | None, answer: data.Reply) -> None:
         """Take an answer's leases, or give them back if nobody wants it; settle what its call has copied."""
         if reply is not None and reply._copies:
             executed = answer.error is None or bool(answer.error.fields.get("maybe_executed", True))
             copies, reply._copies = reply._copies, ()
-            self._client.buffers.answered(copies, link.releases, executed=executed)
+            self._client.buffers.answered(copies, releases, executed=executed)
         if reply is None or reply.done:
-            link.releases.give_back(answer.leases)
+            releases.give_back(answer.leases)
         elif answer.leases:
-            reply._leases = link.releases.leases(answer.leases)
+            reply._leases = releases.leases(answer.leases)
 
     def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
         """Return what makes refs and arrays of what is in an answer that came with these leases."""
@@ -487,6 +557,18 @@ class Lane(ABC):
             link.connection.close()
             link.connection = None
         link.unread = False
+
+    def _disconnect_all(self, link: Link) -> None:
+        """Close what is connected to a device's incarnations, past and to come."""
+        self._close_former(link)
+        self._prepare(link, None)
+        self._disconnect(link)
+
+    def _close_former(self, link: Link) -> None:
+        if link.former is not None:
+            self._disconnecting(link, link.former.connection)
+            link.former.connection.close()
+            link.former = None
 
 
 _encode_calls: Final = data.FROM_CLIENT.encode

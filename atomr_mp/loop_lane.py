@@ -109,7 +109,7 @@ class LoopLane(Lane):
                 self._timer.cancel()
         for link in self._links:
             self._hold(link)  # a flush may be on the loop's list already
-            self._disconnect(link)
+            self._disconnect_all(link)
 
     def _queued(self, _link: Link) -> None:
         """Let all that is called in this turn of the loop travel together."""

@@ -67,6 +67,12 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="any other setting; may be given several times",
     )
+    parser.add_argument(
+        "--standby",
+        choices=("hot", "none"),
+        help="what stands behind each worker: hot, a second process that is set up and takes over at once; none (the "
+        "default), nothing",
+    )
     parser.add_argument("--pool", metavar="NAME", help="name of the pool (default: default)")
     parser.add_argument("--run-dir", metavar="DIR", help="directory for sockets and logs, private to you")
 
@@ -88,6 +94,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
             "gpus": options.gpus,
             "backend": options.backend,
             "actors": options.actor,
+            "standby": options.standby,
         }.items()
         if value is not None
     }

@@ -108,6 +108,7 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "leases": worker.leases,
         "last_fault": worker.last_fault,
         "last_fault_at": worker.last_fault_at or None,
+        "standby": _standby(worker),
     }
 
 
@@ -120,6 +121,21 @@ def _batches(of: BatchStatus) -> dict[str, Any]:
         "mean_wait_s": round(of.wait_s / of.items, 6) if of.items else None,
         "longest_wait_s": round(of.longest_wait_s, 6),
         "sizes": {str(2**power): count for power, count in enumerate(of.sizes)},
+    }
+
+
+def _standby(worker: WorkerStatus) -> dict[str, Any] | None:
+    standby = worker.standby
+    if standby is None:
+        return None
+    return {
+        "mode": standby.mode,
+        "state": standby.state,
+        "pid": standby.pid or None,
+        "generation": standby.generation or None,
+        "restarts": standby.restarts,
+        "next_fault_costs_ms": standby.next_fault_costs_ms,
+        "note": standby.note,
     }
 
 
@@ -159,6 +175,8 @@ def _render(shown: dict[str, Any], console: Console) -> None:
             console.print(f"device {device['index']} is {device['state']}: {escape(device['reason'])}")
         for note in device["notes"]:
             console.print(f"device {device['index']}: {escape(note)}")
+        if device["standby"] and device["standby"]["note"]:
+            console.print(f"device {device['index']}: {escape(device['standby']['note'])}")
 
 
 def _table(devices: list[dict[str, Any]]) -> Any:
@@ -166,8 +184,8 @@ def _table(devices: list[dict[str, Any]]) -> Any:
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("device", "name", "state", "gen", "pid", "restarts", "queue", "running", "memory"):
-        left = title in {"name", "state"}
+    for title in ("device", "name", "state", "gen", "pid", "restarts", "standby", "queue", "running", "memory"):
+        left = title in {"name", "state", "standby"}
         table.add_column(title, justify="left" if left else "right", no_wrap=True)
     for device in devices:
         running = f"{device['running']} ({duration(device['running_for_s'])})" if device["running"] else "0"
@@ -178,8 +196,16 @@ def _table(devices: list[dict[str, Any]]) -> Any:
             str(device["generation"]),
             str(device["pid"] or "-"),
             str(device["restarts"]),
+            _standby_word(device["standby"]),
             str(device["queue_depth"]),
             running,
             size(device["memory_bytes"]) if device["pid"] else "-",
         )
     return table
+
+
+def _standby_word(standby: dict[str, Any] | None) -> str:
+    """Return in a word or two what stands behind a worker."""
+    if standby is None or standby["mode"] == "none":
+        return "-"
+    return str(standby["mode"]) if standby["mode"] != "hot" else f"hot, {standby['state']}"

@@ -46,6 +46,12 @@ class Start(Message, frozen=True, tag="start"):
     actors: list[ActorSpec]
     window: Window
     execution: Execution
+    standby: bool = False
+    """Do all that comes before `Ready`, and answer handshakes, but read no calls before `Promote`."""
+
+
+class Promote(Message, frozen=True, tag="promote"):
+    """Take calls: what was a standby is the device's worker now. May come before it is ready."""
 
 
 class SessionOpened(Message, frozen=True, tag="session_opened"):
@@ -132,6 +138,7 @@ FromSupervisor = (
     | ClientSlabForgotten
     | ForeignSlab
     | IncarnationOver
+    | Promote
     | Drain
 )
 

@@ -73,6 +73,15 @@ class ActorInfo(Message, frozen=True):
     methods: list[MethodInfo]
 
 
+class StandbyInfo(Message, frozen=True):
+    """A process that is to be a device's next incarnation: to be connected to, and sent nothing."""
+
+    generation: U32
+    """The generation that it will have."""
+    endpoint: str
+    """ZeroMQ address of its data socket."""
+
+
 class DeviceInfo(Message, frozen=True):
     """A device as the supervisor sees it; sent whole whenever anything in it changes."""
 
@@ -94,6 +103,8 @@ class DeviceInfo(Message, frozen=True):
     """How its last incarnation ended, if the device is stopped because of it."""
     uuid: Text = ""
     """The GPU's, "GPU-…" or "MIG-…"; empty on the host backend."""
+    standby: StandbyInfo | None = None
+    """What stands ready to take the current incarnation's place, if it has acknowledged this session."""
 
 
 # --- client to supervisor ------------------------------------------------------------------------------------------
@@ -318,6 +329,24 @@ class Figures(Message, frozen=True):
 NOTHING_DONE: Final = Figures(0, 0, 0, 0, 0, 0, 0, 0, [], [])
 
 
+class StandbyStatus(Message, frozen=True):
+    """What stands behind a device's worker."""
+
+    mode: Name
+    """How the pool was started: "hot", "warm" or "none"."""
+    state: Name
+    """Of the process on standby: "ready", "starting", "failed" (it was tried too often), or "none"."""
+    pid: U32
+    generation: U32
+    """The generation that it will have, 0 if there is none."""
+    restarts: U32
+    """Standbys that have ended and were never needed."""
+    next_fault_costs_ms: float | None
+    """How long the device would take no calls, by what was measured since the pool's start; nil if nothing was."""
+    note: Text = ""
+    """What an operator should know of it."""
+
+
 class WorkerStatus(Message, frozen=True):
     """A device in a status snapshot."""
 
@@ -348,6 +377,8 @@ class WorkerStatus(Message, frozen=True):
     """How an incarnation last ended that was not to, or why there is none; empty if that has never happened."""
     last_fault_at: float = 0.0
     """When, in seconds since the epoch."""
+    standby: StandbyStatus | None = None
+    """What stands behind its worker."""
 
 
 class Status(Message, frozen=True, tag="status"):

@@ -6,8 +6,13 @@ Besides, it keeps to this:
 - A worker's messages and the end of its control channel are fed before its exit, and none of them after it.
 - A timer belongs to what it waits for, and is cancelled with it: that of the start by `PUBLISH` or `END`, that
   of the drain by `END`, that of the back-off by leaving `rebuilding`.
-- The answer to `ASK_RESTART` is the next event.
+- The answer to `ASK_RESTART` is the next event; so are `TAKE_OVER` and `READY`, where `CALL_STANDBY` and `SPAWN` lead
+  to them.
 - After `STOP` nothing starts a stopped device again.
+
+A device has up to three processes: the *active* incarnation, which the states are about; a *standby*, which has done
+all that comes before it is ready, and waits; and a *predecessor*, whose place a standby has taken, and whose exit is
+awaited. A standby that was told to leave, or has failed, is none any more: its exit is awaited too (`STANDBY_LOST`).
 """
 
 from __future__ import annotations
@@ -49,13 +54,24 @@ class Event(StrEnum):
     """They do not: the circuit is open."""
     BACKOFF_OVER = auto()
     """The delay has passed."""
+    STANDBY_DUE = auto()
+    """A standby may be started: it is this device's turn, and the time since the last failure is long enough."""
+    STANDBY_READY = auto()
+    """The standby reports that its actors are set up and its data socket is bound."""
+    STANDBY_LOST = auto()
+    """The standby's process has ended, or could not be made."""
+    TAKE_OVER = auto()
+    """There is a standby that is ready, and it may take the active incarnation's place."""
+    PREDECESSOR_EXITED = auto()
+    """The process has ended whose place a standby has taken."""
 
 
 class Action(StrEnum):
     """What the supervisor is to do."""
 
     SPAWN = auto()
-    """Start a process under the next generation, and the timer of its start."""
+    """Make the standby the active incarnation, if there is one; else start a process under the next generation. Start
+    the timer of its start, or feed `READY` if it is ready already."""
     PUBLISH = auto()
     """Tell the clients the incarnation's endpoint: calls may be sent."""
     HOLD = auto()
@@ -74,6 +90,21 @@ class Action(StrEnum):
     """The next unplanned end is the first of its series; those before it still count in the window."""
     RESET_INTENSITY = auto()
     """Forget all ends: an operator closes the circuit."""
+    WANT_STANDBY = auto()
+    """See that there is a standby, if the pool is to have them: not before its predecessor has ended, whose memory it
+    needs."""
+    SPAWN_STANDBY = auto()
+    """Start a process under the next generation, to wait."""
+    ANNOUNCE = auto()
+    """Tell the clients the standby's endpoint: they connect, and send nothing."""
+    CALL_STANDBY = auto()
+    """Feed `TAKE_OVER` if a standby is ready, and directive and restart intensity allow it, or an operator asked."""
+    PROMOTE = auto()
+    """The active incarnation becomes the predecessor, the standby the active one: it is told to take calls."""
+    END_PREDECESSOR = auto()
+    """The predecessor is over: what was on it fails, or moves to the next."""
+    DISMISS = auto()
+    """Tell the standby to leave, if there is one."""
 
 
 class Step(NamedTuple):
@@ -95,13 +126,18 @@ class UnexpectedEventError(Exception):
         self.event = event
 
 
+_TAKEN_OVER: Final = Step(State.READY, (Action.PROMOTE, Action.PUBLISH, Action.RESET_BACKOFF, Action.WANT_STANDBY))
+
 TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
-    # stopped: no process, and none is to come unless somebody asks for it.
+    # stopped: no active process, and none is to come unless somebody asks for it.
     (State.STOPPED, Event.START): Step(State.STARTING, (Action.SPAWN,)),
     (State.STOPPED, Event.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
     (State.STOPPED, Event.STOP): Step(State.STOPPED),
+    (State.STOPPED, Event.STANDBY_DUE): Step(State.STOPPED),
+    (State.STOPPED, Event.STANDBY_LOST): Step(State.STOPPED),
+    (State.STOPPED, Event.PREDECESSOR_EXITED): Step(State.STOPPED, (Action.END_PREDECESSOR,)),
     # starting: a process that clients do not know yet.
-    (State.STARTING, Event.READY): Step(State.READY, (Action.PUBLISH, Action.RESET_BACKOFF)),
+    (State.STARTING, Event.READY): Step(State.READY, (Action.PUBLISH, Action.RESET_BACKOFF, Action.WANT_STANDBY)),
     (State.STARTING, Event.FAULT): Step(State.LOST, (Action.KILL,)),
     (State.STARTING, Event.POISONED): Step(State.POISONED, (Action.KILL,)),
     (State.STARTING, Event.END_OF_FILE): Step(State.LOST, (Action.KILL,)),
@@ -110,13 +146,20 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     # Nothing is on it, so there is nothing to finish.
     (State.STARTING, Event.DRAIN): Step(State.DRAINING, (Action.KILL,)),
     (State.STARTING, Event.STOP): Step(State.STOPPING, (Action.KILL,)),
+    (State.STARTING, Event.STANDBY_DUE): Step(State.STARTING),
+    (State.STARTING, Event.STANDBY_LOST): Step(State.STARTING),
+    (State.STARTING, Event.PREDECESSOR_EXITED): Step(State.STARTING, (Action.END_PREDECESSOR,)),
     # ready: published, until HOLD.
-    (State.READY, Event.FAULT): Step(State.LOST, (Action.HOLD, Action.KILL)),
-    (State.READY, Event.POISONED): Step(State.POISONED, (Action.HOLD, Action.KILL)),
-    (State.READY, Event.END_OF_FILE): Step(State.LOST, (Action.HOLD, Action.KILL)),
+    (State.READY, Event.FAULT): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, Event.POISONED): Step(State.POISONED, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, Event.END_OF_FILE): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
     (State.READY, Event.EXITED): Step(State.REBUILDING, (Action.HOLD, Action.END, Action.ASK_RESTART)),
-    (State.READY, Event.DRAIN): Step(State.DRAINING, (Action.HOLD, Action.DRAIN)),
-    (State.READY, Event.STOP): Step(State.STOPPING, (Action.HOLD, Action.DRAIN)),
+    (State.READY, Event.DRAIN): Step(State.DRAINING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)),
+    (State.READY, Event.STOP): Step(State.STOPPING, (Action.HOLD, Action.DRAIN, Action.DISMISS)),
+    (State.READY, Event.STANDBY_DUE): Step(State.READY, (Action.SPAWN_STANDBY,)),
+    (State.READY, Event.STANDBY_READY): Step(State.READY, (Action.ANNOUNCE,)),
+    (State.READY, Event.STANDBY_LOST): Step(State.READY, (Action.WANT_STANDBY,)),
+    (State.READY, Event.PREDECESSOR_EXITED): Step(State.READY, (Action.END_PREDECESSOR, Action.WANT_STANDBY)),
     # poisoned and lost: killed, its exit is awaited. What it still says, or was late for, changes nothing.
     (State.POISONED, Event.FAULT): Step(State.POISONED),
     (State.POISONED, Event.POISONED): Step(State.POISONED),
@@ -125,7 +168,12 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.POISONED, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     # Whoever asks for a new process gets one, so this end counts as planned.
     (State.POISONED, Event.DRAIN): Step(State.DRAINING),
-    (State.POISONED, Event.STOP): Step(State.STOPPING),
+    (State.POISONED, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
+    (State.POISONED, Event.STANDBY_DUE): Step(State.POISONED),
+    (State.POISONED, Event.STANDBY_READY): Step(State.POISONED, (Action.CALL_STANDBY,)),
+    (State.POISONED, Event.STANDBY_LOST): Step(State.POISONED),
+    (State.POISONED, Event.TAKE_OVER): _TAKEN_OVER,
+    (State.POISONED, Event.PREDECESSOR_EXITED): Step(State.POISONED, (Action.END_PREDECESSOR,)),
     # It became ready just when its time was over.
     (State.LOST, Event.READY): Step(State.LOST),
     (State.LOST, Event.FAULT): Step(State.LOST),
@@ -134,7 +182,12 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.LOST, Event.START_TIMEOUT): Step(State.LOST),
     (State.LOST, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     (State.LOST, Event.DRAIN): Step(State.DRAINING),
-    (State.LOST, Event.STOP): Step(State.STOPPING),
+    (State.LOST, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
+    (State.LOST, Event.STANDBY_DUE): Step(State.LOST),
+    (State.LOST, Event.STANDBY_READY): Step(State.LOST, (Action.CALL_STANDBY,)),
+    (State.LOST, Event.STANDBY_LOST): Step(State.LOST),
+    (State.LOST, Event.TAKE_OVER): _TAKEN_OVER,
+    (State.LOST, Event.PREDECESSOR_EXITED): Step(State.LOST, (Action.END_PREDECESSOR,)),
     # draining: told to finish, or killed; either way the next incarnation is wanted and this end not counted.
     (State.DRAINING, Event.READY): Step(State.DRAINING),  # crossed the kill of a starting one
     # A worker that reports these should leave by itself; that it does is no longer to be relied on.
@@ -146,7 +199,12 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.DRAINING, Event.DRAIN_TIMEOUT): Step(State.DRAINING, (Action.KILL,)),
     (State.DRAINING, Event.EXITED): Step(State.STARTING, (Action.END, Action.SPAWN)),
     # Said again for the timer's sake: a stop takes as long as a drain may, whatever went before it.
-    (State.DRAINING, Event.STOP): Step(State.STOPPING, (Action.DRAIN,)),
+    (State.DRAINING, Event.STOP): Step(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
+    (State.DRAINING, Event.STANDBY_DUE): Step(State.DRAINING),
+    (State.DRAINING, Event.STANDBY_READY): Step(State.DRAINING, (Action.CALL_STANDBY,)),
+    (State.DRAINING, Event.STANDBY_LOST): Step(State.DRAINING),
+    (State.DRAINING, Event.TAKE_OVER): _TAKEN_OVER,
+    (State.DRAINING, Event.PREDECESSOR_EXITED): Step(State.DRAINING, (Action.END_PREDECESSOR,)),
     # stopping: as draining, but nothing comes after it, whatever is asked for.
     (State.STOPPING, Event.READY): Step(State.STOPPING),
     (State.STOPPING, Event.FAULT): Step(State.STOPPING, (Action.KILL,)),
@@ -157,12 +215,19 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.STOPPING, Event.DRAIN_TIMEOUT): Step(State.STOPPING, (Action.KILL,)),
     (State.STOPPING, Event.STOP): Step(State.STOPPING),
     (State.STOPPING, Event.EXITED): Step(State.STOPPED, (Action.END,)),
-    # rebuilding: no process; a verdict is awaited, then the end of the back-off.
+    (State.STOPPING, Event.STANDBY_DUE): Step(State.STOPPING),
+    (State.STOPPING, Event.STANDBY_LOST): Step(State.STOPPING),
+    (State.STOPPING, Event.PREDECESSOR_EXITED): Step(State.STOPPING, (Action.END_PREDECESSOR,)),
+    # rebuilding: no active process; a verdict is awaited, then the end of the back-off.
     (State.REBUILDING, Event.RESTART_GRANTED): Step(State.REBUILDING, (Action.ARM_BACKOFF,)),
-    (State.REBUILDING, Event.RESTART_REFUSED): Step(State.STOPPED),
+    (State.REBUILDING, Event.RESTART_REFUSED): Step(State.STOPPED, (Action.DISMISS,)),
     (State.REBUILDING, Event.BACKOFF_OVER): Step(State.STARTING, (Action.SPAWN,)),
     (State.REBUILDING, Event.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
-    (State.REBUILDING, Event.STOP): Step(State.STOPPED),
+    (State.REBUILDING, Event.STOP): Step(State.STOPPED, (Action.DISMISS,)),
+    (State.REBUILDING, Event.STANDBY_DUE): Step(State.REBUILDING),
+    (State.REBUILDING, Event.STANDBY_READY): Step(State.REBUILDING),  # taken when the back-off is over
+    (State.REBUILDING, Event.STANDBY_LOST): Step(State.REBUILDING),
+    (State.REBUILDING, Event.PREDECESSOR_EXITED): Step(State.REBUILDING, (Action.END_PREDECESSOR,)),
 }
 
 

@@ -11,13 +11,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+Worker = tuple[int, int]
+"""A process, by its device and generation."""
+
 
 class Due(NamedTuple):
     """A session whose memory is to be given back, now and once."""
 
     number: int
-    devices: list[int]
-    """Whose workers knew the session and live; none if all have ended, and their memory with them."""
+    workers: list[Worker]
+    """Those that knew the session and live; none if all have ended, and their memory with them."""
 
 
 class Reclaims:
@@ -29,29 +32,29 @@ class Reclaims:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def ended(self, number: int, devices: Iterable[int], *, gone: bool) -> list[Due]:
+    def ended(self, number: int, workers: Iterable[Worker], *, gone: bool) -> list[Due]:
         """A session has ended.
 
         Args:
             number: The session's number.
-            devices: Those whose worker was told.
+            workers: Those that were told.
             gone: Its client can reach no memory.
         """
-        knowing = set(devices)
+        knowing = set(workers)
         self._waiting[number] = _Ended(knowing, set(knowing), gone)
         return self._due([number])
 
-    def acknowledged(self, number: int, device: int) -> list[Due]:
+    def acknowledged(self, number: int, worker: Worker) -> list[Due]:
         """A worker does nothing for the session any more."""
         if number in self._waiting:
-            self._waiting[number].working.discard(device)
+            self._waiting[number].working.discard(worker)
         return self._due([number])
 
-    def device_ended(self, device: int) -> list[Due]:
-        """A device's incarnation has ended; a later one never heard of these sessions."""
+    def worker_ended(self, worker: Worker) -> list[Due]:
+        """A worker has ended; its successor never heard of these sessions."""
         for ended in self._waiting.values():
-            ended.knowing.discard(device)
-            ended.working.discard(device)
+            ended.knowing.discard(worker)
+            ended.working.discard(worker)
         return self._due(list(self._waiting))
 
     def client_gone(self, number: int) -> list[Due]:
@@ -67,9 +70,9 @@ class Reclaims:
 
 @dataclass
 class _Ended:
-    knowing: set[int]
-    """Devices whose worker knows the session."""
-    working: set[int]
+    knowing: set[Worker]
+    """Workers that know the session."""
+    working: set[Worker]
     """Those of them that have not acknowledged its end."""
     gone: bool
 

@@ -6,6 +6,7 @@ A board ends with its incarnation; whoever counts over weeks needs sums that onl
 from __future__ import annotations
 
 from collections import Counter as Counts
+from collections.abc import Iterable
 from typing import Final
 
 from atomr_mp.protocol.board import BUCKETS, BoardReader, Counter
@@ -36,10 +37,10 @@ class Tally:
         self._lost += board.queue_depth if lost else 0
         self._ends[cause] += 1
 
-    def figures(self, board: BoardReader | None) -> Figures:
-        """Return the sums, those of the current incarnation among them."""
+    def figures(self, boards: Iterable[BoardReader] = ()) -> Figures:
+        """Return the sums, those of incarnations that have not ended among them."""
         counted, latencies = self._counted, self._latencies
-        if board is not None:
+        for board in boards:
             counted = counted + Counts({counter: board.read(counter) for counter in Counter})
             latencies = [sum(both) for both in zip(latencies, board.latencies(), strict=True)]
         # What is on a board may be anything, if the worker's code writes where it should not.

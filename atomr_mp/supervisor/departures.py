@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from atomr_mp import errors
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.protocol import control
-from atomr_mp.supervision.reclaim import Due, Reclaims
+from atomr_mp.supervision.reclaim import Due, Reclaims, Worker
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.room import check_room
 from atomr_mp.transport.session import SessionPeer
@@ -67,12 +67,12 @@ class Departures:
                 raise
         self._mapping[number] = None if pidfd is None else _Client(peer.credentials.pid, pidfd)
 
-    def ended(self, number: int, told: Iterable[int], *, bye: bool) -> None:
+    def ended(self, number: int, told: Iterable[Worker], *, bye: bool) -> None:
         """A session has ended.
 
         Args:
             number: The session's number.
-            told: Devices whose worker was told.
+            told: Workers that were told.
             bye: Its client has said that it has no slab mapped any more.
         """
         client = self._mapping.pop(number, None)  # one that never asked for a slab has none mapped
@@ -84,13 +84,13 @@ class Departures:
             self._watch(client, number)
         self._carry_out(due)
 
-    def acknowledged(self, number: int, device: int) -> None:
+    def acknowledged(self, number: int, worker: Worker) -> None:
         """A worker does nothing for the session any more."""
-        self._carry_out(self._reclaims.acknowledged(number, device))
+        self._carry_out(self._reclaims.acknowledged(number, worker))
 
-    def device_ended(self, device: int) -> None:
-        """A device's incarnation has ended."""
-        self._carry_out(self._reclaims.device_ended(device))
+    def worker_ended(self, worker: Worker) -> None:
+        """A worker has ended."""
+        self._carry_out(self._reclaims.worker_ended(worker))
 
     def close(self) -> None:
         """Watch nobody any more."""
@@ -120,9 +120,11 @@ class Departures:
         os.close(client.pidfd)
 
     def _carry_out(self, due: list[Due]) -> None:
-        for number, devices in due:
-            for device in devices:
-                self._devices()[device].tell(control.Reclaim(number))
+        for number, workers in due:
+            for index, generation in workers:
+                worker = self._devices()[index].worker(generation)
+                if worker is not None:
+                    worker.tell(control.Reclaim(number))
             for client in list(self._watched.values()):
                 client.numbers.discard(number)
                 if not client.numbers:

@@ -1,32 +1,31 @@
-"""One device under supervision: what happens to its worker goes into the lifecycle table, what comes out is done."""
+"""One device under supervision: what happens to its processes goes into the lifecycle table, what comes out is done."""
 
 from __future__ import annotations
 
 import logging
 import os
-import select
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from atomr_mp import errors
-from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
+from atomr_mp.process.cgroup import CgroupParent
 from atomr_mp.process.events import EventLog, Scalar
 from atomr_mp.process.logs import RotatedOutput
 from atomr_mp.process.rundir import HeldRunDirectory
-from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
+from atomr_mp.process.spawn import spawn
 from atomr_mp.protocol import control
-from atomr_mp.protocol.board import BoardReader
-from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES, ErrorInfo, clip
-from atomr_mp.protocol.session import ActorInfo, DeviceInfo, IncarnationEnded
+from atomr_mp.protocol.codec import ErrorInfo, clip
+from atomr_mp.protocol.session import ActorInfo, DeviceInfo, Figures, IncarnationEnded, StandbyInfo
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.directives import Directive, directive
 from atomr_mp.supervision.lifecycle import Action, Event, State, UnexpectedEventError, step
+from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.tally import Tally
+from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import DevicePlan, Plan
-from atomr_mp.transport import descriptors
+from atomr_mp.supervisor.standbys import Standbys
 from atomr_mp.transport.descriptors import Descriptor
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
@@ -53,15 +52,17 @@ class Sessions(Protocol):
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
     def incarnation_over(self, device: Device, generation: int) -> None:
-        """An incarnation has ended, and the device has let go of it."""
+        """A process has ended, and the device has let go of it."""
 
     def admitted(self, device: Device, number: int) -> None:
-        """A worker has acknowledged a session."""
+        """A worker, or a standby that is ready, has acknowledged a session."""
 
-    def acknowledged(self, device: Device, number: int) -> None:
+    def acknowledged(self, device: Device, generation: int, number: int) -> None:
         """A worker does nothing for a session any more."""
 
-    def exported(self, device: Device, message: control.SlabExported, descriptor: Descriptor | None) -> None:
+    def exported(
+        self, device: Device, generation: int, message: control.SlabExported, descriptor: Descriptor | None
+    ) -> None:
         """A worker has answered for a slab; the descriptor is the callee's."""
 
     def violated(self, number: int, reason: str) -> None:
@@ -77,7 +78,9 @@ class Device:
         loop: The supervisor's loop.
         run_dir: Where sockets and logs are.
         log: The event log.
+        epoch: The pool's.
         sessions: Who is told.
+        turns: Whose standby may start.
         ended: Called after each process end, when it has been reaped.
         changed: Called after each change of state; must not act on the device at once.
     """
@@ -92,6 +95,7 @@ class Device:
         log: EventLog,
         epoch: bytes,
         sessions: Sessions,
+        turns: Turns,
         ended: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -100,13 +104,16 @@ class Device:
         self.notes: Final = device.notes
         self.state = State.STOPPED
         self.generation = 0
+        """Of the active incarnation, or of the last that was."""
         self.restarts = 0
         """Unplanned ends so far."""
         self.reason = "not started yet"
-        self.admitted: set[int] = set()
-        """Sessions that the current incarnation has acknowledged."""
-        self.process: WorkerProcess | None = None
-        self.tally: Final = Tally()
+        self.active: Incarnation | None = None
+        """Whose states those of the table are."""
+        self.standby: Incarnation | None = None
+        """What waits to be the next, or has failed at that and is still to end."""
+        self.predecessor: Incarnation | None = None
+        """Whose place a standby has taken, and that is still to end."""
         self.last_fault = (0.0, "")
         """When an incarnation last ended that was not to, and how."""
         self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
@@ -123,76 +130,77 @@ class Device:
         self._ended = ended
         self._changed = changed
         self._cgroups = CgroupParent.find() if plan.cgroups else None
-        self._cgroup: WorkerCgroup | None = None
         self._history = intensity.History.EMPTY
-        self._unsent: deque[tuple[bytes, Descriptor | None]] = deque()
-        self._hears = False
-        """The control channel of the current incarnation has not ended."""
-        self._admitting: set[int] = set()
-        """Sessions that the current incarnation has acknowledged before all that it is to know of them was sent."""
+        self._last_generation = 0
+        """Of whatever was started last, a standby too."""
         self._actors: list[ActorInfo] = []
-        self._cause = ExitCause()
-        self._wish = ""
-        """Whose wish the end of the current incarnation is, as for `replace`; empty if it is nobody's."""
+        self._tally: Final = Tally()
         self._lost: errors.AtomrError | None = None
         """How the last incarnation ended, if that was unplanned."""
-        self._fault: errors.AtomrError | None = None
-        """Why the current incarnation ends, as far as it said so itself or we decided."""
-        self._late = ""
-        """That the current incarnation was killed because its drain took too long, in words."""
-        self._timer: Timer | None = None
+        self._no_process: errors.AtomrError | None = None
+        """Why no process could be made, if that is why there is none."""
+        self._backoff: Timer | None = None
         self._delay_s = 0.0
-        self._spawned_s = 0.0
         self._held_s = 0.0
         """Since when clients hold their calls for the next incarnation; 0 if they do not, or for the first."""
+        self.standbys: Final = Standbys(
+            self.index, StandbyMode(plan.standby), plan.intensity, loop, turns, self._standby_due
+        )
 
     # --- what others ask -------------------------------------------------------------------------------------------
 
     @property
-    def endpoint(self) -> str:
-        """ZeroMQ address of the current incarnation."""
-        return f"ipc://{self._run_dir.worker_socket(self.index, self.generation)}"
+    def workers(self) -> list[Incarnation]:
+        """All processes there are."""
+        return [each for each in (self.active, self.standby, self.predecessor) if each is not None]
+
+    def worker(self, generation: int) -> Incarnation | None:
+        """Return the process of a generation, if it has not ended."""
+        return next((each for each in self.workers if each.generation == generation), None)
 
     @property
     def actors(self) -> list[ActorInfo]:
         """What the latest incarnation that was ready offers."""
         return self._actors
 
-    @property
-    def board(self) -> BoardReader | None:
-        """The board of the current incarnation, if there is one."""
-        return None if self.process is None else BoardReader(self.process.board)
-
     def info(self, session_number: int) -> DeviceInfo:
         """Return the device as a session may see it."""
-        admitted = self.state is State.READY and session_number in self.admitted
+        active, standby = self.active, self.standby
+        admitted = self.state is State.READY and active is not None and session_number in active.admitted
+        waits = standby is not None and standby.is_ready and session_number in standby.admitted
         return DeviceInfo(
             index=self.index,
             name=self.name,
             state=self.state,
             generation=self.generation,
-            endpoint=self.endpoint if admitted else "",
+            endpoint=self._endpoint(self.generation) if admitted else "",
             admitted=admitted,
-            pid=self.process.pid if self.process else 0,
+            pid=active.pid if active else 0,
             restarts=self.restarts,
             reason=clip(self.reason, INFO_CHARS),
             error=ErrorInfo.of(self._lost, INFO_CHARS) if self.state is State.STOPPED and self._lost else None,
             uuid=self._device.uuid,
+            standby=StandbyInfo(standby.generation, self._endpoint(standby.generation)) if waits and standby else None,
         )
 
     def start(self) -> None:
         """Start the first incarnation."""
         self._feed(Event.START)
 
-    def replace(self, event: str, why: str) -> None:
+    def replace(self, event: str, why: str, *, anew: bool = False) -> None:
         """Replace the worker after it has finished what it holds; close an open circuit.
 
         Args:
             event: Whose wish that is, for the event log: "restart", "recycle", "reload".
             why: The same in words.
+            anew: By a process that is started from now on, and not by the standby that there is.
         """
         self._note(event, why)
-        self._wish = event
+        if self.active is not None:
+            self.active.wish = event
+        if anew:
+            self._dismiss()
+        self.standbys.forgive()
         self._feed(Event.DRAIN)
 
     def try_plan(self, plan: Plan) -> None:
@@ -202,17 +210,20 @@ class Device:
     def take_plan(self, plan: Plan) -> None:
         """Start further incarnations by another plan."""
         self._plan, self._device, self._trial = plan, plan.devices[self.index], None
+        self.standbys.policy = plan.intensity
 
     def stop(self) -> None:
         """Let the worker finish, and start no other."""
         self.reason = "the pool stops"
-        self._wish = "stop"
+        if self.active is not None:
+            self.active.wish = "stop"
+        self.standbys.forget()
         self._feed(Event.STOP)
 
     def kill(self) -> None:
-        """End the worker now; with `stop` before it, for good."""
-        if self.process is not None:
-            self.process.kill()
+        """End all processes now; with `stop` before it, for good."""
+        for worker in self.workers:
+            worker.kill()
 
     @property
     def lost(self) -> errors.AtomrError | None:
@@ -220,35 +231,19 @@ class Device:
         return self._lost
 
     @property
-    def age_s(self) -> float:
-        """How long the current incarnation has been running."""
-        return time.monotonic() - self._spawned_s
+    def is_settled(self) -> bool:
+        """Whether nothing of it is on its way: no worker, no standby, and nothing of what was before them."""
+        standby_comes = self.standby is not None and not self.standby.is_ready
+        return self.state in {State.READY, State.STOPPED} and self.predecessor is None and not standby_comes
 
-    def runs(self, generation: int) -> bool:
-        """Return whether an incarnation is the current one, and has not ended."""
-        return self.process is not None and self.generation == generation
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether messages to the worker wait here, since it has not read earlier ones."""
-        return bool(self._unsent)
-
-    def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> bool:
-        """Send the worker a message; one that it does not take yet is queued.
-
-        Args:
-            message: The message.
-            descriptor: Travels with it; owned from here on.
-
-        Returns:
-            Whether there is a worker, be it one that does not listen any more.
-        """
-        if self._hears:
-            self._unsent.append((control.FROM_SUPERVISOR.encode(message), descriptor))
-            self._flush()
-        elif descriptor is not None:
-            descriptor.close()
-        return self.process is not None
+    def figures(self) -> Figures:
+        """Return what all incarnations have done, those that run among them."""
+        boards = [worker.board for worker in (self.active, self.predecessor) if worker is not None]
+        try:
+            return self._tally.figures(boards)
+        finally:
+            for board in boards:
+                board.release()
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
@@ -256,8 +251,9 @@ class Device:
         """Take a step through the table and carry its actions out."""
         before = self.state
         self.state, actions = after = step(before, event)
-        if before is State.REBUILDING:
-            self._cancel_timer()  # that of the back-off
+        if before is State.REBUILDING and self._backoff is not None:
+            self._backoff.cancel()
+            self._backoff = None
         if self.state is not before:
             _LOG.debug("device %d: %s -> %s on %s", self.index, before, self.state, event)
         for action in actions:
@@ -268,194 +264,274 @@ class Device:
         if self.state is not before:
             self._changed()
 
-    def _feed_from_worker(self, event: Event) -> None:
+    def _feed_from_worker(self, worker: Incarnation, event: Event) -> None:
         try:
             self._feed(event)
         except UnexpectedEventError as error:
-            self._fault = errors.SetupFailed(f"the worker broke the protocol: {error}")
+            worker.fault = errors.SetupFailed(f"the worker broke the protocol: {error}")
             self._feed(Event.FAULT)
 
-    def _on_control(self, events: int) -> None:
-        process = self.process
-        assert process is not None
-        if events & select.EPOLLOUT:
-            self._flush()
-        if events & ~select.EPOLLOUT and not self._read_control(process):
-            self._stop_telling(process)
-            self._feed(Event.END_OF_FILE)
-
-    def _read_control(self, process: WorkerProcess) -> bool:
-        """Take in what the worker has said; return False at its end of file."""
-        while process is self.process:
-            try:
-                packet, descriptor = descriptors.receive(process.control, MAX_SESSION_MESSAGE_BYTES)
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
-            try:
-                if not packet:
-                    return False
-                self._hear(control.FROM_WORKER.decode(packet), descriptor)
-            except errors.ProtocolError as error:
-                self._fault = errors.SetupFailed(f"the worker broke the protocol: {error}")
-                self._feed(Event.FAULT)
-            finally:
-                if descriptor is not None:
-                    descriptor.close()
-        return True
-
-    def _hear(self, message: control.FromWorker, descriptor: Descriptor | None) -> None:
+    def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
+        """Take in what a process says."""
         match message:
             case control.Ready(actors):
-                self._actors = actors
-                self._feed_from_worker(Event.READY)
+                self._on_ready(worker, actors)
             case control.SessionAdmitted(number):
-                self._admitting.add(number)
-                self._admit()
+                worker.admitting.add(number)
+                self.caught_up(worker)
             case control.SessionClosed(number):
-                self.admitted.discard(number)
-                self._admitting.discard(number)
-                self._sessions.acknowledged(self, number)
+                worker.admitted.discard(number)
+                worker.admitting.discard(number)
+                self._sessions.acknowledged(self, worker.generation, number)
             case control.SlabExported():
-                self._sessions.exported(self, message, None if descriptor is None else descriptor.share())
+                shared = None if descriptor is None else descriptor.share()
+                self._sessions.exported(self, worker.generation, message, shared)
             case control.SessionViolated(number, reason):
                 self._note("violation", reason, session=number)
                 self._sessions.violated(number, reason)
             case control.Fault(info):
-                self._fault = info.error()
-                poisoned = isinstance(self._fault, errors.ContextPoisoned)
-                self._feed_from_worker(Event.POISONED if poisoned else Event.FAULT)
+                self._on_fault(worker, info.error())
 
-    def _on_exit(self, _events: int) -> None:
-        """The pidfd says that the process has ended."""
-        process = self.process
-        assert process is not None
-        self._read_control(process)  # its last words
-        self._loop.forget(process.pidfd)
-        self._stop_telling(process)
-        self._cause = process.reap()
-        self._run_dir.forget_worker(process.pid)
-        if self._cgroup is not None:
-            self._cgroup.kill()
-            self._cgroup.remove()
-            self._cgroup = None
-        self._feed(Event.EXITED)
+    def _on_ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
+        worker.actors = actors
+        now_s = time.monotonic()
+        if worker is self.active:
+            worker.ready_s = worker.ready_s or now_s
+            self.standbys.start_s = now_s - worker.started_s
+            self._feed_from_worker(worker, Event.READY)
+        elif worker is self.standby and not worker.leaving and worker.ready_s is None:
+            worker.ready_s = now_s
+            worker.cancel_timer()
+            self.standbys.ready()
+            took_s = self.standbys.start_s = now_s - worker.started_s
+            self._note(
+                "standby_ready",
+                f"ready to take over after {took_s * 1000:.0f} ms",
+                generation=worker.generation,
+                pid=worker.pid,
+            )
+            self._feed(Event.STANDBY_READY)
+
+    def _on_fault(self, worker: Incarnation, fault: errors.AtomrError) -> None:
+        worker.fault = fault
+        if worker is self.active:
+            poisoned = isinstance(fault, errors.ContextPoisoned)
+            self._feed_from_worker(worker, Event.POISONED if poisoned else Event.FAULT)
+        else:
+            worker.kill()
+
+    def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
+        """End a process that says what is no message."""
+        self._on_fault(worker, errors.SetupFailed(f"the worker broke the protocol: {error}"))
+
+    def caught_up(self, worker: Incarnation) -> None:
+        """Let clients call whom a worker has admitted, once it can read all that it is to know before their calls."""
+        if not worker.is_behind:
+            admitting, worker.admitting = worker.admitting, set()
+            for number in sorted(admitting):
+                worker.admitted.add(number)
+                if worker is self.active or (worker is self.standby and worker.is_ready):
+                    self._sessions.admitted(self, number)
+
+    def hung_up(self, worker: Incarnation) -> None:
+        """A process will say no more: that is the first sign of its end."""
+        if worker is self.active:
+            self._feed(Event.END_OF_FILE)
+        elif worker is self.standby:
+            worker.kill()
+
+    def exited(self, worker: Incarnation) -> None:
+        """A process has ended."""
+        self._run_dir.forget_worker(worker.pid)
+        if worker is self.active:
+            self._feed(Event.EXITED)
+        elif worker is self.standby:
+            self.standby = None
+            self._end_standby(worker)
+        else:
+            self._feed(Event.PREDECESSOR_EXITED)
         self._ended()
 
-    # --- what is to be done ----------------------------------------------------------------------------------------
+    # --- processes -------------------------------------------------------------------------------------------------
 
-    def _spawn(self) -> None:
-        self._cancel_timer()
-        plan, self._trial = self._trial or self._plan, None
-        self.generation += 1
-        self._fault = None
-        self._cause = ExitCause()
-        self._late = self._wish = ""
-        self._spawned_s = time.monotonic()
-        self.output.new_incarnation(f"--- device {self.index} generation {self.generation}")
-        try:
-            process = spawn(
-                pool=plan.pool,
-                device=self.index,
-                generation=self.generation,
-                env=self._environment,
-                output_fd=self.output.fileno(),
-                core_dumps=plan.core_dumps,
-            )
-        except errors.SetupFailed as error:
-            self._fault = error
-            # The table's step must be complete before the next.
-            self._loop.call_later(0, self._on_no_process)
-            return
-        self.process = process
-        self.reason = "its worker starts"
+    def _start_process(self, plan: Plan, *, standby: bool) -> Incarnation:
+        """Start a process under the next generation, by a plan.
+
+        Raises:
+            SetupFailed: None could be made.
+        """
+        self._last_generation = generation = self._last_generation + 1
+        self.output.new_incarnation(f"--- device {self.index} generation {generation}")
+        process = spawn(
+            pool=plan.pool,
+            device=self.index,
+            generation=generation,
+            env=self._environment,
+            output_fd=self.output.fileno(),
+            core_dumps=plan.core_dumps,
+        )
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
+        cgroup = None
         if self._cgroups is not None:
-            self._cgroup = self._cgroups.add(f"device-{self.index}-{self.generation}", process.pid)
-        self._loop.watch(process.pidfd, select.EPOLLIN, self._on_exit)
-        self._loop.watch(process.control.fileno(), select.EPOLLIN, self._on_control)
-        self._hears = True
-        self._note("start", "a worker starts", pid=process.pid)
-        self.tell(
+            cgroup = self._cgroups.add(f"device-{self.index}-{generation}", process.pid)
+        worker = Incarnation(self.index, process, self._loop, cgroup, self)
+        worker.tell(
             control.Start(
                 pool=plan.pool,
                 epoch=self._epoch,
                 device=self.index,
                 name=self.name,
                 backend=plan.backend,
-                generation=self.generation,
-                endpoint=self.endpoint,
+                generation=generation,
+                endpoint=self._endpoint(generation),
                 actors=plan.actors,
                 window=plan.window,
                 execution=plan.devices[self.index].execution,
+                standby=standby,
             )
         )
         for introduction, descriptor in self._sessions.introductions(self):
-            self.tell(introduction, descriptor)
-        self._timer = self._loop.call_later(plan.start_timeout_s, self._on_start_timeout)
+            worker.tell(introduction, descriptor)
+        worker.timer = self._loop.call_later(plan.start_timeout_s, lambda: self._on_start_timeout(worker))
+        return worker
+
+    def _endpoint(self, generation: int) -> str:
+        return f"ipc://{self._run_dir.worker_socket(self.index, generation)}"
+
+    def _on_start_timeout(self, worker: Incarnation) -> None:
+        if worker.fault is None:
+            worker.fault = errors.SetupFailed(
+                f"the worker was not ready within {self._plan.start_timeout_s:g} s (start_timeout_s)"
+            )
+        if worker is self.active:
+            self._feed(Event.START_TIMEOUT)
+        else:
+            worker.kill()
+
+    def _let_go(self, worker: Incarnation) -> None:
+        """Forget a process that has ended, and have everybody forget it."""
+        worker.close()
+        self._run_dir.worker_socket(self.index, worker.generation).unlink(missing_ok=True)
+        self._sessions.incarnation_over(self, worker.generation)
+
+    # --- what is to be done ----------------------------------------------------------------------------------------
+
+    def _spawn(self) -> None:
+        trial, self._trial = self._trial, None
+        if trial is None and self.standby is not None and not self.standby.leaving:
+            self._use_standby()
+            return
+        self.standbys.forgive()
+        try:
+            self.active = self._start_process(trial or self._plan, standby=False)
+        except errors.SetupFailed as error:
+            self.generation, self._no_process = self._last_generation, error
+            # The table's step must be complete before the next.
+            self._loop.call_later(0, self._on_no_process)
+            return
+        self.generation = self.active.generation
+        self.reason = "its worker starts"
+        self._note("start", "a worker starts", pid=self.active.pid)
 
     def _on_no_process(self) -> None:
         self._feed(Event.EXITED)
         self._ended()
 
-    def _on_start_timeout(self) -> None:
-        if self._fault is None:
-            self._fault = errors.SetupFailed(
-                f"the worker was not ready within {self._plan.start_timeout_s:g} s (start_timeout_s)"
-            )
-        self._feed(Event.START_TIMEOUT)
+    def _use_standby(self) -> None:
+        """Have the standby take the place of an incarnation that has ended."""
+        worker = self._promoted()
+        if worker.is_ready:
+            self._feed(Event.READY)
+        else:
+            self.reason = "its worker, which was to stand by, still starts"
+            self._note("start", "the standby, which still starts, is to take over", pid=worker.pid)
+
+    def _promoted(self) -> Incarnation:
+        """Make the standby the active incarnation; return it."""
+        worker = self.active = self.standby
+        assert worker is not None
+        self.standby = None
+        self.generation = worker.generation
+        worker.tell(control.Promote())
+        worker.promoted_s = time.monotonic()
+        self.standbys.used()
+        return worker
 
     def _publish(self) -> None:
-        self._cancel_timer()
-        now_s = time.monotonic()
-        took_s, away_s = now_s - self._spawned_s, now_s - (self._held_s or now_s)
-        self._held_s = 0.0
+        worker = self.active
+        assert worker is not None
+        worker.cancel_timer()
         self.reason = ""
-        waited = f"; calls had to wait for {away_s * 1000:.0f} ms" if away_s else ""
-        self._note(
-            "ready",
-            f"ready after {took_s * 1000:.0f} ms{waited}",
-            pid=self.process.pid if self.process else 0,
-            took_s=round(took_s, 4),
-            away_s=round(away_s, 4),
-        )
+        self._actors = worker.actors
         self._sessions.device_changed(self, self._actors)
+        now_s = time.monotonic()
+        away_s = now_s - (self._held_s or now_s)
+        self._held_s = 0.0
+        assert worker.ready_s is not None
+        took_s = worker.ready_s - worker.started_s
+        if worker.promoted_s is not None and worker.promoted_s > worker.ready_s:
+            self.standbys.take_over_s = away_s
+            event, text = "promoted", f"the standby has taken over within {away_s * 1000:.1f} ms"
+        else:
+            waited = f"; calls had to wait for {away_s * 1000:.0f} ms" if away_s else ""
+            event, text = "ready", f"ready after {took_s * 1000:.0f} ms{waited}"
+        self._note(event, text, pid=worker.pid, took_s=round(took_s, 4), away_s=round(away_s, 4))
 
     def _hold(self) -> None:
         self._held_s = time.monotonic()
-        if self._fault is not None:
-            self.reason = self._fault.message
+        if self.active is not None and self.active.fault is not None:
+            self.reason = self.active.fault.message
 
     def _drain(self) -> None:
-        self._cancel_timer()
+        worker = self.active
+        assert worker is not None
+        worker.cancel_timer()
         self.reason = "its worker finishes what it holds"
-        self.tell(control.Drain())
-        self._timer = self._loop.call_later(self._plan.drain_timeout_s, self._on_drain_timeout)
+        worker.drained = True
+        worker.tell(control.Drain())
+        worker.timer = self._loop.call_later(self._plan.drain_timeout_s, lambda: self._on_drain_timeout(worker))
 
-    def _on_drain_timeout(self) -> None:
-        self._late = f" after it had not finished within {self._plan.drain_timeout_s:g} s (drain_timeout_s)"
-        self._note("drain_timeout", f"not done within {self._plan.drain_timeout_s:g} s (drain_timeout_s)")
-        self._feed(Event.DRAIN_TIMEOUT)
+    def _on_drain_timeout(self, worker: Incarnation) -> None:
+        worker.late = f" after it had not finished within {self._plan.drain_timeout_s:g} s (drain_timeout_s)"
+        self._note(
+            "drain_timeout",
+            f"not done within {self._plan.drain_timeout_s:g} s (drain_timeout_s)",
+            generation=worker.generation,
+        )
+        if worker is self.active:
+            self._feed(Event.DRAIN_TIMEOUT)
+        else:
+            worker.kill()
 
     def _kill(self) -> None:
-        if self._fault is not None:
-            self._note("fault", self._fault.message, code=self._fault.code)
-        if self.process is not None:
-            self.process.kill()
+        worker = self.active
+        if worker is not None:
+            worker.kill()
+            if worker.fault is not None:
+                self._note("fault", worker.fault.message, code=worker.fault.code)
 
     def _end(self) -> None:
-        """Tell what became of the requests that were on the incarnation, and let go of it."""
-        self._cancel_timer()
-        process, cause = self.process, self._cause
-        planned = self.state in {State.STARTING, State.STOPPED} and cause.status == 0
-        error = self._error_of_requests(cause)
-        lost = self._fault or error
-        self._lost = None if planned else lost
-        self.reason = lost.message
-        if process is None:
+        """Tell what became of the requests that were on the active incarnation, and let go of it."""
+        worker, self.active = self.active, None
+        if worker is None:  # none could be made
+            self._lost = self._no_process
+            self.reason = self._lost.message if self._lost else ""
             return
-        board = BoardReader(process.board)
+        self._lost = self._end_incarnation(worker)
+        self.reason = self._lost.message if self._lost else "its worker has finished what it held"
+
+    def _end_predecessor(self) -> None:
+        worker, self.predecessor = self.predecessor, None
+        assert worker is not None
+        self._end_incarnation(worker)
+
+    def _end_incarnation(self, worker: Incarnation) -> errors.AtomrError | None:
+        """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
+        cause = worker.cause
+        planned = worker.drained and cause.status == 0
+        error = self._error_of_requests(worker)
+        lost = worker.fault or error
+        board = worker.board
         started: dict[int, list[int]] = {}
         running: dict[int, list[int]] = {}
         for entry in board.entries():
@@ -468,22 +544,23 @@ class Device:
             "planned_end" if planned else "end",
             "left as it was told"
             if planned
-            else f"ended: {cause.describe()}{number}{self._late}, {count or 'no'} request{'' if count == 1 else 's'} "
+            else f"ended: {cause.describe()}{number}{worker.late}, {count or 'no'} request{'' if count == 1 else 's'} "
             f"{'was' if count == 1 else 'were'} running",
-            pid=process.pid,
+            generation=worker.generation,
+            pid=worker.pid,
             running=count,
-            age_s=round(self.age_s, 3),
+            age_s=round(worker.age_s, 3),
             **({"status": cause.status} if cause.signal is None else {"signal": cause.signal}),
         )
-        self.tally.add(board, self._cause_in_a_word(cause), lost=not planned)
-        if not (planned or self._wish):
+        self._tally.add(board, _cause_in_a_word(worker), lost=not planned)
+        if not (planned or worker.wish):
             self.last_fault = (time.time(), clip(lost.message, FAULT_CHARS))
         info, since_ns = ErrorInfo.of(error), board.known_since_ns()
 
         def make(number: int) -> IncarnationEnded:
             return IncarnationEnded(
                 device=self.index,
-                generation=process.generation,
+                generation=worker.generation,
                 planned=planned,
                 error=info,
                 started=started.get(number, []),
@@ -493,43 +570,27 @@ class Device:
 
         self._sessions.incarnation_ended(self, make)
         board.release()
-        process.close()
-        self.process = None
-        self.admitted.clear()
-        self._admitting.clear()
-        self._run_dir.worker_socket(self.index, process.generation).unlink(missing_ok=True)
-        self._sessions.incarnation_over(self, process.generation)
+        self._let_go(worker)
+        return None if planned else lost
 
-    def _error_of_requests(self, cause: ExitCause) -> errors.AtomrError:
-        """Return what the requests that were on the incarnation end with."""
-        if isinstance(self._fault, errors.ContextPoisoned):
-            self._fault.device, self._fault.generation = self.index, self.generation
-            return self._fault
+    def _error_of_requests(self, worker: Incarnation) -> errors.AtomrError:
+        """Return what the requests that were on an incarnation end with."""
+        if isinstance(worker.fault, errors.ContextPoisoned):
+            worker.fault.device, worker.fault.generation = self.index, worker.generation
+            return worker.fault
+        how = worker.cause.describe()
         return errors.WorkerLost(
-            f"device {self.index}'s worker (generation {self.generation}) {cause.describe()}{self._late}",
+            f"device {self.index}'s worker (generation {worker.generation}) {how}{worker.late}",
             device=self.index,
-            generation=self.generation,
-            cause=cause.describe(),
+            generation=worker.generation,
+            cause=how,
         )
-
-    def _cause_in_a_word(self, cause: ExitCause) -> str:
-        if self._late:
-            return "drain_timeout"
-        if self._wish:
-            return self._wish
-        if self._fault is not None:
-            return self._fault.code
-        return cause.signal_name.lower() or "exit"
 
     def _ask_restart(self) -> None:
         lost = self._lost
         assert lost is not None
         self.restarts += 1
-        if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
-            verdict: intensity.Verdict = intensity.Refused(lost.message)
-        else:
-            self._history, verdict = intensity.ask(self._plan.intensity, self._history, time.monotonic())
-        match verdict:
+        match self._verdict(lost):
             case intensity.Granted(delay_s):
                 self._delay_s = delay_s
                 event = Event.RESTART_GRANTED
@@ -539,18 +600,107 @@ class Device:
                 event = Event.RESTART_REFUSED
         self._feed(event)
 
+    def _verdict(self, lost: errors.AtomrError) -> intensity.Verdict:
+        """Judge an unplanned end by its error and by those before it."""
+        if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
+            return intensity.Refused(lost.message)
+        self._history, verdict = intensity.ask(self._plan.intensity, self._history, time.monotonic())
+        return verdict
+
     def _arm_backoff(self) -> None:
         if self._delay_s == 0:
             self._feed(Event.BACKOFF_OVER)
         else:
             self._note("back_off", f"the next start is in {self._delay_s:g} s")
-            self._timer = self._loop.call_later(self._delay_s, lambda: self._feed(Event.BACKOFF_OVER))
+            self._backoff = self._loop.call_later(self._delay_s, lambda: self._feed(Event.BACKOFF_OVER))
 
     def _reset_backoff(self) -> None:
         self._history = intensity.succeeded(self._history)
 
     def _reset_intensity(self) -> None:
         self._history = intensity.History.EMPTY
+
+    # --- the standby -----------------------------------------------------------------------------------------------
+
+    def _want_standby(self) -> None:
+        if self.standby is None and self.predecessor is None:
+            self.standbys.want()
+
+    def _standby_due(self) -> None:
+        """It is our turn to start one."""
+        if self.standby is None and self.predecessor is None:
+            self._feed(Event.STANDBY_DUE)
+        if self.standby is None:
+            self.standbys.not_now()
+
+    def _spawn_standby(self) -> None:
+        try:
+            worker = self.standby = self._start_process(self._plan, standby=True)
+        except errors.SetupFailed as error:
+            self._standby_failed(error.message, None)
+            self._loop.call_later(0, lambda: self._feed(Event.STANDBY_LOST))
+            return
+        self._note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
+
+    def _announce(self) -> None:
+        self._sessions.device_changed(self)
+
+    def _call_standby(self) -> None:
+        standby = self.standby
+        if standby is None or standby.leaving:
+            return
+        if not standby.listen():  # it may have died with the other
+            standby.hang_up()
+        active = self.active
+        if standby is not self.standby or not standby.is_ready or active is None:
+            return
+        if not (active.drained or active.wish):
+            lost = active.fault or self._error_of_requests(active)
+            if isinstance(self._verdict(lost), intensity.Refused):
+                return  # it will be said when the process has ended
+            self.restarts += 1
+        self._feed(Event.TAKE_OVER)
+
+    def _promote(self) -> None:
+        assert self.predecessor is None
+        self.predecessor = self.active
+        self._promoted()
+
+    def _dismiss(self) -> None:
+        worker = self.standby
+        self.standbys.forget()
+        if worker is None or worker.leaving:
+            return
+        worker.wish = "dismiss"
+        if not worker.is_ready:
+            worker.kill()
+            return
+        worker.leaving = worker.drained = True
+        worker.tell(control.Drain())
+        worker.timer = self._loop.call_later(self._plan.drain_timeout_s, worker.kill)
+
+    def _end_standby(self, worker: Incarnation) -> None:
+        """A standby's process has ended."""
+        if worker.wish:
+            self._note("planned_end", "its standby has left", generation=worker.generation, pid=worker.pid)
+        else:
+            why = worker.fault.message if worker.fault else worker.cause.describe()
+            self._standby_failed(why, worker)
+        announced = worker.ready_s is not None
+        self._let_go(worker)
+        self._feed(Event.STANDBY_LOST)
+        if announced:
+            self._sessions.device_changed(self)
+
+    def _standby_failed(self, why: str, worker: Incarnation | None) -> None:
+        ready_for_s = None
+        if worker is not None and worker.ready_s is not None:
+            ready_for_s = time.monotonic() - worker.ready_s
+        generation = self._last_generation if worker is None else worker.generation
+        pid = worker.pid if worker else 0
+        self._note("standby_end", f"its standby has ended: {why}", generation=generation, pid=pid)
+        if self.standbys.failed(why, ready_for_s):
+            self._note("standby_failed", self.standbys.note, generation=generation)
 
     _DO: Final[dict[Action, Callable[[Device], None]]] = {
         Action.SPAWN: _spawn,
@@ -563,61 +713,36 @@ class Device:
         Action.ARM_BACKOFF: _arm_backoff,
         Action.RESET_BACKOFF: _reset_backoff,
         Action.RESET_INTENSITY: _reset_intensity,
+        Action.WANT_STANDBY: _want_standby,
+        Action.SPAWN_STANDBY: _spawn_standby,
+        Action.ANNOUNCE: _announce,
+        Action.CALL_STANDBY: _call_standby,
+        Action.PROMOTE: _promote,
+        Action.END_PREDECESSOR: _end_predecessor,
+        Action.DISMISS: _dismiss,
     }
 
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _admit(self) -> None:
-        """Let clients call whom the worker has admitted, once it can read all that it is to know before their calls."""
-        if not self._unsent:
-            admitting, self._admitting = self._admitting, set()
-            for number in sorted(admitting):
-                self.admitted.add(number)
-                self._sessions.admitted(self, number)
-
-    def _flush(self) -> None:
-        process = self.process
-        assert process is not None
-        while self._unsent:
-            packet, descriptor = self._unsent[0]
-            try:
-                descriptors.send(process.control, packet, None if descriptor is None else descriptor.fileno())
-            except BlockingIOError:
-                self._loop.rewatch(process.control.fileno(), select.EPOLLIN | select.EPOLLOUT)
-                return
-            except OSError:  # its end of file will tell
-                self._drop_unsent()
-                return
-            self._unsent.popleft()
-            if descriptor is not None:
-                descriptor.close()
-        self._loop.rewatch(process.control.fileno(), select.EPOLLIN)
-        self._admit()
-
-    def _stop_telling(self, process: WorkerProcess) -> None:
-        self._hears = False
-        self._loop.forget(process.control.fileno())
-        self._drop_unsent()
-
-    def _drop_unsent(self) -> None:
-        for _, descriptor in self._unsent:
-            if descriptor is not None:
-                descriptor.close()
-        self._unsent.clear()
-
-    def _note(self, event: str, text: str, **facts: Scalar) -> None:
+    def _note(self, event: str, text: str, generation: int | None = None, **facts: Scalar) -> None:
         """Write an event into the log and onto the screen."""
-        _LOG.info("device %d generation %d: %s", self.index, self.generation, text)
+        generation = self.generation if generation is None else generation
+        _LOG.info("device %d generation %d: %s", self.index, generation, text)
         self._events.append(
             {
                 "time": time.time(),
                 "event": event,
                 "device": self.index,
-                "generation": self.generation,
+                "generation": generation,
                 "text": text,
                 **facts,
             }
         )
+
+
+def _cause_in_a_word(worker: Incarnation) -> str:
+    if worker.late:
+        return "drain_timeout"
+    if worker.wish:
+        return worker.wish
+    if worker.fault is not None:
+        return worker.fault.code
+    return worker.cause.signal_name.lower() or "exit"

@@ -51,6 +51,10 @@ class Plan(msgspec.Struct, frozen=True):
     log_max_bytes: int
     core_dumps: bool
     cgroups: bool
+    standby: str = "none"
+    """What stands behind each worker, see `supervision.standby.StandbyMode`."""
+    standby_starts: int = 1
+    """How many standbys may start at a time."""
     temporary: bool = False
     """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
     recycling: Limits = Limits()
@@ -85,7 +89,7 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
 
     What its workers are told when they start can change with them; what the supervisor or the clients hold cannot.
     """
-    fixed = ("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics")
+    fixed = ("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics", "standby", "standby_starts")
     pending = [name for name in fixed if _differ(old, new, name)]
     devices = new.devices
     if [_which(device) for device in old.devices] != [_which(device) for device in new.devices]:

@@ -56,7 +56,7 @@ class Recycler:
         if not limits.any or self._pausing():
             return
         ready = [device for device in self._devices if device.state is State.READY]
-        away = sum(device.state not in {State.READY, State.STOPPED} for device in self._devices)
+        away = sum(not device.is_settled for device in self._devices)
         keys = [(device.index, device.generation) for device in ready]
         self._early = {key: self._early.get(key, random.random()) for key in keys}  # noqa: S311 - no secret
         self._due_s = {key: since_s for key, since_s in self._due_s.items() if key in self._early}
@@ -66,16 +66,16 @@ class Recycler:
             self._devices[index].replace("recycle", f"its worker is replaced: {why}")
 
     def _life(self, device: Device, limits: Limits) -> Life:
-        board, process = device.board, device.process
-        assert board is not None
-        assert process is not None
+        worker = device.active
+        assert worker is not None
+        board = worker.board
         key = device.index, device.generation
         try:
             life = Life(
-                age_s=device.age_s,
+                age_s=worker.age_s,
                 early=self._early[key],
                 requests=board.read(Counter.STARTED),
-                memory_bytes=memory_bytes(process.pid) if limits.max_memory_bytes else 0,
+                memory_bytes=memory_bytes(worker.pid) if limits.max_memory_bytes else 0,
                 leases=board.read(Gauge.LEASES),
             )
         finally:

@@ -136,7 +136,7 @@ class Reload:
         device = self._left[0]
         self._generation, self._restarts = device.generation, device.restarts
         device.try_plan(self._new)
-        device.replace("reload", "its worker is replaced, to run the code that is there now")
+        device.replace("reload", "its worker is replaced, to run the code that is there now", anew=True)
 
     def _give_up(self, error: errors.AtomrError) -> None:
         self._over = True

@@ -19,6 +19,7 @@ from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.room import check_room
+from atomr_mp.supervisor.slabs import workers_of
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
 
@@ -190,18 +191,20 @@ class Sessions:
     def incarnation_over(self, device: Device, generation: int) -> None:
         """Let go of what clients and other workers had of an incarnation that has ended."""
         self._slabs.incarnation_over(device.index, generation)
-        self._departures.device_ended(device.index)
+        self._departures.worker_ended((device.index, generation))
 
-    def acknowledged(self, device: Device, number: int) -> None:
+    def acknowledged(self, device: Device, generation: int, number: int) -> None:
         """Give a session's memory back if this worker was the last to work for it."""
-        self._departures.acknowledged(number, device.index)
+        self._departures.acknowledged(number, (device.index, generation))
 
-    def exported(self, device: Device, message: control.SlabExported, descriptor: Descriptor | None) -> None:
+    def exported(
+        self, device: Device, generation: int, message: control.SlabExported, descriptor: Descriptor | None
+    ) -> None:
         """Hand a slab on to whoever has asked for it; the descriptor is owned from here on."""
-        self._slabs.exported(device.index, message, descriptor)
+        self._slabs.exported((device.index, generation), message, descriptor)
 
     def admitted(self, device: Device, number: int) -> None:
-        """Tell a client that it may call a device."""
+        """Tell a client that it may call a device, or connect to its standby."""
         each = self._sessions.get(number)
         if each is not None:
             self._send(each, session.DeviceChanged(device.info(number)))
@@ -320,8 +323,8 @@ class Sessions:
         )
         self._send(each, welcome)
         if each.may_call:
-            for device in self._orders.devices:
-                device.tell(_introduction(each))
+            for worker in workers_of(self._orders.devices):
+                worker.tell(_introduction(each))
 
     def _reply(self, number: int, message: session.FromSupervisor, descriptor: Descriptor | None) -> None:
         each = self._sessions.get(number)
@@ -360,7 +363,11 @@ class Sessions:
         each.peer.close()
         self._slabs.session_ended(each.number)
         if each.may_call:
-            told = [device.index for device in self._orders.devices if device.tell(control.SessionEnded(each.number))]
+            told = []
+            for device in self._orders.devices:
+                for worker in device.workers:  # a standby too: it knows the session, and may be called next
+                    worker.tell(control.SessionEnded(each.number))
+                    told.append((device.index, worker.generation))
             self._departures.ended(each.number, told, bye=bye)
         if each.owner:
             # Later: whoever tells clients of a device is in the middle of a step of that device.

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol import control, session
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervisor.room import check_room
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
     from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.incarnation import Incarnation
 
 MAX_SLABS: Final = 256
 """Slabs that a session may have registered at a time."""
@@ -69,6 +71,11 @@ class _Ask(NamedTuple):
     number: int
     """The session."""
     request: session.OpenSlab | session.LendSlab
+
+    @property
+    def worker(self) -> Worker:
+        """Who was asked."""
+        return self.request.device, self.request.generation
 
 
 class Slabs:
@@ -131,17 +138,17 @@ class Slabs:
             if loan.to_device == device:
                 yield _foreign(number, loan, lent)
 
-    def exported(self, device: int, message: control.SlabExported, descriptor: Descriptor | None) -> None:
+    def exported(self, worker: Worker, message: control.SlabExported, descriptor: Descriptor | None) -> None:
         """Hand on what a worker answers.
 
         Args:
-            device: Its index.
+            worker: Which.
             message: The answer.
             descriptor: Came with it; owned from here on.
         """
         try:
             ask = self._asks.get(message.id)
-            if ask is None or ask.request.device != device:  # the session has ended
+            if ask is None or ask.worker != worker:  # the session has ended
                 return
             self._settle(message.id)
             try:
@@ -158,7 +165,7 @@ class Slabs:
         What it has lent is over with it; what it was lent is for the next one.
         """
         for ask_id, ask in list(self._asks.items()):
-            if ask.request.device == device and ask_id in self._asks:
+            if ask.worker == (device, generation) and ask_id in self._asks:
                 self._settle(ask_id)
                 stale = self._stale(device, generation)
                 self._reply(ask.number, session.Answer(ask.request.id, ErrorInfo.of(stale)), None)
@@ -167,7 +174,8 @@ class Slabs:
                 _close(held.loans.pop(loan))
         for other in self._devices():
             if other.index != device:
-                other.tell(control.IncarnationOver(device, generation))
+                for worker in other.workers:
+                    worker.tell(control.IncarnationOver(device, generation))
 
     def session_ended(self, number: int) -> None:
         """Let go of what a session has here."""
@@ -183,15 +191,15 @@ class Slabs:
     # --- what clients ask ------------------------------------------------------------------------------------------
 
     def _open(self, number: int, held: _Holdings, request: session.OpenSlab) -> None:
-        self._incarnation(request.device, request.generation, number)
-        self._ask(number, held, request, to_device=None)
+        owner = self._incarnation(request.device, request.generation, number)
+        self._ask(number, held, request, owner, to_device=None)
 
     def _lend(self, number: int, held: _Holdings, request: session.LendSlab) -> None:
         if request.device == request.to_device:
             raise errors.InvalidRequest(f"device {request.device} cannot be lent its own memory")
         self._device(request.to_device)
-        self._incarnation(request.device, request.generation, number)
-        self._ask(number, held, request, to_device=request.to_device)
+        owner = self._incarnation(request.device, request.generation, number)
+        self._ask(number, held, request, owner, to_device=request.to_device)
 
     def _register(
         self, number: int, held: _Holdings, request: session.RegisterSlab, descriptor: Descriptor | None
@@ -206,19 +214,19 @@ class Slabs:
         if len(held.slabs) >= MAX_SLABS:
             raise errors.Overloaded(f"this session has {MAX_SLABS} slabs registered; forget some first")
         check_room(descriptor.fileno())
-        for device in self._devices():
-            _check_listens(device)
+        for worker in workers_of(self._devices()):
+            _check_listens(worker)
         held.last_slab = request.slab
         held.slabs[request.slab] = ClientSlab(request.nbytes, descriptor.share())
-        for device in self._devices():
-            device.tell(control.ClientSlab(number, request.slab, request.nbytes), descriptor.share())
+        for worker in workers_of(self._devices()):
+            worker.tell(control.ClientSlab(number, request.slab, request.nbytes), descriptor.share())
 
     def _forget(self, number: int, held: _Holdings, slab: int) -> None:
         forgotten = held.slabs.pop(slab, None)
         if forgotten is not None:
             forgotten.descriptor.close()
-            for device in self._devices():
-                device.tell(control.ClientSlabForgotten(number, slab))
+            for worker in workers_of(self._devices()):
+                worker.tell(control.ClientSlabForgotten(number, slab))
 
     # --- what workers are asked ------------------------------------------------------------------------------------
 
@@ -227,6 +235,7 @@ class Slabs:
         number: int,
         held: _Holdings,
         request: session.OpenSlab | session.LendSlab,
+        owner: Incarnation,
         *,
         to_device: int | None,
     ) -> None:
@@ -237,7 +246,7 @@ class Slabs:
         self._last_ask = (self._last_ask + 1) % 2**32
         self._asks[self._last_ask] = _Ask(number, request)
         held.asks.add(self._last_ask)
-        self._devices()[request.device].tell(control.ExportSlab(self._last_ask, number, request.slab, to_device))
+        owner.tell(control.ExportSlab(self._last_ask, number, request.slab, to_device))
 
     def _settle(self, ask_id: int) -> None:
         self._holdings[self._asks.pop(ask_id).number].asks.discard(ask_id)
@@ -271,10 +280,10 @@ class Slabs:
                 self._reply(number, session.Answer(request.id), None)
 
     def _hand_over(self, number: int, request: session.LendSlab, lent: Lent) -> None:
-        """Give a slab to the borrower's worker, if there is one, and keep it for those to come; owned from here on.
+        """Give a slab to the borrower's workers, if there are any, and keep it for those to come; owned from here on.
 
         Raises:
-            Overloaded: The session has lent too many, there is no room for it, or the worker does not listen.
+            Overloaded: The session has lent too many, there is no room for it, or a worker does not listen.
         """
         loans = self._holdings[number].loans
         loan = Loan(request.device, request.generation, request.slab, request.to_device)
@@ -282,26 +291,29 @@ class Slabs:
             raise errors.Overloaded(f"this session has {MAX_LOANS} slabs lent to other devices", device=loan.to_device)
         if lent.descriptor is not None:
             check_room(lent.descriptor.fileno())
-        borrower = self._device(loan.to_device)
-        _check_listens(borrower)
+        borrowers = workers_of([self._device(loan.to_device)])
+        for worker in borrowers:
+            _check_listens(worker)
         before = loans.pop(loan, None)
         if before is not None:
             _close(before)
         loans[loan] = lent
-        borrower.tell(*_foreign(number, loan, lent))
+        for worker in borrowers:
+            worker.tell(*_foreign(number, loan, lent))
 
-    def _incarnation(self, index: int, generation: int, number: int) -> None:
-        """Check that a device's current incarnation is this one, and has admitted the session.
+    def _incarnation(self, index: int, generation: int, number: int) -> Incarnation:
+        """Return an incarnation that has admitted the session; one that finishes what it holds is as good as another.
 
         Raises:
             InvalidRequest: There is no such device, or the session was never admitted there.
             GpuRefStale: The incarnation has ended.
         """
-        device = self._device(index)
-        if not device.runs(generation):
+        worker = self._device(index).worker(generation)
+        if worker is None:
             raise self._stale(index, generation)
-        if number not in device.admitted:
+        if number not in worker.admitted:
             raise errors.InvalidRequest(f"device {index} has not admitted this session")
+        return worker
 
     def _device(self, index: int) -> Device:
         devices = self._devices()
@@ -311,7 +323,7 @@ class Slabs:
 
     def _stale(self, index: int, generation: int) -> errors.GpuRefStale:
         device = self._devices()[index]
-        current = device.generation if device.runs(device.generation) else 0
+        current = device.generation if device.active is not None else 0
         now = f"its current one is {current}" if current else "it has none at present"
         return errors.GpuRefStale(
             f"generation {generation} of device {index} has ended, and its memory with it; {now}",
@@ -351,15 +363,26 @@ def _close(lent: Lent) -> None:
         lent.descriptor.close()
 
 
-def _check_listens(device: Device) -> None:
+def workers_of(devices: Iterable[Device]) -> list[Incarnation]:
+    """Return all workers that take calls, or may come to that, or finish what they hold."""
+    workers = []
+    for device in devices:
+        former = device.predecessor
+        workers += [worker for worker in (device.active, device.standby) if worker is not None]
+        if former is not None and former.drained and not former.leaving:
+            workers.append(former)
+    return workers
+
+
+def _check_listens(worker: Incarnation) -> None:
     """Refuse to queue descriptors for a worker that is so far behind that the kernel's buffer to it is full.
 
     So they stay few, whatever clients do while it is busy; and what a client is told was done has reached the worker's
     end of the channel, which it reads before it takes calls.
     """
-    if device.is_behind:
+    if worker.is_behind:
         raise errors.Overloaded(
-            f"device {device.index}'s worker is busy, and takes no more memory at present", device=device.index
+            f"device {worker.device}'s worker is busy, and takes no more memory at present", device=worker.device
         )
 
 

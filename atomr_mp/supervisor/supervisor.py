@@ -17,6 +17,7 @@ from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import session
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
 from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.exporter import OFF, Exporter
 from atomr_mp.supervisor.helpers import Helpers
@@ -64,6 +65,7 @@ class Supervisor:
         epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
         self._sessions = Sessions(plan, epoch, self._loop, self)
+        turns = Turns(plan.standby_starts)
         self.devices: Final = [
             Device(
                 plan,
@@ -73,6 +75,7 @@ class Supervisor:
                 log=self._events,
                 epoch=epoch,
                 sessions=self._sessions,
+                turns=turns,
                 ended=self._worker_ended,
                 changed=self._device_changed,
             )
@@ -264,11 +267,11 @@ class Supervisor:
 
     def _end_orphans(self) -> None:
         """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
-        workers = {device.process.pid for device in self.devices if device.process is not None}
+        workers = {worker.pid for device in self.devices for worker in device.workers}
         kill_adopted(workers | self._helpers.pids, timeout_s=0)
 
     def _stop_if_done(self) -> None:
-        if self._stopping and all(device.state is State.STOPPED for device in self.devices):
+        if self._stopping and all(device.state is State.STOPPED and not device.workers for device in self.devices):
             self._loop.stop()
 
     def _housekeep(self) -> None:
@@ -291,8 +294,8 @@ def _has_terminal() -> bool:
 
 
 def _worker_status(device: Device) -> session.WorkerStatus:
-    board = device.board
-    pid = device.process.pid if device.process else 0
+    board = device.active.board if device.active else None
+    pid = device.active.pid if device.active else 0
     try:
         running = board.running() if board else []
         now_ns = time.monotonic_ns()
@@ -310,9 +313,10 @@ def _worker_status(device: Device) -> session.WorkerStatus:
             batches=_batches(device, board) if board else [],
             slab_bytes=min(board.read(Gauge.SLAB_BYTES), 2**63 - 1) if board else 0,
             leases=min(board.read(Gauge.LEASES), 2**63 - 1) if board else 0,
-            figures=device.tally.figures(board),
+            figures=device.figures(),
             last_fault=device.last_fault[1],
             last_fault_at=device.last_fault[0],
+            standby=device.standbys.status(device.standby),
         )
     finally:
         if board is not None:

@@ -27,8 +27,10 @@ from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol import control, session
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor import device as device_module
 from atomr_mp.supervisor import slabs
+from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.sessions import Sessions
@@ -44,10 +46,14 @@ T = TypeVar("T")
 
 
 class Worker:
-    """Takes the place of a device; knows what it was told, and the content of descriptors that came with it."""
+    """Takes the place of a device and its worker; knows what it was told, and the content of descriptors with it."""
+
+    drained = leaving = False
 
     def __init__(self, index: int) -> None:
-        self.index = index
+        self.standby: Worker | None = None
+        self.predecessor: Worker | None = None
+        self.index = self.device = index
         self.generation = 1
         self.lives = True
         self.is_behind = False
@@ -55,11 +61,21 @@ class Worker:
         self.told: list[control.FromSupervisor] = []
         self.contents: list[bytes | None] = []
 
-    def runs(self, generation: int) -> bool:
-        """Say whether an incarnation lives."""
-        return self.lives and generation == self.generation
+    @property
+    def active(self) -> Worker | None:
+        """Return it, if it lives."""
+        return self if self.lives else None
 
-    def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> bool:
+    @property
+    def workers(self) -> list[Worker]:
+        """Return it and those beside it, if they live."""
+        return [each for each in (self, self.standby, self.predecessor) if each is not None and each.lives]
+
+    def worker(self, generation: int) -> Worker | None:
+        """Return the incarnation of a generation, if it lives."""
+        return self if self.lives and generation == self.generation else None
+
+    def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> None:
         """Note it; admit a session at once."""
         if self.lives:
             self.told.append(message)
@@ -68,7 +84,6 @@ class Worker:
                 self.admitted.add(message.number)
         if descriptor is not None:
             descriptor.close()
-        return self.lives
 
     def info(self, _number: int) -> session.DeviceInfo:
         """Describe it."""
@@ -149,7 +164,7 @@ class Supervisor:
     def export(self, message: control.SlabExported, content: bytes | None = b"slab", worker: int = 0) -> None:
         """Answer for a worker."""
         descriptor = None if content is None else Descriptor(memory(content))
-        self.sessions.exported(self.devices[worker], message, descriptor)
+        self.sessions.exported(self.devices[worker], self.workers[worker].generation, message, descriptor)
 
     def end_worker(self, index: int) -> None:
         """End an incarnation."""
@@ -159,7 +174,7 @@ class Supervisor:
     def acknowledge(self, *workers: int) -> None:
         """Have workers acknowledge the end of session 1."""
         for worker in workers:
-            self.sessions.acknowledged(self.devices[worker], 1)
+            self.sessions.acknowledged(self.devices[worker], self.workers[worker].generation, 1)
 
     def reclaimed(self) -> list[int]:
         """Return how often each worker was told to give the memory of session 1 back."""
@@ -582,7 +597,7 @@ sys.stdin.read()
                 process.stdin.write(b"\n")
                 supervisor.wait_told(control.SessionEnded, number)
                 for worker in supervisor.devices:
-                    supervisor.sessions.acknowledged(worker, number)
+                    supervisor.sessions.acknowledged(worker, worker.generation, number)
             assert len(open_descriptors()) == before + 1
             assert not supervisor.workers[0].heard(control.Reclaim)
             process.kill()
@@ -645,6 +660,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
             log=log,
             epoch=bytes(16),
             sessions=supervisor.sessions,
+            turns=Turns(1),
             ended=lambda: None,
         )
         register(client, 1, b"introduced")
@@ -656,22 +672,24 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
         assert isinstance(process.channel.receive(), control.SessionOpened)
         assert process.channel.receive() == control.ClientSlab(1, 1, 10)
         assert os.pread(taken(process.channel), 100, 0) == b"introduced"
-        sent = fall_behind(made)
+        worker = made.active
+        assert worker is not None
+        sent = fall_behind(worker)
         for number in range(3):
-            assert made.tell(control.ClientSlab(1, number, 1), Descriptor(memory(b"%d" % number)))
+            worker.tell(control.ClientSlab(1, number, 1), Descriptor(memory(b"%d" % number)))
         register(client, 2)
         assert isinstance(supervisor.refused(client), errors.Overloaded)
         process.channel.send(control.SessionAdmitted(1))
-        supervisor.until(lambda: made._admitting == {1})
-        assert not made.admitted
+        supervisor.until(lambda: worker.admitting == {1})
+        assert not worker.admitted
         for number in range(sent):
             assert process.channel.receive() == control.IncarnationOver(3, number)
             supervisor.until(lambda: True)
-            made._flush()
+            worker.flush()
         for number in range(3):
             assert process.channel.receive() == control.ClientSlab(1, number, 1)
             assert os.pread(taken(process.channel), 100, 0) == b"%d" % number
-        assert made.admitted == {1}
+        assert worker.admitted == {1}
 
         client.send(session.OpenSlab(9, 0, 1, 5))
         asked = supervisor.until(process.channel.receive_waiting)
@@ -684,21 +702,21 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
         assert opened == [session.SlabOpened(9, 4)]
         os.close(client.take_descriptor(9) or -1)
 
-        fall_behind(made)
-        made.tell(control.ClientSlab(1, 7, 1), Descriptor(memory(b"7")))
+        fall_behind(worker)
+        worker.tell(control.ClientSlab(1, 7, 1), Descriptor(memory(b"7")))
         made.stop()
         process.kill()
-        supervisor.until(lambda: not made.runs(1))
-        made.tell(control.ClientSlab(1, 8, 1), Descriptor(memory(b"8")))
+        supervisor.until(lambda: made.active is None)
+        worker.tell(control.ClientSlab(1, 8, 1), Descriptor(memory(b"8")))
         made.output.close()
 
 
-def fall_behind(device: device_module.Device) -> int:
+def fall_behind(worker: Incarnation) -> int:
     """Tell a worker more than the kernel keeps for it; return how many messages that took."""
     for sent in itertools.count():
-        if device.is_behind:
+        if worker.is_behind:
             return sent
-        device.tell(control.IncarnationOver(3, sent))
+        worker.tell(control.IncarnationOver(3, sent))
     raise AssertionError
 
 

@@ -33,6 +33,7 @@ from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.protocol import control, data, session
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
 from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor import sessions
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.loop import Loop
@@ -409,6 +410,7 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
             log=log,
             epoch=bytes(16),
             sessions=connected,
+            turns=Turns(1),
             ended=lambda: None,
         )
         text = "\N{GRINNING FACE}" * 100_000

@@ -91,6 +91,22 @@ def test_a_buffer_that_a_client_holds_delays_a_recycle(ledger: Ledger) -> None:
         wait_generation(pool, generation + 1)
 
 
+def test_a_standby_takes_a_recycled_worker_s_place(ledger: Ledger) -> None:
+    """The next one is not recycled before another stands behind it, and each has its own age."""
+    with ledger.start(gpus=1, standby="hot", max_age_s=2.0) as pool:
+        wait_generation(pool, 3)
+        run_dir = pool.run_dir
+    kinds = [
+        event["event"]
+        for event in read_events(run_dir / "events.msgpack")
+        if event["event"] in {"ready", "recycle", "promoted", "standby_ready"}
+    ]
+    assert kinds[:7] == ["ready", "standby_ready", "recycle", "promoted", "standby_ready", "recycle", "promoted"]
+    ages = [float(event["age_s"]) for event in events(run_dir, "planned_end") if event.get("age_s")]
+    assert all(age >= 1.6 for age in ages[:2])
+    assert all(0 <= event["away_s"] < event["took_s"] for event in events(run_dir, "promoted"))
+
+
 def test_devices_are_recycled_one_after_the_other(ledger: Ledger) -> None:
     """At no time are two away."""
     with ledger.start(gpus=2, max_age_s=1.0) as pool:

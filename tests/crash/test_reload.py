@@ -100,6 +100,29 @@ def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions
             assert pool.call("Versioned.version", device=device).result() == "repaired"
 
 
+def test_a_reload_starts_workers_and_standbys_anew(ledger: Ledger, versions: Versions) -> None:
+    """A standby has the old code: none takes part in a reload, and those that come after it have the new."""
+    with ledger.start(versions.target, gpus=1, standby="hot") as pool:
+
+        def standby() -> int:
+            told = pool.status().workers[0].standby
+            assert told is not None
+            assert told.restarts == 0
+            return told.generation if told.state == "ready" else 0
+
+        assert settled(lambda: standby() == 2)
+        versions.write("the second")
+        assert pool.reload() == []
+        wait_generation(pool, 3)
+        assert pool.call("Versioned.version").result() == "the second"
+        assert settled(lambda: standby() == 4)
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_generation(pool, 4)
+        assert pool.call("Versioned.version").result() == "the second"
+        assert not events(pool.run_dir, "standby_end")
+        assert [event["generation"] for event in events(pool.run_dir, "promoted")] == [4]
+
+
 def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
     """By SIGHUP too; what cannot change is named; a file that is none changes nothing, and is told as that."""
     config = ledger.path / "pool.toml"

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections import deque
 from dataclasses import dataclass, replace
+from enum import StrEnum, auto
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from atomr_mp.supervision import lifecycle
 from atomr_mp.supervision.intensity import Granted, History, Intensity, Refused, ask, succeeded
 from atomr_mp.supervision.lifecycle import Action, Event, State, UnexpectedEventError, step
+from atomr_mp.supervision.standby import SETTLED_S, Turns, delay_s, failures_after
 
 ROOT: Final = Path(__file__).parents[2]
 ALIVE: Final = {
@@ -34,9 +36,26 @@ ALIVE: Final = {
 """States in which there is a process."""
 
 
+class Standby(StrEnum):
+    """How the process is that stands by."""
+
+    NONE = auto()
+    STARTING = auto()
+    READY = auto()
+    LEAVING = auto()
+    """Told to leave, or killed: its exit is awaited."""
+
+
+WAITING: Final = {Standby.STARTING, Standby.READY}
+"""When it may take over, now or later."""
+
+
 @dataclass(frozen=True)
 class Device:
     """One device as the supervisor drives it: what is true in the world, beside the table's state."""
+
+    hot: bool = True
+    """There are to be standbys."""
 
     state: State = State.STOPPED
     started: bool = False
@@ -60,11 +79,22 @@ class Device:
     start_timer: bool = False
     drain_timer: bool = False
     backoff_timer: bool = False
+    standby: Standby = Standby.NONE
+    standby_due: bool = False
+    """One is to be started, some time."""
+    predecessor: bool = False
+    """A process lives whose place a standby has taken."""
+    call: bool = False
+    """A standby that is ready was called; whether it takes over, the policy decides now."""
+    ready_at_once: bool = False
+    """What was taken for the active incarnation is ready."""
 
     def possible(self) -> list[Event]:
         """Return what can happen now."""
         if self.asked:
             return [Event.RESTART_GRANTED, Event.RESTART_REFUSED]
+        if self.ready_at_once:
+            return [Event.READY]
         events = [Event.STOP]
         if not self.stopping or self.state is not State.STOPPED:
             events.append(Event.DRAIN)
@@ -82,11 +112,22 @@ class Device:
             Event.DRAIN_TIMEOUT: self.drain_timer,
             Event.BACKOFF_OVER: self.backoff_timer,
         }
-        return events + [event for event, armed in timers.items() if armed]
+        return events + [event for event, armed in timers.items() if armed] + self._possible_to_others()
+
+    def _possible_to_others(self) -> list[Event]:
+        """Return what can happen now to the processes beside the active one."""
+        possible = {
+            Event.TAKE_OVER: self.call,
+            Event.STANDBY_READY: self.standby is Standby.STARTING,
+            Event.STANDBY_LOST: self.standby is not Standby.NONE,
+            Event.STANDBY_DUE: self.standby_due and self.standby is Standby.NONE and not self.predecessor,
+            Event.PREDECESSOR_EXITED: self.predecessor,
+        }
+        return [event for event, can in possible.items() if can]
 
     def after(self, event: Event) -> Device:
         """Return the device after `event`, having checked every promise that the step could break."""
-        device = replace(self, **BY_EVENT[event])
+        device = replace(self, **{"call": False, **BY_EVENT[event]})  # it is taken at once, or not at all
         to = step(self.state, event)
         device = replace(device, state=to.state)
         for action in to.actions:
@@ -103,8 +144,11 @@ class Device:
                 assert not self.alive, "two incarnations at a time"
                 assert self.ended, "the last incarnation was not ended"
                 assert not self.stopping, "a process for a pool that stops"
+                if self.standby in WAITING:
+                    taken = {"standby": Standby.NONE, "ready_at_once": self.standby is Standby.READY}
+                    return replace(self, **BY_ACTION[action] | taken)
             case Action.PUBLISH:
-                assert event is Event.READY
+                assert event in {Event.READY, Event.TAKE_OVER}
                 assert not self.published, "published twice"
                 assert not self.killed, "published after it was killed"
             case Action.HOLD:
@@ -119,10 +163,41 @@ class Device:
             case Action.ASK_RESTART | Action.ARM_BACKOFF:
                 assert self.ended
             case _:
-                pass
+                return self._act_on_others(action, event)
         return replace(self, **BY_ACTION.get(action, {}))
 
+    def _act_on_others(self, action: Action, event: Event) -> Device:
+        """Do what concerns the standby and the predecessor."""
+        changes = BY_ACTION.get(action, {})
+        match action:
+            case Action.WANT_STANDBY:
+                changes = {"standby_due": self.hot}
+            case Action.SPAWN_STANDBY:
+                assert self.state is State.READY, "it takes what a worker that starts needs"
+                assert self.standby is Standby.NONE, "two standbys at a time"
+                assert not self.predecessor, "its memory is not free yet"
+                assert not self.stopping, "a process for a pool that stops"
+            case Action.ANNOUNCE:
+                assert self.standby is Standby.READY
+            case Action.CALL_STANDBY:
+                changes = {"call": self.standby is Standby.READY}
+            case Action.PROMOTE:
+                assert self.standby is Standby.READY
+                assert self.alive, "an incarnation that has ended leaves no predecessor"
+                assert not self.predecessor, "two predecessors at a time"
+                assert self.held, "clients were not told to send no more to the predecessor"
+                assert self.killed or self.drain_timer, "the predecessor may stay for ever"
+            case Action.END_PREDECESSOR:
+                assert event is Event.PREDECESSOR_EXITED, "ended before its process did"
+            case Action.DISMISS if self.standby is not Standby.NONE:
+                changes = {"standby": Standby.LEAVING}
+            case _:
+                pass
+        return replace(self, **changes)
+
     def _check(self) -> None:
+        assert not self.stopping or self.standby not in WAITING, "a standby is left behind"
+        assert self.alive + (self.standby is not Standby.NONE) + self.predecessor <= 2, "a third process"
         assert self.alive == (self.state in ALIVE)
         assert self.alive != self.ended, "an exit that ended nothing"
         assert self.state is not State.STARTING or not self.killed
@@ -130,7 +205,10 @@ class Device:
         assert self.state in {State.READY, State.STOPPED} or self.leads_out(), f"waits for ever: {self}"
 
     def _check_step(self, to: Device, event: Event, actions: tuple[Action, ...]) -> None:
-        if event is Event.EXITED:
+        if event is Event.TAKE_OVER:
+            assert to.state is State.READY, "a standby that may take over is of use at once"
+            assert not to.killed
+        elif event is Event.EXITED:
             assert to.asked != self.planned, "ends are judged if nobody asked for them, and only then"
         elif self.killed and not to.planned:
             assert to.state is self.state, "a killed worker is waited for as what it was killed for"
@@ -139,7 +217,7 @@ class Device:
         elif event in {Event.FAULT, Event.END_OF_FILE, Event.START_TIMEOUT} and not to.planned:
             assert to.state is State.LOST
         if event in {Event.FAULT, Event.POISONED, Event.START_TIMEOUT, Event.DRAIN_TIMEOUT}:
-            assert to.killed, "a worker that failed, or took too long, is not relied on to leave"
+            assert to.killed or to.predecessor, "a worker that failed, or took too long, is not relied on to leave"
         if event is Event.STOP and self.alive and not (self.killed or self.stopping):
             assert {Action.DRAIN, Action.KILL} & set(actions), "the worker is not told"
         if event is Event.DRAIN and Action.SPAWN in actions:
@@ -154,7 +232,7 @@ class Device:
 
 BY_EVENT: Final[dict[Event, dict[str, Any]]] = {
     Event.START: {"started": True},
-    Event.READY: {"may_report_ready": False},
+    Event.READY: {"may_report_ready": False, "ready_at_once": False},
     Event.FAULT: {"may_report_ready": False},
     Event.POISONED: {"may_report_ready": False},
     Event.END_OF_FILE: {"connected": False},
@@ -166,6 +244,11 @@ BY_EVENT: Final[dict[Event, dict[str, Any]]] = {
     Event.RESTART_GRANTED: {"asked": False},
     Event.RESTART_REFUSED: {"asked": False},
     Event.BACKOFF_OVER: {"backoff_timer": False},
+    Event.STANDBY_DUE: {"standby_due": False},
+    Event.STANDBY_READY: {"standby": Standby.READY},
+    Event.STANDBY_LOST: {"standby": Standby.NONE},
+    Event.TAKE_OVER: {},
+    Event.PREDECESSOR_EXITED: {"predecessor": False},
 }
 """What an event changes in the world."""
 
@@ -187,6 +270,19 @@ BY_ACTION: Final[dict[Action, dict[str, Any]]] = {
     Action.END: {"ended": True, "killed": False, "start_timer": False, "drain_timer": False},
     Action.ASK_RESTART: {"asked": True},
     Action.ARM_BACKOFF: {"backoff_timer": True},
+    Action.SPAWN_STANDBY: {"standby": Standby.STARTING},
+    Action.PROMOTE: {
+        "standby": Standby.NONE,
+        "predecessor": True,
+        "connected": True,
+        "may_report_ready": False,
+        "published": False,
+        "held": False,
+        "killed": False,
+        "planned": False,
+        "start_timer": False,
+        "drain_timer": False,
+    },
 }
 """What an action changes in it; the others change the policy's history."""
 
@@ -194,7 +290,7 @@ BY_ACTION: Final[dict[Action, dict[str, Any]]] = {
 def explore() -> dict[Device, set[tuple[Event, Device]]]:
     """Return every device that any walk can lead to, with what can happen to it."""
     found: dict[Device, set[tuple[Event, Device]]] = {}
-    new = deque([Device()])
+    new = deque([Device(), Device(hot=False)])
     while new:
         device = new.popleft()
         if device not in found:
@@ -225,7 +321,7 @@ def test_a_stop_ends_in_stopped_once_the_process_has_ended(
 ) -> None:
     """Whatever happens in between, nothing is started after a stop."""
     for device in explored:
-        if not device.asked:
+        if not device.asked and not device.ready_at_once:
             stopped = device.after(Event.STOP)
             if stopped.alive:
                 assert stopped.state is State.STOPPING
@@ -240,7 +336,7 @@ def test_every_state_has_a_way_back_to_ready_unless_the_pool_stops(
 ) -> None:
     """No state is a trap: `restart DEVICE` leads out of all of them."""
     for device in explored:
-        if not device.stopping and not device.asked:
+        if not device.stopping and not device.asked and not device.ready_at_once:
             renewed = device.after(Event.DRAIN)
             if renewed.state is State.DRAINING:
                 renewed = renewed.after(Event.EXITED)
@@ -250,7 +346,8 @@ def test_every_state_has_a_way_back_to_ready_unless_the_pool_stops(
 def test_what_leads_to_the_next_event_at_once_is_a_rows_last_action() -> None:
     """Whoever carries the actions out may feed the answer from within: the step is complete by then."""
     for to in lifecycle.TRANSITIONS.values():
-        assert not {Action.ASK_RESTART, Action.ARM_BACKOFF} & set(to.actions[:-1])
+        leading = {Action.ASK_RESTART, Action.ARM_BACKOFF, Action.SPAWN, Action.CALL_STANDBY, Action.WANT_STANDBY}
+        assert not leading & set(to.actions[:-1])
 
 
 def test_a_pair_outside_the_table_is_an_error_that_names_it() -> None:
@@ -340,15 +437,48 @@ TestLifeUnderIntensity = LifeUnderIntensity.TestCase
 
 @given(data=st.data())
 def test_generations_only_grow(data: st.DataObject) -> None:
-    """Every SPAWN follows an END: counted together, they name each incarnation once."""
-    device, spawned, ended = Device(), 0, 0
+    """Each process has one of its own, higher than all before it; so has each one that is made the active one."""
+    device, last, active, standby = Device(), 0, 0, 0
     for _ in range(data.draw(st.integers(0, 60), label="steps")):
         event = data.draw(st.sampled_from(device.possible()))
-        actions = step(device.state, event).actions
+        before, actions = device, step(device.state, event).actions
         device = device.after(event)
-        spawned += actions.count(Action.SPAWN)
-        ended += actions.count(Action.END)
-        assert spawned - ended == device.alive
+        for action in actions:
+            former = active
+            if action is Action.SPAWN_STANDBY:
+                last = standby = last + 1
+            elif action is Action.PROMOTE or (action is Action.SPAWN and before.standby in WAITING):
+                active = standby
+            elif action is Action.SPAWN:
+                last = active = last + 1
+            assert active == former or active > former
+        if device.standby in WAITING:
+            assert standby > active, "a standby is of a later generation than the one before it"
+
+
+def test_no_more_than_the_limit_start_at_a_time_and_all_come_to_it() -> None:
+    """In the order in which they have asked, and each once."""
+    turns, started = Turns(2), list[int]()
+    for device in (0, 1, 2, 3, 2):
+        turns.ask(device, lambda device=device: started.append(device))  # type: ignore[misc]
+    assert started == [0, 1]
+    turns.done(3)
+    turns.done(0)
+    turns.done(0)
+    assert started == [0, 1, 2]
+    turns.done(1)
+    assert started == [0, 1, 2]
+    turns.ask(1, lambda: started.append(1))
+    assert started == [0, 1, 2, 1]
+
+
+def test_a_standby_that_cannot_start_is_given_up() -> None:
+    """After a delay that grows; one that was ready for long begins a new row."""
+    policy = Intensity(backoff_initial_s=1.0, backoff_factor=2.0)
+    assert [delay_s(policy, failures) for failures in range(5)] == [0.0, 1.0, 2.0, None, None]
+    assert delay_s(Intensity(backoff_initial_s=1.0, backoff_max_s=1.5), 2) == 1.5
+    assert failures_after(2, None) == failures_after(2, SETTLED_S - 0.1) == 3
+    assert failures_after(2, SETTLED_S) == 1
 
 
 def test_the_diagram_shows_every_row_that_does_something() -> None:

@@ -62,6 +62,8 @@ class Host:
         """Peers with replies to send, in order."""
         self._sent = False
         """Something was sent since the data socket was last found empty, so its descriptor cannot be relied on."""
+        self._serves = not start.standby
+        """Calls are read: this is no standby, or not any more."""
         self._drained_ns = 0
         """When a worker that is told to finish may leave, if it has nothing to do then; 0 if it is not told."""
         self._actors: list[LoadedActor] = []
@@ -166,7 +168,8 @@ class Host:
         control_channel, completions = self._channel.fileno(), self._completions.descriptor
         calls, handshakes = self._data.descriptors()
         poll = select.epoll()
-        for descriptor in (control_channel, completions, calls, handshakes):
+        listening = self._serves
+        for descriptor in (control_channel, completions, handshakes, *([calls] * listening)):
             poll.register(descriptor, select.EPOLLIN)
         # Everything made so far lives as long as the process; a full collection need not look at it again.
         gc.collect()
@@ -179,11 +182,14 @@ class Host:
             ready = dict(poll.poll(patience_s))
             if control_channel in ready:
                 self._obey()
+                if self._serves and not listening:
+                    listening = True
+                    poll.register(calls, select.EPOLLIN)
             if handshakes in ready:
                 self._board.count(Counter.REFUSED, self._data.shake_hands())
             if self._look() or completions in ready:
                 self._dispatcher.take_back()
-            more = self._read()
+            more = self._serves and self._read()
             late = (plain or levels) and self._dispatcher.work()
             if batches and self._dispatcher.batching:
                 self._dispatcher.start_batches()
@@ -229,11 +235,19 @@ class Host:
                     self._store.forget_client_slab(number, slab)
                 case control.IncarnationOver(device, generation):
                     self._store.incarnation_over(device, generation)
-                case control.Drain():
-                    self._drained_ns = time.monotonic_ns() + STRAGGLERS_NS
-                    self._dispatcher.hurry()
                 case _:
-                    self._log.error("out of turn: %r", order)
+                    self._begin_or_finish(order)
+
+    def _begin_or_finish(self, order: control.FromSupervisor) -> None:
+        """Begin to take calls, or to leave."""
+        match order:
+            case control.Promote():
+                self._serves = True
+            case control.Drain():
+                self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
+                self._dispatcher.hurry()
+            case _:
+                self._log.error("out of turn: %r", order)
 
     def _export(self, order: control.ExportSlab) -> None:
         """Hand out a slab."""

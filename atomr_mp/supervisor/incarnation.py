@@ -1,0 +1,212 @@
+"""One process of a device: what it is told, what it says, its end. What that means is its device's affair."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import deque
+from typing import Final, Protocol
+
+from atomr_mp import errors
+from atomr_mp.process.cgroup import WorkerCgroup
+from atomr_mp.process.spawn import ExitCause, WorkerProcess
+from atomr_mp.protocol import control
+from atomr_mp.protocol.board import BoardReader
+from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
+from atomr_mp.protocol.session import ActorInfo
+from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.transport import descriptors
+from atomr_mp.transport.descriptors import Descriptor
+
+
+class Owner(Protocol):
+    """Who is told of what happens to an incarnation. Its messages and its end of file come before its exit."""
+
+    def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
+        """It has said something; the descriptor is the caller's."""
+
+    def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
+        """It has said what is no message."""
+
+    def caught_up(self, worker: Incarnation) -> None:
+        """All that it was to be told has been sent."""
+
+    def hung_up(self, worker: Incarnation) -> None:
+        """Its control channel has ended."""
+
+    def exited(self, worker: Incarnation) -> None:
+        """Its process has ended, and was reaped."""
+
+
+class Incarnation:
+    """One process of a device, from its start to its end.
+
+    Args:
+        device: The device's index.
+        process: The process, just started.
+        loop: The supervisor's loop.
+        cgroup: Its cgroup, if it has one.
+        owner: Who is told.
+    """
+
+    def __init__(
+        self, device: int, process: WorkerProcess, loop: Loop, cgroup: WorkerCgroup | None, owner: Owner
+    ) -> None:
+        self.device: Final = device
+        self.process: Final = process
+        self.generation: Final = process.generation
+        self.pid: Final = process.pid
+        self.started_s: Final = time.monotonic()
+        self.ready_s: float | None = None
+        """When it became ready."""
+        self.promoted_s: float | None = None
+        """When it was told to take calls; None if it was no standby, or still is one."""
+        self.leaving = False
+        """It was killed, or told to leave: what it still says does not count."""
+        self.drained = False
+        """It was told to finish what it holds."""
+        self.wish = ""
+        """Whose wish its end is, in a word; empty if it is nobody's."""
+        self.actors: list[ActorInfo] = []
+        self.admitted: set[int] = set()
+        """Sessions that it has acknowledged."""
+        self.admitting: set[int] = set()
+        """Sessions that it has acknowledged before all that it is to know of them was sent."""
+        self.fault: errors.AtomrError | None = None
+        """Why it ends, as far as it said so itself or we decided."""
+        self.late = ""
+        """That it was killed because its drain took too long, in words."""
+        self.cause = ExitCause()
+        """How it ended."""
+        self.timer: Timer | None = None
+        """Of its start, or of its drain."""
+        self._loop = loop
+        self._cgroup = cgroup
+        self._owner = owner
+        self._unsent: deque[tuple[bytes, Descriptor | None]] = deque()
+        self._hears = True
+        """Its control channel has not ended."""
+        loop.watch(process.pidfd, select.EPOLLIN, self._on_exit)
+        loop.watch(process.control.fileno(), select.EPOLLIN, self._on_control)
+
+    @property
+    def age_s(self) -> float:
+        """How long it has been what calls are for; what stands by does not grow old."""
+        return time.monotonic() - (self.promoted_s or self.started_s)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can take calls, or could if it was told to."""
+        return self.ready_s is not None and not self.leaving
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether messages to it wait here, since it has not read earlier ones."""
+        return bool(self._unsent)
+
+    @property
+    def board(self) -> BoardReader:
+        """Its board; release it."""
+        return BoardReader(self.process.board)
+
+    def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> None:
+        """Send a message; one that it does not take yet is queued.
+
+        Args:
+            message: The message.
+            descriptor: Travels with it; owned from here on.
+        """
+        if self._hears:
+            self._unsent.append((control.FROM_SUPERVISOR.encode(message), descriptor))
+            self.flush()
+        elif descriptor is not None:
+            descriptor.close()
+
+    def listen(self) -> bool:
+        """Take in what it has said; return False if its control channel has ended."""
+        while self._hears:
+            try:
+                packet, descriptor = descriptors.receive(self.process.control, MAX_SESSION_MESSAGE_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            try:
+                if not packet:
+                    return False
+                self._owner.heard(self, control.FROM_WORKER.decode(packet), descriptor)
+            except errors.ProtocolError as error:
+                self._owner.garbled(self, error)
+            finally:
+                if descriptor is not None:
+                    descriptor.close()
+        return True
+
+    def kill(self) -> None:
+        """Send SIGKILL to its process group."""
+        self.leaving = True
+        self.process.kill()
+
+    def cancel_timer(self) -> None:
+        """Forget the timer."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def close(self) -> None:
+        """Let go of it, once it has ended."""
+        self.cancel_timer()
+        self.process.close()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        channel = self.process.control
+        while self._unsent:
+            packet, descriptor = self._unsent[0]
+            try:
+                descriptors.send(channel, packet, None if descriptor is None else descriptor.fileno())
+            except BlockingIOError:
+                self._loop.rewatch(channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
+                return
+            except OSError:  # its end of file will tell
+                self._drop_unsent()
+                return
+            self._unsent.popleft()
+            if descriptor is not None:
+                descriptor.close()
+        self._loop.rewatch(channel.fileno(), select.EPOLLIN)
+        self._owner.caught_up(self)
+
+    def _on_control(self, events: int) -> None:
+        if events & select.EPOLLOUT:
+            self.flush()
+        if events & ~select.EPOLLOUT and not self.listen() and self._hears:
+            self.hang_up()
+
+    def hang_up(self) -> None:
+        """Take note that its control channel has ended."""
+        self._stop_telling()
+        self._owner.hung_up(self)
+
+    def _on_exit(self, _events: int) -> None:
+        """The pidfd says that the process has ended."""
+        self.listen()  # its last words
+        self._loop.forget(self.process.pidfd)
+        self._stop_telling()
+        self.cause = self.process.reap()
+        if self._cgroup is not None:
+            self._cgroup.kill()
+            self._cgroup.remove()
+        self._owner.exited(self)
+
+    def _stop_telling(self) -> None:
+        if self._hears:
+            self._hears = False
+            self._loop.forget(self.process.control.fileno())
+            self._drop_unsent()
+
+    def _drop_unsent(self) -> None:
+        for _, descriptor in self._unsent:
+            if descriptor is not None:
+                descriptor.close()
+        self._unsent.clear()

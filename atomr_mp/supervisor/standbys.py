@@ -1,0 +1,127 @@
+"""When a device's standby is started, and what is told of it: the policy's and the turns' keeper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from atomr_mp.protocol.session import StandbyStatus
+from atomr_mp.supervision.intensity import Intensity
+from atomr_mp.supervision.standby import MAX_FAILURES, StandbyMode, StandbyState, Turns, delay_s, failures_after
+from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.loop import Loop, Timer
+
+TAKE_OVER_S: Final = 0.001
+"""What a standby that is ready takes to take over, before one was measured."""
+
+
+class Standbys:
+    """What a device's standbys, one after the other, have in common.
+
+    Args:
+        device: The device's index.
+        mode: What the pool has.
+        policy: How soon the next may follow one that failed.
+        loop: The supervisor's loop.
+        turns: The pool's.
+        due: Is called when one may be started. Then one of `ready`, `used`, `failed`, `not_now` and `forget` is due.
+    """
+
+    def __init__(
+        self, device: int, mode: StandbyMode, policy: Intensity, loop: Loop, turns: Turns, due: Callable[[], None]
+    ) -> None:
+        self.mode: Final = mode
+        self.policy = policy
+        self.note = ""
+        """What an operator should know."""
+        self.ended = 0
+        """How many have ended without being needed."""
+        self.start_s: float | None = None
+        """What the latest start of a process has taken."""
+        self.take_over_s: float | None = None
+        """What the latest promotion has taken, from the fault's being seen."""
+        self._device: Final = device
+        self._loop = loop
+        self._turns = turns
+        self._due = due
+        self._failures = 0
+        self._timer: Timer | None = None
+
+    def want(self) -> None:
+        """See that one is started, as soon as may be; may be called at any time."""
+        delay = delay_s(self.policy, self._failures)
+        if self.mode is not StandbyMode.HOT or self._timer is not None or delay is None:
+            return
+        self._timer = self._loop.call_later(delay, self._ask)
+
+    def ready(self) -> None:
+        """One has become ready."""
+        self._turns.done(self._device)
+
+    def used(self) -> None:
+        """One has become the active incarnation."""
+        self.forget()
+        self.forgive()
+
+    def failed(self, why: str, ready_for_s: float | None) -> bool:
+        """One has ended by itself; return whether there will be no more for now."""
+        self.forget()
+        self.ended += 1
+        self._failures = failures_after(self._failures, ready_for_s)
+        if self._failures >= MAX_FAILURES:
+            self.note = (
+                f"{self._failures} standbys have ended in a row, and none is started before the next restart; "
+                f"the last: {why}"
+            )
+        return bool(self.note)
+
+    def not_now(self) -> None:
+        """None was started after all."""
+        self._turns.done(self._device)
+
+    def forgive(self) -> None:
+        """Forget failures: something has changed."""
+        self._failures = 0
+        self.note = ""
+
+    def forget(self) -> None:
+        """Start none for now."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._turns.done(self._device)
+
+    def status(self, standby: Incarnation | None) -> StandbyStatus:
+        """Return what is to be told of the standby that there is."""
+        if standby is not None and standby.leaving:
+            standby = None
+        if standby is None:
+            state = StandbyState.FAILED if self.note else StandbyState.NONE
+        else:
+            state = StandbyState.READY if standby.is_ready else StandbyState.STARTING
+        costs_s = self._costs_s(standby)
+        return StandbyStatus(
+            mode=self.mode,
+            state=state,
+            pid=standby.pid if standby else 0,
+            generation=standby.generation if standby else 0,
+            restarts=self.ended,
+            next_fault_costs_ms=None if costs_s is None else round(costs_s * 1000, 1),
+            note=self.note,
+        )
+
+    def _ask(self) -> None:
+        self._timer = None
+        self._turns.ask(self._device, self._due)
+
+    def _costs_s(self, standby: Incarnation | None) -> float | None:
+        """Return how long a fault would cost, once it is seen."""
+        if standby is None:
+            return self.start_s
+        take_over_s = self.take_over_s or TAKE_OVER_S
+        if standby.is_ready:
+            return take_over_s
+        if self.start_s is None:
+            return None
+        return max(take_over_s, self.start_s - (time.monotonic() - standby.started_s))

@@ -1,0 +1,43 @@
+"""An actor whose processes tell when they are set up, wait for it if a test wants that, and end in more ways."""
+
+from __future__ import annotations
+
+import os
+
+from atomr_mp import errors
+from atomr_mp_workers import Actor, Context, method
+from tests.actors.probe import LEDGER, arrive, meet_trouble, note
+
+
+class Standing(Actor):
+    """Runs on the loop."""
+
+    _context: Context
+
+    def setup(self, context: Context) -> None:
+        """Say so, then wait at the gate "slow" if there is one, or die."""
+        self._context = context
+        note(f"{context.device}-{context.generation}", "setups")
+        if (LEDGER / "slow.go").exists():
+            arrive(str(LEDGER / "slow"))
+        meet_trouble("standing")
+
+    def teardown(self) -> None:
+        """Leave a note."""
+        note(f"{self._context.device}-{self._context.generation}", "teardowns")
+
+    @method
+    def where(self) -> list[int]:
+        """Return pid and generation."""
+        return [os.getpid(), self._context.generation]
+
+    @method
+    def poison(self) -> None:
+        """Say that the context is lost."""
+        raise errors.ContextPoisoned("on purpose", status=700)
+
+    @method
+    def note(self, tag: str) -> str:
+        """Note that this ran, and where."""
+        note(f"{tag}@{self._context.generation}")
+        return tag
