@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.hardware import missing_for_cuda, nvidia_hardware
+from atomr_mp.hardware import missing_for_cuda, mps_server, nvidia_hardware
 from atomr_mp.process import nvml
 from atomr_mp.process.rundir import default_run_dir
 from atomr_mp.protocol.control import ActorSpec, Execution
@@ -31,7 +31,7 @@ from atomr_mp.supervisor.plan import DevicePlan, Plan, Source
 
 Backend = Literal["auto", "cuda", "host"]
 
-Standby = Literal["hot", "none"]
+Standby = Literal["hot", "warm", "none"]
 
 Completion = Literal["adaptive", "host_function", "polled", "synchronous"]
 
@@ -99,10 +99,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
     """Requests that may wait in one worker, of all clients; a method's own limit is its decorator's `queue`."""
     standby: Standby = "none"
-    """What stands behind each worker: "hot", a second process that is set up and takes over at once; "none", nothing:
-    the next worker is started when it is needed."""
+    """What stands behind each worker: "hot", a second process that is set up and takes over at once; "warm", a process
+    that has imported what workers need, from which they are forked; "none", nothing: a fresh interpreter."""
     standby_starts: Annotated[int, msgspec.Meta(ge=1)] = 1
     """How many standbys may start at a time, in the whole pool."""
+    preload: list[str] = []
+    """Modules that workers find imported where `standby` is "warm", beside the runtime's own, NumPy, and CuPy on cuda.
+    They must start no thread and not touch CUDA when they are imported."""
     core_dumps: bool = False
     """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
     cgroups: bool = False
@@ -173,6 +176,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             metrics=self.metrics,
             standby=self.standby,
             standby_starts=self.standby_starts,
+            preload=self.preload,
         )
 
     @property
@@ -198,6 +202,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         chosen = placement.choose(visible, self.gpus)
         if len(chosen) > MAX_DEVICES:
             raise errors.ConfigurationError(f"--gpus {self.gpus}: a pool has at most {MAX_DEVICES} devices")
+        for gpu in chosen:
+            placement.check_standby(gpu, self.standby)
+        mps = mps_server()
         return [
             DevicePlan(
                 index,
@@ -206,7 +213,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 # The rest is for CUDA's context, its libraries, and what actors allocate by other means.
                 self._execution((gpu.memory_bytes or _host_memory_bytes()) * 4 // 5),
                 gpu.uuid,
-                placement.notes(gpu),
+                placement.notes(gpu, mps),
             )
             for index, gpu in enumerate(chosen)
         ]
@@ -299,7 +306,7 @@ def from_text(where: str, name: str, text: str) -> Any:
     kinds = {field.name: field.type for field in msgspec.structs.fields(Config)}
     if name not in kinds:
         raise errors.ConfigurationError(f"{where}: there is no setting {name!r}")
-    value: object = [each.strip() for each in text.split(",") if each.strip()] if name == "actors" else text
+    value: object = [each.strip() for each in text.split(",") if each.strip()] if kinds[name] == list[str] else text
     try:
         return msgspec.convert(value, kinds[name], strict=False)
     except msgspec.ValidationError as error:

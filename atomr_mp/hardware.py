@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 from atomr_mp.process.nvml import Survey
 
 _PCI: Final = Path("/sys/bus/pci/devices")
+_MPS: Final = Path("/tmp/nvidia-mps")  # noqa: S108 - CUDA's default, which only its daemon makes
 _NVIDIA: Final = "0x10de"
 _DISPLAY_OR_3D: Final = "0x03"
 
@@ -27,6 +29,15 @@ def nvidia_hardware() -> str:
     if Path("/dev/nvidiactl").exists() or Path("/proc/driver/nvidia/version").exists():
         return "the driver's devices in /dev"
     return ""
+
+
+def mps_server() -> str:
+    """Return where a server of CUDA's Multi-Process Service is reached from here; empty if there is none."""
+    named = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+    if named:
+        return named
+    # Its control daemon makes a pipe of this name, and removes it at its end.
+    return str(_MPS) if (_MPS / "control").exists() else ""
 
 
 def missing_for_cuda(survey: Survey) -> str:

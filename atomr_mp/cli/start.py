@@ -69,9 +69,9 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--standby",
-        choices=("hot", "none"),
-        help="what stands behind each worker: hot, a second process that is set up and takes over at once; none (the "
-        "default), nothing",
+        choices=("hot", "warm", "none"),
+        help="what stands behind each worker: hot, a second process that is set up and takes over at once; warm, a "
+        "process that has imported what it needs, to be forked; none (the default), nothing",
     )
     parser.add_argument("--pool", metavar="NAME", help="name of the pool (default: default)")
     parser.add_argument("--run-dir", metavar="DIR", help="directory for sockets and logs, private to you")

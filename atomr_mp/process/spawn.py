@@ -17,7 +17,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -51,7 +51,7 @@ class ExitCause:
 
 
 class WorkerProcess:
-    """A worker that was started and not yet reaped; made by `spawn`.
+    """A worker that was started and not yet reaped; made by `spawn` or `adopt_forked`.
 
     Attributes:
         pid: Its pid, which is also the number of its process group.
@@ -68,15 +68,16 @@ class WorkerProcess:
 
     def __init__(
         self,
-        popen: subprocess.Popen[bytes],
+        pid: int,
         pidfd: int,
         control: socket.socket,
         board: mmap.mmap,
         generation: int,
+        popen: subprocess.Popen[bytes] | None = None,
     ) -> None:
-        self.pid = popen.pid
+        self.pid = pid
         self.generation = generation
-        self.identity = Identity.of(popen.pid)
+        self.identity = Identity.of(pid)
         self.pidfd = pidfd
         self.control = control
         self.max_packet_bytes = _max_packet_bytes(control)
@@ -148,7 +149,8 @@ class WorkerProcess:
 
     def _forget_popen(self, cause: ExitCause) -> None:
         """Keep `subprocess` from waiting for the pid by itself, and from warning that nobody did."""
-        self._popen.returncode = cause.status or -(cause.signal or 0)
+        if self._popen is not None:
+            self._popen.returncode = cause.status or -(cause.signal or 0)
 
 
 def spawn(
@@ -213,11 +215,45 @@ def spawn(
             undo.callback(os.close, pidfd)
             if not core_dumps:
                 _prevent_core_dumps(popen.pid)
-            worker = WorkerProcess(popen, pidfd, ours, board, generation)
+            worker = WorkerProcess(popen.pid, pidfd, ours, board, generation, popen)
             undo.pop_all()
             return worker
     except OSError as error:
         raise errors.SetupFailed(f"no process could be started for device {device} ({command[0]}): {error}") from error
+
+
+def adopt_forked(fork: Callable[[int, int], int], *, generation: int, core_dumps: bool = False) -> WorkerProcess:
+    """Have a worker process made that becomes our child by adoption, and hold it.
+
+    Args:
+        fork: Makes the process: takes its end of the control channel and the descriptor of its board, which stay
+            ours, and returns its pid once it is our child. It raises what it likes; nothing is left behind then.
+        generation: The incarnation.
+        core_dumps: As for `spawn`.
+
+    Raises:
+        SetupFailed: The kernel refused (descriptors, memory), or the process has ended already.
+    """
+    try:
+        with contextlib.ExitStack() as undo:
+            ours, theirs = _control_pair()
+            undo.enter_context(ours)
+            board_fd, board = _make_board()
+            undo.callback(board.close)
+            try:
+                pid = fork(theirs.fileno(), board_fd)
+            finally:
+                theirs.close()
+                os.close(board_fd)
+            pidfd = os.pidfd_open(pid)  # only we reap it, so the number is still its own
+            undo.callback(os.close, pidfd)
+            if not core_dumps:
+                _prevent_core_dumps(pid)
+            worker = WorkerProcess(pid, pidfd, ours, board, generation)
+            undo.pop_all()
+            return worker
+    except OSError as error:
+        raise errors.SetupFailed(f"no process could be forked: {error}") from error
 
 
 def _control_pair() -> tuple[socket.socket, socket.socket]:

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.supervision.standby import StandbyMode
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
 
@@ -24,6 +25,9 @@ class ComputeMode(IntEnum):
     EXCLUSIVE_THREAD = 1
     PROHIBITED = 2
     EXCLUSIVE_PROCESS = 3
+
+
+_EXCLUSIVE: Final = frozenset({ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.EXCLUSIVE_THREAD})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,10 +112,34 @@ def environment(own: Gpu, pool: Sequence[Gpu]) -> dict[str, str]:
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join([own.uuid, *others])}
 
 
-def notes(gpu: Gpu) -> list[str]:
-    """Return what an operator should know of a device that was chosen, a sentence each."""
+def check_standby(gpu: Gpu, standby: str) -> None:
+    """Refuse a second process on a GPU that admits one.
+
+    Raises:
+        ConfigurationError: It admits one process only, and a hot standby is wanted.
+    """
+    if standby == StandbyMode.HOT and gpu.compute_mode in _EXCLUSIVE:
+        raise errors.ConfigurationError(
+            f"--standby hot: {gpu.name} {gpu.uuid} admits one process only (its compute mode), and a hot standby is a "
+            f"second; use warm, or change the mode by `nvidia-smi -i {gpu.uuid} -c DEFAULT`"
+        )
+
+
+def notes(gpu: Gpu, mps: str = "") -> list[str]:
+    """Return what an operator should know of a device that was chosen, a sentence each.
+
+    Args:
+        gpu: The device.
+        mps: Where an MPS server is reached; empty if there is none.
+    """
     told = []
-    if gpu.compute_mode in {ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.EXCLUSIVE_THREAD}:
+    if mps:
+        told.append(
+            f"ISOLATION IS LOST: CUDA's Multi-Process Service is on ({mps}), in which a fault of one process is one of "
+            "all that share the GPU, the standby among them; stop it by `echo quit | nvidia-cuda-mps-control`, and "
+            "unset CUDA_MPS_PIPE_DIRECTORY"
+        )
+    if gpu.compute_mode in _EXCLUSIVE:
         told.append(
             "its compute mode admits one process only: neither clients nor workers of other devices can open its memory"
         )

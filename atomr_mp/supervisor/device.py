@@ -13,7 +13,6 @@ from atomr_mp.process.cgroup import CgroupParent
 from atomr_mp.process.events import EventLog, Scalar
 from atomr_mp.process.logs import RotatedOutput
 from atomr_mp.process.rundir import HeldRunDirectory
-from atomr_mp.process.spawn import spawn
 from atomr_mp.protocol import control
 from atomr_mp.protocol.codec import ErrorInfo, clip
 from atomr_mp.protocol.session import ActorInfo, DeviceInfo, Figures, IncarnationEnded, StandbyInfo
@@ -24,6 +23,7 @@ from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.tally import Tally
 from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 from atomr_mp.supervisor.standbys import Standbys
 from atomr_mp.transport.descriptors import Descriptor
@@ -80,6 +80,7 @@ class Device:
         log: The event log.
         epoch: The pool's.
         sessions: Who is told.
+        nursery: Makes the processes.
         turns: Whose standby may start.
         ended: Called after each process end, when it has been reaped.
         changed: Called after each change of state; must not act on the device at once.
@@ -95,6 +96,7 @@ class Device:
         log: EventLog,
         epoch: bytes,
         sessions: Sessions,
+        nursery: Nursery,
         turns: Turns,
         ended: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
@@ -127,6 +129,7 @@ class Device:
         self._events = log
         self._epoch = epoch
         self._sessions = sessions
+        self._nursery = nursery
         self._ended = ended
         self._changed = changed
         self._cgroups = CgroupParent.find() if plan.cgroups else None
@@ -342,7 +345,6 @@ class Device:
 
     def exited(self, worker: Incarnation) -> None:
         """A process has ended."""
-        self._run_dir.forget_worker(worker.pid)
         if worker is self.active:
             self._feed(Event.EXITED)
         elif worker is self.standby:
@@ -350,6 +352,7 @@ class Device:
             self._end_standby(worker)
         else:
             self._feed(Event.PREDECESSOR_EXITED)
+        self._run_dir.forget_worker(worker.pid)
         self._ended()
 
     # --- processes -------------------------------------------------------------------------------------------------
@@ -362,14 +365,9 @@ class Device:
         """
         self._last_generation = generation = self._last_generation + 1
         self.output.new_incarnation(f"--- device {self.index} generation {generation}")
-        process = spawn(
-            pool=plan.pool,
-            device=self.index,
-            generation=generation,
-            env=self._environment,
-            output_fd=self.output.fileno(),
-            core_dumps=plan.core_dumps,
-        )
+        process, cold = self._nursery.make(self.index, generation, self._environment, self.output.fileno())
+        if cold:
+            self._note("cold_start", f"a fresh interpreter is started: {cold}", generation=generation, pid=process.pid)
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
         cgroup = None
         if self._cgroups is not None:
@@ -538,20 +536,6 @@ class Device:
             started.setdefault(entry.session, []).append(entry.request_id)
             if entry.ended_ns == 0:
                 running.setdefault(entry.session, []).append(entry.request_id)
-        count = sum(map(len, running.values()))
-        number = "" if cause.signal is None else f" (signal {cause.signal})"
-        self._note(
-            "planned_end" if planned else "end",
-            "left as it was told"
-            if planned
-            else f"ended: {cause.describe()}{number}{worker.late}, {count or 'no'} request{'' if count == 1 else 's'} "
-            f"{'was' if count == 1 else 'were'} running",
-            generation=worker.generation,
-            pid=worker.pid,
-            running=count,
-            age_s=round(worker.age_s, 3),
-            **({"status": cause.status} if cause.signal is None else {"signal": cause.signal}),
-        )
         self._tally.add(board, _cause_in_a_word(worker), lost=not planned)
         if not (planned or worker.wish):
             self.last_fault = (time.time(), clip(lost.message, FAULT_CHARS))
@@ -571,6 +555,20 @@ class Device:
         self._sessions.incarnation_ended(self, make)
         board.release()
         self._let_go(worker)
+        count = sum(map(len, running.values()))
+        number = "" if cause.signal is None else f" (signal {cause.signal})"
+        self._note(
+            "planned_end" if planned else "end",
+            "left as it was told"
+            if planned
+            else f"ended: {cause.describe()}{number}{worker.late}, {count or 'no'} request{'' if count == 1 else 's'} "
+            f"{'was' if count == 1 else 'were'} running",
+            generation=worker.generation,
+            pid=worker.pid,
+            running=count,
+            age_s=round(worker.age_s, 3),
+            **({"status": cause.status} if cause.signal is None else {"signal": cause.signal}),
+        )
         return None if planned else lost
 
     def _error_of_requests(self, worker: Incarnation) -> errors.AtomrError:

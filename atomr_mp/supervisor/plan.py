@@ -55,6 +55,8 @@ class Plan(msgspec.Struct, frozen=True):
     """What stands behind each worker, see `supervision.standby.StandbyMode`."""
     standby_starts: int = 1
     """How many standbys may start at a time."""
+    preload: list[str] = []
+    """Modules that the process imports from which workers are forked, beside those that it always does."""
     temporary: bool = False
     """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
     recycling: Limits = Limits()
@@ -105,6 +107,7 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
             drain_timeout_s=new.drain_timeout_s,
             core_dumps=new.core_dumps,
             recycling=new.recycling,
+            preload=new.preload,
         ),
         pending,
     )

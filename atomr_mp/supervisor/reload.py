@@ -36,6 +36,7 @@ class Reload:
         helpers: Start the process that plans anew.
         devices: The pool's devices.
         take: Called with the plan that holds from now on.
+        renew: Sees that workers are not made of old code, then calls what it is given.
         done: Called once, at the end.
     """
 
@@ -47,6 +48,7 @@ class Reload:
         devices: Sequence[Device],
         *,
         take: Callable[[Plan], None],
+        renew: Callable[[Callable[[], None]], None],
         done: Done,
     ) -> None:
         self._old = self._new = plan
@@ -59,6 +61,7 @@ class Reload:
         self._restarts = 0
         """Likewise."""
         self._take = take
+        self._renew = renew
         self._done = done
         self._pending: list[str] = []
         self._timer: Timer | None = None
@@ -67,7 +70,7 @@ class Reload:
     def start(self) -> None:
         """Begin."""
         if self._old.source is None:
-            self._next()
+            self._renew(self._next)
         else:
             self._replan()
 
@@ -107,7 +110,7 @@ class Reload:
             except (errors.ConfigurationError, msgspec.DecodeError) as error:
                 self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
                 return
-            self._next()
+            self._renew(self._next)
 
         try:
             self._helpers.start(MODULE, [str(given), str(new)], [given, new], planned)
@@ -128,6 +131,8 @@ class Reload:
                 os.close(given)
 
     def _next(self) -> None:
+        if self._over:
+            return
         if not self._left:
             self._over = True
             self._take(self._new)

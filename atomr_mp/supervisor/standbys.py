@@ -11,6 +11,7 @@ from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.standby import MAX_FAILURES, StandbyMode, StandbyState, Turns, delay_s, failures_after
 from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.nursery import Nursery
 
 TAKE_OVER_S: Final = 0.001
 """What a standby that is ready takes to take over, before one was measured."""
@@ -92,8 +93,18 @@ class Standbys:
             self._timer = None
         self._turns.done(self._device)
 
-    def status(self, standby: Incarnation | None) -> StandbyStatus:
-        """Return what is to be told of the standby that there is."""
+    def status(self, standby: Incarnation | None, nursery: Nursery) -> StandbyStatus:
+        """Return what is to be told of the standby that there is, or of what the next worker is forked from."""
+        if self.mode is StandbyMode.WARM:
+            return StandbyStatus(
+                mode=self.mode,
+                state=nursery.state,
+                pid=nursery.pid,
+                generation=0,
+                restarts=nursery.ended,
+                next_fault_costs_ms=None if self.start_s is None else round(self.start_s * 1000, 1),
+                note=nursery.note,
+            )
         if standby is not None and standby.leaving:
             standby = None
         if standby is None:

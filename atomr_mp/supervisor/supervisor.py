@@ -22,6 +22,7 @@ from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.exporter import OFF, Exporter
 from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.recycler import Recycler
 from atomr_mp.supervisor.reload import Done, Reload
@@ -58,6 +59,8 @@ class Supervisor:
         self._stopping = False
         self._helpers = Helpers(self._loop)
         self._notifier = Notifier()
+        self._begun = False
+        """The devices were started."""
         self._was_ready = False
         """The service manager was told that the pool is up."""
         self._reload: Reload | None = None
@@ -65,6 +68,7 @@ class Supervisor:
         epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
         self._sessions = Sessions(plan, epoch, self._loop, self)
+        self._nursery = Nursery(plan, self._loop, run_dir, self._events)
         turns = Turns(plan.standby_starts)
         self.devices: Final = [
             Device(
@@ -75,6 +79,7 @@ class Supervisor:
                 log=self._events,
                 epoch=epoch,
                 sessions=self._sessions,
+                nursery=self._nursery,
                 turns=turns,
                 ended=self._worker_ended,
                 changed=self._device_changed,
@@ -103,16 +108,12 @@ class Supervisor:
         self._loop.on_signal(signal.SIGINT, lambda: self._on_stop_signal("SIGINT"))
         self._loop.on_signal(signal.SIGCHLD, self._end_orphans)
         listener = SessionListener(self._run_dir.session_socket)
-        self._sessions.listen(listener)
         self._note(
             "pool_start",
             f"pool {self._plan.pool} starts with {len(self.devices)} {self._plan.backend} devices",
         )
         exporter = self._exporter()
-        if self._starter is not None:
-            self._sessions.add(self._starter, owner=self._bound)
-        for device in self.devices:
-            device.start()
+        self._nursery.open(lambda: self._begin(listener))
         self._housekeep()
         self._recycler.start()
         if self._notifier.watchdog_s:
@@ -121,12 +122,23 @@ class Supervisor:
         if exporter is not None:
             exporter.close()
         self._helpers.kill()
+        self._nursery.close()
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
         self._loop.forget(listener.fileno())
         listener.close()
         self._loop.close()
         self._events.close()
+
+    def _begin(self, listener: SessionListener) -> None:
+        """Let clients in and start the devices, which to no client are to seem as if they were stopped."""
+        if not self._stopping:
+            self._begun = True
+            self._sessions.listen(listener)
+            if self._starter is not None:
+                self._sessions.add(self._starter, owner=self._bound)
+            for device in self.devices:
+                device.start()
 
     @property
     def has_failed(self) -> bool:
@@ -141,12 +153,15 @@ class Supervisor:
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(self.devices)}")
         if self._stopping:
             raise errors.InvalidRequest("the pool stops")
+        self._nursery.retry()
         self.devices[device].replace("restart", "an operator asked for a restart")
 
     def reload(self, done: Done) -> None:
         """Read the configuration again and replace the workers, one device at a time."""
         if self._stopping:
             raise errors.InvalidRequest("the pool stops")
+        if not self._begun:
+            raise errors.InvalidRequest("the pool starts")
         if self._reload is not None:
             raise errors.InvalidRequest("the pool is being reloaded already; wait for its end")
         self._note("reload_start", "the pool is reloaded, one device at a time")
@@ -155,6 +170,7 @@ class Supervisor:
         def over(error: errors.AtomrError | None, pending: list[str]) -> None:
             self._reload = None
             if error is not None:
+                self._nursery.renew(if_outdated=True)
                 self._note("reload_failed", error.message)
             else:
                 later = f"; a restart of the pool is needed for {', '.join(pending)}" if pending else ""
@@ -163,7 +179,15 @@ class Supervisor:
                 self._notifier.ready(self._summary())
             done(error, pending)
 
-        self._reload = Reload(self._plan, self._loop, self._helpers, self.devices, take=self._take_plan, done=over)
+        self._reload = Reload(
+            self._plan,
+            self._loop,
+            self._helpers,
+            self.devices,
+            take=self._take_plan,
+            renew=self._nursery.renew,
+            done=over,
+        )
         self._reload.start()
 
     def stop(self, why: str) -> None:
@@ -199,7 +223,7 @@ class Supervisor:
             stopping=self._stopping,
             sessions=len(self._sessions),
             refused=self._sessions.refused,
-            workers=[_worker_status(device) for device in self.devices],
+            workers=[_worker_status(device, self._nursery) for device in self.devices],
         )
 
     # --- what happens ----------------------------------------------------------------------------------------------
@@ -233,6 +257,7 @@ class Supervisor:
 
     def _take_plan(self, plan: Plan) -> None:
         self._plan = plan
+        self._nursery.take_plan(plan)
         for device in self.devices:
             device.take_plan(plan)
         self._recycler.start()
@@ -268,7 +293,7 @@ class Supervisor:
     def _end_orphans(self) -> None:
         """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
         workers = {worker.pid for device in self.devices for worker in device.workers}
-        kill_adopted(workers | self._helpers.pids, timeout_s=0)
+        kill_adopted({*workers, *self._helpers.pids, self._nursery.pid}, timeout_s=0)
 
     def _stop_if_done(self) -> None:
         if self._stopping and all(device.state is State.STOPPED and not device.workers for device in self.devices):
@@ -277,6 +302,8 @@ class Supervisor:
     def _housekeep(self) -> None:
         for device in self.devices:
             device.output.check()
+        if self._nursery.output is not None:
+            self._nursery.output.check()
         self._loop.call_later(HOUSEKEEPING_S, self._housekeep)
 
     def _note(self, event: str, text: str) -> None:
@@ -293,7 +320,7 @@ def _has_terminal() -> bool:
     return True
 
 
-def _worker_status(device: Device) -> session.WorkerStatus:
+def _worker_status(device: Device, nursery: Nursery) -> session.WorkerStatus:
     board = device.active.board if device.active else None
     pid = device.active.pid if device.active else 0
     try:
@@ -316,7 +343,7 @@ def _worker_status(device: Device) -> session.WorkerStatus:
             figures=device.figures(),
             last_fault=device.last_fault[1],
             last_fault_at=device.last_fault[0],
-            standby=device.standbys.status(device.standby),
+            standby=device.standbys.status(device.standby, nursery),
         )
     finally:
         if board is not None:

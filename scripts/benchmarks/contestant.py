@@ -113,6 +113,15 @@ class Contestant(ABC):
         """Return how to lose and find a worker, or None if lost workers stay lost."""
         return None
 
+    def failover(self, standby: str) -> Recovery | None:
+        """Start one worker with this behind it, in place of what was started; None if there is no such thing.
+
+        Args:
+            standby: "none", "warm" or "hot".
+        """
+        assert standby
+        return None
+
     def arrays(self) -> Arrays | None:
         """Return how arrays are moved, or None if they are not."""
         return None

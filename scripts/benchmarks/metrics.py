@@ -73,4 +73,7 @@ METRICS: Final = (
     Metric("buffers", "ref", "what a ref argument adds to a call", "µs", Goal(15.0)),
     Metric("recovery", "idle_kill", "idle kill → next answer", "ms", Goal(400.0)),
     Metric("recovery", "held_kill", "kill → error of the request in flight", "ms", Goal(10.0)),
+    Metric("failover", "none", "idle kill → next answer, no standby", "ms"),
+    Metric("failover", "warm", "idle kill → next answer, warm", "ms", Goal(12.0)),
+    Metric("failover", "hot", "idle kill → next answer, hot", "ms", Goal(6.0)),
 )

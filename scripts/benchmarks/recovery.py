@@ -24,12 +24,12 @@ def recovery(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
     os.mkfifo(fifo)
     idle, held = [], []
     for _ in range(sizes.kills):
-        idle.append(_idle_kill_s(way))
+        idle.append(idle_kill_s(way))
         held.append(_held_kill_s(way, fifo))
     return {"idle_kill": statistics.median(idle) * 1e3, "held_kill": statistics.median(held) * 1e3}
 
 
-def _idle_kill_s(way: Recovery) -> float:
+def idle_kill_s(way: Recovery) -> float:
     """Kill, and call until there is an answer."""
     pid = _settled(way)
     begun = perf_counter()

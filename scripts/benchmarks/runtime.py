@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.contestant import Arrays, AsyncClient, Client, Contestant, Recovery
@@ -27,7 +29,7 @@ class Runtime(Contestant):
         super().__init__(directory)
         self._pool: Pool | None = None
 
-    def start(self, workers: int) -> None:
+    def start(self, workers: int, standby: str = "none") -> None:
         """Start a pool and call each device."""
         import atomr_mp
 
@@ -36,6 +38,7 @@ class Runtime(Contestant):
             gpus=workers,
             backend="host",
             run_dir=self._run_dir,
+            standby=standby,
             max_restarts=10_000,  # the measurement kills more often than the default allows
         )
         for reply in [self._pool.call("Echo.empty", device=device) for device in range(workers)]:
@@ -74,6 +77,20 @@ class Runtime(Contestant):
             return echo.hold(fifo, HOLD_S).result  # type: ignore[no-any-return]  # a user's method, by its name
 
         return Recovery(pid, lambda: echo.empty().result(), hold, errors.WorkerLost)
+
+    def failover(self, standby: str) -> Recovery:
+        """Return the same for a pool with this behind its worker."""
+        self.stop()
+        self.start(1, standby)
+        pool, way = self._joined(), self.recovery()
+
+        def pid() -> int:
+            found = way.pid()
+            while standby == "hot" and pool.devices[0].standby is None:
+                sleep(0.001)
+            return found
+
+        return replace(way, pid=pid)
 
     def arrays(self) -> Arrays:
         """Return refs' ways."""

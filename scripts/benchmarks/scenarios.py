@@ -11,6 +11,7 @@ from typing import Final
 from benchmarks.buffers import buffers
 from benchmarks.concurrent_clients import clients
 from benchmarks.contestant import Contestant
+from benchmarks.failover import failover
 from benchmarks.importing import import_time
 from benchmarks.latency import latency
 from benchmarks.launching import launch
@@ -30,4 +31,5 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "memory": memory,
     "buffers": buffers,
     "recovery": recovery,
+    "failover": failover,
 }

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
+import resource
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
@@ -41,3 +47,19 @@ class Standing(Actor):
         """Note that this ran, and where."""
         note(f"{tag}@{self._context.generation}")
         return tag
+
+    @method
+    def process(self) -> dict[str, Any]:
+        """Return what a process has of its own, however it was made."""
+        print(f"generation {self._context.generation} speaks", flush=True)
+        np.zeros((500, 500)) @ np.zeros((500, 500))  # has the threads of NumPy's BLAS started, if it may have any
+        return {
+            "parent": os.getppid(),
+            "group": os.getpgid(0),
+            "command": Path("/proc/self/cmdline").read_bytes().decode(),
+            "random": [random.random(), float(np.random.random())],  # noqa: NPY002 - the one that is shared
+            "environment": sorted(os.environ),
+            "core": resource.getrlimit(resource.RLIMIT_CORE)[0],
+            "threads": len(list(Path("/proc/self/task").iterdir())),
+            "open": sorted(str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.exists()),
+        }

@@ -29,9 +29,11 @@ from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor import device as device_module
+from atomr_mp.supervisor import nursery as nursery_module
 from atomr_mp.supervisor import slabs
 from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.supervisor.slabs import MAX_ASKS, MAX_SLABS
@@ -642,7 +644,7 @@ class Process:
 def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     """Have the next device start this."""
     made = Process()
-    monkeypatch.setattr(device_module, "spawn", lambda **_: made)
+    monkeypatch.setattr(nursery_module, "spawn", lambda **_: made)
     return made
 
 
@@ -660,6 +662,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
             log=log,
             epoch=bytes(16),
             sessions=supervisor.sessions,
+            nursery=Nursery(plan, supervisor.loop, run_dir, log),
             turns=Turns(1),
             ended=lambda: None,
         )

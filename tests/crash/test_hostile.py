@@ -37,6 +37,7 @@ from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor import sessions
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.transport.session import Credentials, SessionListener, SessionPeer, refusal
@@ -410,6 +411,7 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
             log=log,
             epoch=bytes(16),
             sessions=connected,
+            nursery=Nursery(plan, loop, run_dir, log),
             turns=Turns(1),
             ended=lambda: None,
         )

@@ -283,3 +283,16 @@ def test_version_says_why_there_is_no_cuda_backend(driver: FakeNvml, capsys: pyt
     driver.refuses = fake_nvml.DRIVER_NOT_LOADED
     assert cli.main(["version"]) == 0
     assert "cuda backend: not available: the NVIDIA driver is not loaded" in capsys.readouterr().out
+
+
+def test_an_mps_server_is_found_by_the_environment_or_by_its_pipe(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its directory alone, which a dead daemon leaves, is none."""
+    monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
+    monkeypatch.setattr(hardware, "_MPS", tmp_path)
+    assert hardware.mps_server() == ""
+    (tmp_path / "control").touch()
+    assert hardware.mps_server() == str(tmp_path)
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/somewhere")
+    assert hardware.mps_server() == "/somewhere"

@@ -7,7 +7,7 @@ from typing import Final
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.supervision.placement import ComputeMode, Gpu, choose, environment, notes, visible
+from atomr_mp.supervision.placement import ComputeMode, Gpu, check_standby, choose, environment, notes, visible
 
 GIB: Final = 2**30
 
@@ -162,3 +162,20 @@ def test_an_operator_is_told_of_exclusive_mode_and_of_others_on_the_gpu() -> Non
     exclusive, others = notes(shared)
     assert "one process only" in exclusive
     assert others == "when the pool was started, others used it (pid 7, 12); 20.0 of 80.0 GiB were taken"
+
+
+@pytest.mark.parametrize("mode", [ComputeMode.EXCLUSIVE_PROCESS, ComputeMode.EXCLUSIVE_THREAD])
+def test_a_gpu_that_admits_one_process_has_no_hot_standby(mode: ComputeMode) -> None:
+    """The start says so, and what to take instead; anything else is as it was."""
+    exclusive = gpu("GPU-ff66", compute_mode=mode)
+    with pytest.raises(errors.ConfigurationError, match="use warm"):
+        check_standby(exclusive, "hot")
+    check_standby(exclusive, "warm")
+    check_standby(A, "hot")
+
+
+def test_an_operator_is_told_loudly_of_an_mps_server() -> None:
+    """With it, a fault is everybody's."""
+    (told,) = notes(A, mps="/tmp/nvidia-mps")
+    assert "ISOLATION IS LOST" in told
+    assert "/tmp/nvidia-mps" in told

@@ -1,0 +1,141 @@
+"""The supervisor's end of the zygote: the process that workers are forked from. An edge; main thread only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.process.identity import Identity, wait_ended
+from atomr_mp.process.spawn import WorkerProcess, adopt_forked
+from atomr_mp.protocol import zygote
+
+MODULE: Final = "atomr_mp_workers.zygote"
+
+FORK_S: Final = 1.0
+"""How long a fork may take, milliseconds as a rule; the supervisor does nothing else meanwhile."""
+
+
+class NoForkError(Exception):
+    """The worker was not forked: start a fresh interpreter. The text says why."""
+
+
+class Zygote:
+    """A zygote, from its start to its end.
+
+    Args:
+        pool: The pool's name.
+        backend: Decides what it imports.
+        preload: Modules that it imports besides.
+        output_fd: Takes its standard output and error; stays the caller's.
+
+    Raises:
+        SetupFailed: The kernel refused.
+    """
+
+    def __init__(self, pool: str, backend: str, preload: Sequence[str], output_fd: int) -> None:
+        self.missing: list[str] | None = None
+        """What it could not import; None until it has imported the rest, and forks."""
+        self._last_id = 0
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, zygote.MAX_PACKET_BYTES)
+        try:
+            self._popen = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", MODULE, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
+                    *("--backend", backend, *(f"--preload={module}" for module in preload)),
+                    *("--title", f"atomr-mp {pool} zygote"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output_fd,
+                stderr=output_fd,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,
+            )
+        except OSError as error:
+            ours.close()
+            raise errors.SetupFailed(f"no zygote could be started: {error}") from error
+        finally:
+            theirs.close()
+        self.channel: Final = ours
+        """Readable when `listen` has something to do."""
+        self.pid: Final = self._popen.pid
+        self.identity: Final = Identity.of(self.pid)
+        self.pidfd: Final = os.pidfd_open(self.pid)
+        """Readable when it has ended."""
+
+    def listen(self) -> None:
+        """Take in what it has said."""
+        with contextlib.suppress(OSError, errors.ProtocolError):
+            message = self._receive()
+            if isinstance(message, zygote.Warmed):
+                self.missing = message.missing
+
+    def fork(
+        self, environment: Mapping[str, str], output_fd: int, *, generation: int, core_dumps: bool
+    ) -> WorkerProcess:
+        """Have a worker forked, see `spawn.spawn`; waits for it.
+
+        Raises:
+            NoForkError: It was not.
+            SetupFailed: The kernel refused.
+        """
+
+        def ask(control_fd: int, board_fd: int) -> int:
+            self._last_id += 1
+            encoded = [(os.fsencode(name), os.fsencode(value)) for name, value in environment.items()]
+            order = zygote.Fork(self._last_id, encoded, os.getpid())
+            try:
+                socket.send_fds(self.channel, [zygote.TO_ZYGOTE.encode(order)], [control_fd, board_fd, output_fd])
+                return self._answer(self._last_id)
+            except (OSError, errors.ProtocolError) as error:
+                raise NoForkError(f"the zygote does not answer: {error}") from error
+
+        if self.missing is None:
+            raise NoForkError("the zygote still imports")
+        return adopt_forked(ask, generation=generation, core_dumps=core_dumps)
+
+    def kill(self) -> None:
+        """End it."""
+        with contextlib.suppress(ProcessLookupError):
+            self._popen.send_signal(9)
+
+    def close(self) -> str:
+        """End it and let go; return how it ended, in words."""
+        self.kill()
+        wait_ended([self.pidfd], FORK_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(0)
+        os.close(self.pidfd)
+        self.channel.close()
+        status = self._popen.returncode
+        if status is None:
+            self._popen.returncode = 0  # it is stuck in the kernel; nobody is to be warned
+            return "survives SIGKILL"
+        return f"was killed by signal {-status}" if status < 0 else f"exited with status {status}"
+
+    def _answer(self, fork_id: int) -> int:
+        until = time.monotonic() + FORK_S
+        while select.select([self.channel], [], [], max(0.0, until - time.monotonic()))[0]:
+            match self._receive():
+                case zygote.Forked(number, pid) if number == fork_id:
+                    return pid
+                case zygote.Refused(number, reason) if number == fork_id:
+                    raise NoForkError(f"the zygote refuses: {reason}")
+        self.kill()  # what it may still make is nobody's, and ends by itself
+        raise NoForkError(f"the zygote did not answer within {FORK_S:g} s")
+
+    def _receive(self) -> zygote.FromZygote:
+        packet = self.channel.recv(zygote.MAX_PACKET_BYTES)
+        if not packet:
+            raise ConnectionError("it has ended")
+        return zygote.FROM_ZYGOTE.decode(packet)

@@ -1,0 +1,53 @@
+"""Messages between the supervisor and its zygote, over a SOCK_SEQPACKET socket pair: one packet, one message. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from atomr_mp.protocol.codec import U32, Codec, Message, Text
+
+
+class Fork(Message, frozen=True, tag="fork"):
+    """Make a worker's process; answered `Forked` or `Refused`.
+
+    With three file descriptors: its end of the control channel, its board, and what takes its output.
+    """
+
+    id: U32
+    environment: list[tuple[bytes, bytes]]
+    """Its whole environment, which need not be text."""
+    parent: U32
+    """Pid of the supervisor, whose child it is to be."""
+
+
+ToZygote = Fork
+
+
+class Warmed(Message, frozen=True, tag="warmed"):
+    """The modules are imported; comes first."""
+
+    missing: list[Text]
+    """What could not be imported, and why."""
+
+
+class Forked(Message, frozen=True, tag="forked"):
+    """The process is there, and the supervisor's child."""
+
+    id: U32
+    pid: U32
+
+
+class Refused(Message, frozen=True, tag="refused"):
+    """A fork would not be safe, or failed: start a fresh interpreter."""
+
+    id: U32
+    reason: Text
+
+
+FromZygote = Warmed | Forked | Refused
+
+TO_ZYGOTE: Final[Codec[ToZygote]] = Codec(ToZygote, channel="zygote")
+FROM_ZYGOTE: Final[Codec[FromZygote]] = Codec(FromZygote, channel="zygote")
+
+MAX_PACKET_BYTES: Final = 2**17
+"""Largest packet: an environment fits, which the kernel limits to about this for each variable."""

@@ -1,0 +1,211 @@
+"""How workers' processes are made: forked from a zygote, or started in an interpreter of their own."""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.process.events import EventLog
+from atomr_mp.process.logs import RotatedOutput
+from atomr_mp.process.rundir import HeldRunDirectory
+from atomr_mp.process.spawn import WorkerProcess, spawn
+from atomr_mp.process.zygote import NoForkError, Zygote
+from atomr_mp.supervision.standby import StandbyMode, StandbyState, delay_s, failures_after
+from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.plan import Plan
+
+_LOG: Final = logging.getLogger("atomr_mp.supervisor")
+
+WARM_S: Final = 20.0
+"""How long the devices' first start waits for the zygote."""
+
+
+class Nursery:
+    """Makes workers' processes, and keeps the zygote alive.
+
+    Args:
+        plan: The pool's plan.
+        loop: The supervisor's loop.
+        run_dir: Where its log is.
+        log: The event log.
+    """
+
+    def __init__(self, plan: Plan, loop: Loop, run_dir: HeldRunDirectory, log: EventLog) -> None:
+        self.note = ""
+        """Why workers are started cold though they were to be warm, for a person."""
+        self.ended = 0
+        """How many zygotes have ended."""
+        self.output: Final = RotatedOutput(run_dir.log("zygote")) if plan.standby == StandbyMode.WARM else None
+        self._plan = plan
+        self._loop = loop
+        self._run_dir = run_dir
+        self._events = log
+        self._zygote: Zygote | None = None
+        self._failures = 0
+        self._warm_s: float | None = None
+        """Since when it forks."""
+        self._preloaded: list[str] = []
+        """What the zygote was told to import besides."""
+        self._begin: Callable[[], None] | None = None
+        self._patience: Timer | None = None
+        """Until `_begin` is called though there is no zygote."""
+        self._timer: Timer | None = None
+
+    @property
+    def state(self) -> StandbyState:
+        """How the zygote is."""
+        if self._warm_s is not None:
+            return StandbyState.FAILED if self.note else StandbyState.READY
+        return StandbyState.STARTING if self._zygote is not None or self._timer is not None else StandbyState.FAILED
+
+    @property
+    def pid(self) -> int:
+        """The zygote's process, 0 if there is none."""
+        return self._zygote.pid if self._zygote is not None else 0
+
+    def open(self, begin: Callable[[], None]) -> None:
+        """Start the zygote, if there is to be one; call `begin` once workers can be made as they should."""
+        if self.output is None:
+            begin()
+            return
+        self._await(begin)
+        self._start()
+
+    def take_plan(self, plan: Plan) -> None:
+        """Make further processes by another plan."""
+        self._plan = plan
+
+    def renew(self, then: Callable[[], None] = lambda: None, *, if_outdated: bool = False) -> None:
+        """Start the zygote anew if it has imported what may have changed: more than the runtime, or not what it should.
+
+        Args:
+            then: Called once workers can be made as they should, maybe at once.
+            if_outdated: Do so only if it is to import other modules than it has.
+        """
+        outdated = self._preloaded != self._plan.preload
+        if self.output is None or not (outdated or (self._preloaded and not if_outdated)):
+            then()
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._zygote is not None:
+            self._let_go(self._zygote)
+        self._failures = 0
+        self._await(then)
+        self._start()
+
+    def make(
+        self, device: int, generation: int, environment: Mapping[str, str], output_fd: int
+    ) -> tuple[WorkerProcess, str]:
+        """Return a new worker's process, and why it was started cold if it was to be warm.
+
+        Raises:
+            SetupFailed: None could be made.
+        """
+        reason = ""
+        core_dumps = self._plan.core_dumps
+        if self.output is not None:
+            try:
+                if self._zygote is None:
+                    raise NoForkError(self.note or "there is no zygote just now")
+                made = self._zygote.fork(environment, output_fd, generation=generation, core_dumps=core_dumps)
+                self.note = ""
+                return made, ""
+            except NoForkError as error:
+                reason = self.note = str(error)
+        process = spawn(
+            pool=self._plan.pool,
+            device=device,
+            generation=generation,
+            env=environment,
+            output_fd=output_fd,
+            core_dumps=core_dumps,
+        )
+        return process, reason
+
+    def retry(self) -> None:
+        """Start a zygote again if that was given up."""
+        if self.output is not None and self._zygote is None and self._timer is None:
+            self._failures = 0
+            self._start()
+
+    def close(self) -> None:
+        """End the zygote; no worker is made any more. May be called twice."""
+        self._begin = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._zygote is not None:
+            self._let_go(self._zygote)
+        if self.output is not None:
+            self.output.close()
+
+    def _start(self) -> None:
+        self._timer = None
+        assert self.output is not None
+        self.output.new_incarnation("--- zygote")
+        self._preloaded = self._plan.preload
+        try:
+            zygote = Zygote(self._plan.pool, self._plan.backend, self._plan.preload, self.output.fileno())
+        except errors.SetupFailed as error:
+            self._failed(error.message)
+            return
+        self._zygote = zygote
+        self._run_dir.record_worker(zygote.pid, zygote.identity.start_ticks)
+        self._loop.watch(zygote.pidfd, select.EPOLLIN, lambda _: self._on_exit(zygote))
+        self._loop.watch(zygote.channel.fileno(), select.EPOLLIN, lambda _: self._on_word(zygote))
+
+    def _on_word(self, zygote: Zygote) -> None:
+        """It has imported what it is to import, or has hung up, of which the pidfd will tell."""
+        self._loop.forget(zygote.channel.fileno())  # from now on it speaks only when asked
+        zygote.listen()
+        if zygote.missing is not None:
+            self._warm_s = time.monotonic()
+            self.note = ""
+            missing = f"; it could not import {'; '.join(zygote.missing)}" if zygote.missing else ""
+            self._tell("zygote_ready", f"workers are forked from a process that has imported what they need{missing}")
+            self._begin_now()
+
+    def _on_exit(self, zygote: Zygote) -> None:
+        warm_for_s = None if self._warm_s is None else time.monotonic() - self._warm_s
+        self._failed(f"the zygote {self._let_go(zygote)}", warm_for_s)
+
+    def _let_go(self, zygote: Zygote) -> str:
+        self._zygote = self._warm_s = None
+        self._loop.forget(zygote.pidfd)
+        self._loop.forget(zygote.channel.fileno())
+        how = zygote.close()
+        self._run_dir.forget_worker(zygote.pid)
+        return how
+
+    def _failed(self, why: str, warm_for_s: float | None = None) -> None:
+        self.ended += 1
+        self._failures = failures_after(self._failures, warm_for_s)
+        delay = delay_s(self._plan.intensity, self._failures)
+        self.note = why
+        if delay is None:
+            self.note += f"; {self._failures} have ended in a row, and none is started any more"
+        else:
+            self._timer = self._loop.call_later(delay, self._start)
+        self._tell("zygote_end", f"{self.note}; workers are started cold meanwhile")
+        if delay is None:
+            self._begin_now()
+
+    def _await(self, begin: Callable[[], None]) -> None:
+        self._begin = begin
+        if self._patience is not None:
+            self._patience.cancel()
+        self._patience = self._loop.call_later(WARM_S, self._begin_now)
+
+    def _begin_now(self) -> None:
+        begin, self._begin = self._begin, None
+        if begin is not None:
+            begin()
+
+    def _tell(self, event: str, text: str) -> None:
+        _LOG.info("%s", text)
+        self._events.append({"time": time.time(), "event": event, "text": text, "pid": self.pid})

@@ -1,0 +1,187 @@
+"""Workers that are forked from a process which has imported what they need; and what is done where that cannot be."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.process.events import read_events
+from atomr_mp.protocol.session import StandbyStatus
+from tests.support import ACTORS, BACKEND, PROBE, PROMISE_S, Ledger, Watched, settled, wait_generation
+
+STANDING: Final = f"{ACTORS}/standing.py:Standing"
+WARM: Final[dict[str, Any]] = {"standby": "warm", "max_restarts": 1000, "backoff_initial_s": 0.05}
+
+
+def zygote_of(pool: atomr_mp.Pool) -> StandbyStatus:
+    """Return what `status` tells of the zygote."""
+    standby = pool.status().workers[0].standby
+    assert standby is not None
+    return standby
+
+
+def process_of(pool: atomr_mp.Pool, device: int = 0) -> dict[str, Any]:
+    """Return what a worker's process has of its own."""
+    found: dict[str, Any] = pool.call("Standing.process", device=device).result()
+    return found
+
+
+def is_forked(process: dict[str, Any]) -> bool:
+    """Return whether a worker was forked: it shows the zygote's command."""
+    return "zygote" in process["command"]
+
+
+def events(ledger: Ledger) -> dict[str, str]:
+    """Return the kinds of events that were logged, with the last text of each."""
+    return {str(event["event"]): str(event["text"]) for event in read_events(ledger.run_dir() / "events.msgpack")}
+
+
+def test_a_forked_worker_is_like_any_other(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent, group, environment, limits, output and descriptors are; and its random numbers are its own."""
+    monkeypatch.setenv("ATOMR_MP_TEST_MARK", "\udcff")
+    with ledger.start(STANDING, gpus=2, run_dir="cold") as pool:
+        cold = process_of(pool)
+    with ledger.start(STANDING, gpus=2, **WARM) as pool:
+        one, other = process_of(pool), process_of(pool, 1)
+        assert is_forked(one)
+        assert is_forked(other)
+        assert not is_forked(cold)
+        assert one["parent"] == pool.supervisor_pid
+        assert one["group"] == pool.devices[0].pid
+        assert one["random"][0] != other["random"][0]
+        assert one["random"][1] != other["random"][1]
+        for fact in ("environment", "core", "threads"):
+            assert one[fact] == cold[fact], fact
+        assert len(one["open"]) == len(cold["open"])
+        log = (ledger.run_dir() / "device-0.log").read_text()
+        assert log.count("generation 1 speaks") == 1
+        zygote = zygote_of(pool)
+        assert (zygote.mode, zygote.state, zygote.note) == ("warm", "ready", "")
+        assert len(list(Path(f"/proc/{zygote.pid}/task").iterdir())) == 1
+    assert events(ledger)["zygote_ready"].endswith("what they need")
+
+
+@pytest.mark.parametrize("how", ["kill", "exit", "segv"])
+def test_a_lost_worker_is_forked_anew(ledger: Ledger, how: str) -> None:
+    """As often as need be."""
+    with ledger.start(PROBE, STANDING, **WARM) as pool:
+        for generation in range(1, 4):
+            assert pool.call("Standing.where").result()[1] == generation
+            assert isinstance(pool.call("Probe.fail", how).exception(), errors.WorkerLost)
+            assert is_forked(process_of(pool))
+        assert zygote_of(pool).restarts == 0
+
+
+def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger) -> None:
+    """Its children go on; who is needed meanwhile is started cold, and that is said."""
+    with ledger.start(STANDING, **WARM | {"backoff_initial_s": 1.0}) as pool:
+        before = zygote_of(pool).pid
+        worker = pool.devices[0].pid
+        with Watched([before]) as watched:
+            os.kill(before, signal.SIGKILL)
+            assert watched.left() == []
+        assert settled(lambda: zygote_of(pool).pid != before)
+        assert pool.call("Standing.where").result() == [worker, 1]
+        os.kill(worker, signal.SIGKILL)
+        wait_generation(pool, 2)
+        assert not is_forked(process_of(pool))
+        assert settled(lambda: zygote_of(pool).state == "ready" and zygote_of(pool).pid not in {0, before})
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_generation(pool, 3)
+        assert is_forked(process_of(pool))
+        assert zygote_of(pool).restarts == 1
+    assert "killed by signal 9" in events(ledger)["zygote_end"]
+    assert "a fresh interpreter is started" in events(ledger)["cold_start"]
+
+
+def test_a_zygote_with_a_thread_refuses_and_workers_are_started_cold(ledger: Ledger) -> None:
+    """`status` and the event log say so, and why."""
+    with ledger.start(STANDING, preload=["tests.actors.threaded"], **WARM) as pool:
+        assert not is_forked(process_of(pool))
+        zygote = zygote_of(pool)
+        assert zygote.state == "failed"
+        assert "2 threads" in zygote.note
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_generation(pool, 2)
+        assert not is_forked(process_of(pool))
+    assert "2 threads" in events(ledger)["cold_start"]
+
+
+def test_what_cannot_be_imported_beforehand_is_told(ledger: Ledger) -> None:
+    """Workers are forked all the same."""
+    with ledger.start(STANDING, preload=["nonexistent.module", "json"], **WARM) as pool:
+        assert is_forked(process_of(pool))
+    assert "nonexistent.module: ModuleNotFoundError" in events(ledger)["zygote_ready"]
+
+
+def test_a_module_that_ends_the_zygote_leaves_cold_starts(ledger: Ledger) -> None:
+    """The pool starts without it, and it is not tried without end."""
+    with ledger.start(STANDING, preload=["tests.actors.leaving"], **WARM) as pool:
+        assert not is_forked(process_of(pool))
+        assert settled(lambda: zygote_of(pool).state == "failed")
+        assert "3 have ended in a row" in zygote_of(pool).note
+        assert "exited with status 7" in zygote_of(pool).note
+
+
+def test_a_reload_imports_anew_what_is_preloaded(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And waits for it: no worker is started cold."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ledger.path), os.environ.get("PYTHONPATH", "")]))
+    weights = ledger.path / "preloaded_weights.py"
+    weights.write_text("VERSION = 'first'\n")
+    actor = ledger.path / "weighing.py"
+    actor.write_text(
+        "import preloaded_weights\n"
+        "from atomr_mp_workers import Actor, method\n"
+        "class Weighing(Actor):\n"
+        "    @method\n"
+        "    def version(self) -> str:\n"
+        "        return preloaded_weights.VERSION\n"
+    )
+    with ledger.start(f"{actor}:Weighing", preload=["preloaded_weights"], **WARM) as pool:
+        before = zygote_of(pool).pid
+        assert pool.call("Weighing.version").result() == "first"
+        weights.write_text("VERSION = 'the second'\n")
+        assert pool.reload() == []
+        wait_generation(pool, 2)
+        assert pool.call("Weighing.version").result() == "the second"
+        assert zygote_of(pool).pid != before
+        assert zygote_of(pool).restarts == 0
+    assert "cold_start" not in events(ledger)
+
+
+def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
+    """Neither workers nor the zygote."""
+    pool = ledger.start(STANDING, gpus=2, **WARM)
+    pids = [pool.supervisor_pid, *(device.pid for device in pool.devices), zygote_of(pool).pid]
+    assert set(pids[1:]) <= {each.pid for each in psutil.Process(pool.supervisor_pid).children()}
+    with Watched(pids) as watched:
+        os.kill(pool.supervisor_pid, signal.SIGKILL)
+        assert watched.left(PROMISE_S) == []
+    pool.close()
+    with ledger.start(STANDING):
+        """The next start removes what the killed one has left."""
+
+
+def test_a_stop_ends_the_zygote(ledger: Ledger) -> None:
+    """After the workers, which are torn down."""
+    pool = ledger.start(STANDING, **WARM)
+    with Watched([zygote_of(pool).pid, pool.devices[0].pid]) as watched:
+        pool.close()
+        assert watched.left() == []
+    assert ledger.runs("teardowns") == ["0-1"]
+
+
+@pytest.mark.skipif(BACKEND != "host", reason="what imports CUDA is said by the backend's own tests")
+def test_the_zygote_imports_what_workers_need(ledger: Ledger) -> None:
+    """Without an actor's module, and without CUDA."""
+    with ledger.start(STANDING, **WARM) as pool:
+        mapped = Path(f"/proc/{zygote_of(pool).pid}/maps").read_text()
+        assert "numpy" in mapped
+        assert "libcuda" not in mapped

@@ -1,0 +1,65 @@
+"""What a device's process does, however it was made: `__main__` in a fresh interpreter, `zygote` in a forked one."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import signal
+import sys
+from typing import NoReturn
+
+from atomr_mp.protocol import control
+from atomr_mp.protocol.board import BoardWriter
+from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
+from atomr_mp_workers.envelope import FatalError
+from atomr_mp_workers.host import Host
+from atomr_mp_workers.lifeline import die_with, guard_forks
+from atomr_mp_workers.log import name_device, start_logging
+
+
+def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
+    """Be a device's worker, and end the process.
+
+    Its exit status: 0 drained, 1 its supervisor is gone, 3 it could not go on; 4 after an exception, a fault of ours.
+
+    Args:
+        control_fd: The worker's end of the control channel.
+        board_fd: The board.
+        parent: Pid of the supervisor, whose child this process is.
+    """
+    # Not sys.exit: an actor's threads, atexit handlers or a library's finalisers must not delay a worker's end.
+    try:
+        status = _work(control_fd, board_fd, parent)
+    except BaseException:
+        # From in here, with all that the traceback holds: the end of the control channel must not come before ours,
+        # or the supervisor would kill us and take that for the cause.
+        logging.getLogger("atomr_mp.worker").exception("leaving after an error of the worker itself")
+        logging.shutdown()
+        os._exit(4)
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def _work(control_fd: int, board_fd: int, parent: int) -> int:
+    die_with(parent)
+    # Ctrl-C in a terminal is the supervisor's to answer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start_logging()
+    board = mmap.mmap(board_fd, 0)
+    os.close(board_fd)
+    channel = ControlChannel(control_fd)
+    guard_forks([channel.fileno()])
+    try:
+        start = channel.receive()
+        if not isinstance(start, control.Start):
+            raise SupervisorGoneError(f"out of turn: {start!r}")
+        name_device(start.device, start.generation)
+        Host(start, channel, BoardWriter(memoryview(board))).run()
+    except SupervisorGoneError:
+        return 1
+    except FatalError as fatal:
+        logging.getLogger("atomr_mp.worker").critical("leaving: %s", fatal.error)
+        return 3
+    return 0

@@ -1,0 +1,206 @@
+"""The process that workers are forked from: it has imported what they need, and nothing else.
+
+It has one thread, no ZeroMQ context, and never makes a call of CUDA's, for neither survives a fork; it looks before
+each. Started by the supervisor, never by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import importlib
+import os
+import random
+import re
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final, NoReturn
+
+from atomr_mp.protocol import zygote
+from atomr_mp_workers.lifeline import die_with
+
+BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
+"""NumPy's BLAS starts its threads when it is imported, unless this is 1."""
+
+RUNTIME: Final = ("atomr_mp_workers.working", "atomr_mp_workers.device.host", "numpy", "numpy.random", "zmq")
+OF_BACKEND: Final[dict[str, tuple[str, ...]]] = {"host": (), "cuda": ("cupy",)}
+
+
+def main() -> None:
+    """Import, then fork as often as told, until the supervisor hangs up."""
+    parser = argparse.ArgumentParser(prog="atomr_mp_workers.zygote", description="internal: started by the supervisor")
+    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--parent", type=int, required=True)
+    parser.add_argument("--backend", required=True)
+    parser.add_argument("--preload", action="append", default=[])
+    parser.add_argument("--title", default="", help="shown by ps, otherwise unused")
+    options = parser.parse_args()
+    die_with(options.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    channel = socket.socket(fileno=options.fd)
+    channel.set_inheritable(False)
+    missing = preload([*RUNTIME, *OF_BACKEND[options.backend], *options.preload])
+    # Out of the collector's sight: it would touch, and so copy, what parent and child share.
+    gc.collect()
+    gc.freeze()
+    forks = Forks(channel, _blas_threads())
+    channel.send(zygote.FROM_ZYGOTE.encode(zygote.Warmed(missing)))
+    while True:
+        packet, descriptors, _, _ = socket.recv_fds(channel, zygote.MAX_PACKET_BYTES, 3)
+        if not packet:
+            return
+        answer = forks.fork(zygote.TO_ZYGOTE.decode(packet), descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        channel.send(zygote.FROM_ZYGOTE.encode(answer))
+
+
+def preload(modules: Iterable[str]) -> list[str]:
+    """Import modules; return which could not be, and why: a worker that needs them will say the same."""
+    limited = BLAS_THREADS not in os.environ
+    if limited:
+        os.environ[BLAS_THREADS] = "1"
+    missing = []
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except Exception as error:  # noqa: BLE001 - a module may raise whatever it likes
+            missing.append(f"{module}: {type(error).__name__}: {error}"[:1000])
+    if limited:
+        del os.environ[BLAS_THREADS]
+    return missing
+
+
+def obstacle() -> str:
+    """Return why this process cannot be forked safely; empty if it can."""
+    threads = sum(1 for _ in Path("/proc/self/task").iterdir())
+    if threads != 1:
+        return f"it has {threads} threads, of which a fork would take one: something that it imports starts them"
+    for path in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # that by which the directory is read
+            if str(target := path.readlink()).startswith("/dev/nvidia"):
+                return f"it has {target} open, and CUDA does not survive a fork: something that it imports uses it"
+    return ""
+
+
+class Forks:
+    """Makes workers.
+
+    Args:
+        channel: To the supervisor; closed in workers.
+        set_blas_threads: Sets the number of threads of NumPy's BLAS.
+    """
+
+    def __init__(self, channel: socket.socket, set_blas_threads: Callable[[int], object] | None) -> None:
+        self._channel = channel
+        self._set_blas_threads = set_blas_threads
+
+    def fork(self, order: zygote.Fork, descriptors: list[int]) -> zygote.Forked | zygote.Refused:
+        """Fork a worker that is the supervisor's child: its own parent is a process in between, which ends at once."""
+        if len(descriptors) != 3:
+            return zygote.Refused(order.id, "the descriptors did not all arrive")
+        if reason := obstacle():
+            return zygote.Refused(order.id, reason)
+        sys.stdout.flush()  # or the child would write it again
+        pid_here, pid_there = os.pipe()
+        go_here, go_there = os.pipe()
+        try:
+            between = os.fork()
+            if between == 0:
+                self._be_between(order, descriptors, pid_there, go_here, [pid_here, go_there])
+            os.close(pid_there)
+            pid_there = -1
+            pid = os.read(pid_here, 100)
+            os.waitpid(between, 0)  # from here on the worker is the supervisor's child, who may be told and tied to it
+            if not pid:
+                return zygote.Refused(order.id, "the second fork failed")
+            os.write(go_there, b".")
+            return zygote.Forked(order.id, int(pid))
+        except OSError as error:
+            return zygote.Refused(order.id, f"fork failed: {error}")
+        finally:
+            for descriptor in (pid_here, pid_there, go_here, go_there):
+                if descriptor >= 0:
+                    os.close(descriptor)
+
+    def _be_between(
+        self,
+        order: zygote.Fork,
+        descriptors: list[int],
+        pid_there: int,
+        go_here: int,
+        unneeded: list[int],
+    ) -> NoReturn:
+        try:
+            for descriptor in unneeded:
+                os.close(descriptor)
+            worker = os.fork()
+            if worker == 0:
+                os.close(pid_there)
+                self._channel.close()
+                self._be_worker(order, descriptors, go_here)
+            os.write(pid_there, b"%d" % worker)
+        except BaseException:  # noqa: BLE001 - whatever it was, two processes must not go on with the same program
+            os._exit(1)
+        os._exit(0)
+
+    def _be_worker(self, order: zygote.Fork, descriptors: list[int], go_here: int) -> NoReturn:
+        try:
+            control_fd, board_fd, output_fd = descriptors
+            os.setpgid(0, 0)
+            for standard in (1, 2):
+                os.dup2(output_fd, standard)
+            os.close(output_fd)
+            os.environb.clear()
+            os.environb.update(order.environment)
+            _reseed()
+            _allow_blas_threads(self._set_blas_threads)
+            from atomr_mp_workers.working import work
+
+            # Nothing comes if the zygote has died: then nobody knows of this process.
+            told = os.read(go_here, 1)
+            os.close(go_here)
+            if not told:
+                os._exit(1)
+            work(control_fd, board_fd, order.parent)
+        except BaseException:  # noqa: BLE001 - it is told here, and must not get into the zygote's own loop
+            traceback.print_exc()
+            os._exit(4)
+
+
+def _reseed() -> None:
+    """Make random numbers differ from those of the siblings; generators that others have made are theirs to reseed."""
+    random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def _blas_threads() -> Callable[[int], object] | None:
+    """Return what sets the number of threads of NumPy's BLAS, if that can be found: there is no call of NumPy's."""
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="surrogateescape")
+    for path in sorted(set(re.findall(r"/\S*openblas\S*\.so\S*", maps))):
+        library = ctypes.CDLL(path)
+        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
+            if hasattr(library, name):
+                found: Callable[[int], object] = getattr(library, name)
+                return found
+    return None
+
+
+def _allow_blas_threads(set_threads: Callable[[int], object] | None) -> None:
+    """Give NumPy's BLAS as many threads as it has in a fresh interpreter; without a way to do so, it keeps one."""
+    wanted = os.environ.get(BLAS_THREADS) or os.environ.get("OMP_NUM_THREADS") or ""
+    count = int(wanted) if wanted.isdecimal() and int(wanted) else len(os.sched_getaffinity(0))
+    if set_threads is not None and count > 1:
+        set_threads(count)
+
+
+if __name__ == "__main__":
+    main()
