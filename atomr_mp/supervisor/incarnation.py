@@ -86,6 +86,8 @@ class Incarnation:
         self._unsent: deque[tuple[bytes, Descriptor | None]] = deque()
         self._hears = True
         """Its control channel has not ended."""
+        self._over = False
+        """We have let go of it."""
         loop.watch(process.pidfd, select.EPOLLIN, self._on_exit)
         loop.watch(process.control.fileno(), select.EPOLLIN, self._on_control)
 
@@ -124,11 +126,13 @@ class Incarnation:
 
     def listen(self) -> bool:
         """Take in what it has said; return False if its control channel has ended."""
-        while self._hears:
+        while not self._over:
             try:
                 packet, descriptor = descriptors.receive(self.process.control, MAX_SESSION_MESSAGE_BYTES)
             except BlockingIOError:
                 return True
+            except ConnectionResetError:  # it has ended without having read all; what it had said comes all the same
+                continue
             except OSError:
                 return False
             try:
@@ -155,6 +159,7 @@ class Incarnation:
 
     def close(self) -> None:
         """Let go of it, once it has ended."""
+        self._over = True
         self.cancel_timer()
         self.process.close()
 
@@ -180,13 +185,14 @@ class Incarnation:
     def _on_control(self, events: int) -> None:
         if events & select.EPOLLOUT:
             self.flush()
-        if events & ~select.EPOLLOUT and not self.listen() and self._hears:
+        if events & ~select.EPOLLOUT and not self.listen():
             self.hang_up()
 
     def hang_up(self) -> None:
         """Take note that its control channel has ended."""
-        self._stop_telling()
-        self._owner.hung_up(self)
+        if self._hears:
+            self._stop_telling()
+            self._owner.hung_up(self)
 
     def _on_exit(self, _events: int) -> None:
         """The pidfd says that the process has ended."""
