@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
@@ -410,6 +411,8 @@ class Observer:
     def __init__(self, path: Path) -> None:
         self._connection = SessionConnection.connect(path)
         self._ids = itertools.count(1)
+        self._events: deque[session.FromSupervisor] = deque(maxlen=1000)
+        """What came before the answer to a question: a restart with a standby is done when the order is answered."""
         try:
             self.welcome: Final = greet(self._connection, default_name(), observer=True)
         except BaseException:
@@ -466,7 +469,7 @@ class Observer:
             PoolLost: The supervisor is gone.
             TimeoutError: There was none in time.
         """
-        return self._connection.receive(timeout_s)
+        return self._events.popleft() if self._events else self._connection.receive(timeout_s)
 
     def _order(self, request: session.RestartRequest | session.StopRequest, timeout_s: float) -> None:
         answer = self._ask(request, timeout_s)
@@ -486,6 +489,7 @@ class Observer:
                 return message
             if isinstance(message, session.Goodbye):
                 raise message.error.error()
+            self._events.append(message)
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

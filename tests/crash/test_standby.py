@@ -17,12 +17,14 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import data, token
-from atomr_mp.protocol.session import DeviceState, StandbyInfo, StandbyStatus
+from atomr_mp.protocol.session import DeviceChanged, DeviceState, StandbyInfo, StandbyStatus
 from tests.support import (
     ACTORS,
     BYSTANDER,
+    DEADLINE_S,
     PROBE,
     PROMISE_S,
     Ledger,
@@ -320,6 +322,18 @@ def test_a_restart_under_load_is_a_takeover_that_nobody_notices(ledger: Ledger) 
         wait_standby(pool, standby.generation + 1)
         assert pool.devices[0].restarts == 0
         assert ledger.runs("teardowns").count("0-1") == 2  # one of either actor
+
+
+def test_an_operator_who_restarts_is_told_that_it_is_done(ledger: Ledger) -> None:
+    """The takeover comes before the answer to the order."""
+    with ledger.start(STANDING, **HOT) as pool, Observer(pool.run_dir / "session.sock") as observer:
+        standby = wait_standby(pool)
+        observer.restart(0)
+        event = observer.next_event(DEADLINE_S)
+        while not (isinstance(event, DeviceChanged) and event.device.generation == standby.generation):
+            event = observer.next_event(DEADLINE_S)
+        assert event.device.state is DeviceState.READY
+        assert event.device.standby is None
 
 
 def test_a_cancel_finds_a_request_on_the_one_before(ledger: Ledger) -> None:
