@@ -364,7 +364,7 @@ def _close(lent: Lent) -> None:
 
 
 def workers_of(devices: Iterable[Device]) -> list[Incarnation]:
-    """Return all workers that take calls, or may come to that, or finish what they hold."""
+    """Return all workers that take calls, or may come to it, or finish what they hold and what still comes to them."""
     workers = []
     for device in devices:
         former = device.predecessor

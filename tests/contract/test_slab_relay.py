@@ -495,6 +495,36 @@ class TestLending:
         assert introduced(supervisor, 1) == [(loan, b"slab")]
         assert introduced(supervisor, 0) == []
 
+    def test_all_processes_of_the_borrower_have_it(self, supervisor: Supervisor, client: SessionConnection) -> None:
+        """What stands by too, and what finishes what it holds: a call may be on its way there; but not what dies."""
+        borrower = supervisor.workers[1]
+        standby, former = borrower.standby, borrower.predecessor = Worker(1), Worker(1)
+        for slab, (drained, leaving) in enumerate([(True, False), (False, False), (True, True)]):
+            former.drained, former.leaving = drained, leaving
+            client.send(session.LendSlab(slab, 0, 1, slab, 1))
+            supervisor.until(lambda: slab in {ask.slab for ask in supervisor.workers[0].heard(control.ExportSlab)})  # noqa: B023
+            supervisor.export(control.SlabExported(supervisor.asked().id, 4))
+            assert supervisor.hear(client) == session.Answer(slab)
+        loans = [control.ForeignSlab(1, 0, 1, slab, 4, b"") for slab in range(3)]
+        assert borrower.heard(control.ForeignSlab) == standby.heard(control.ForeignSlab) == loans
+        assert borrower.contents[-3:] == standby.contents[-3:] == [b"slab"] * 3
+        assert former.heard(control.ForeignSlab) == loans[:1]
+
+    def test_a_standby_that_does_not_read_is_lent_nothing(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """Nor is anybody else: descriptors are not queued, and the next incarnation must not lack the slab."""
+        borrower = supervisor.workers[1]
+        borrower.standby = Worker(1)
+        borrower.standby.is_behind = True
+        before = len(open_descriptors())
+        client.send(session.LendSlab(9, 0, 1, 5, 1))
+        supervisor.export(control.SlabExported(supervisor.asked().id, 4))
+        assert isinstance(supervisor.refused(client), errors.Overloaded)
+        assert not borrower.heard(control.ForeignSlab)
+        assert introduced(supervisor, 1) == []
+        assert len(open_descriptors()) == before
+
     @pytest.mark.parametrize("how", ["owner", "session"])
     def test_a_loan_ends_with_its_owner_and_its_session(
         self, supervisor: Supervisor, client: SessionConnection, how: str

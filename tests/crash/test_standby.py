@@ -429,3 +429,21 @@ def test_one_standby_starts_at_a_time(ledger: Ledger) -> None:
             for device in range(2):
                 wait_standby(pool, device=device)
             assert Path(f"/proc/{first}").exists()
+
+
+@pytest.mark.parametrize("how", ["kill", "restart"])
+def test_a_standby_has_what_its_device_was_lent(ledger: Ledger, how: str) -> None:
+    """Whether it was there when the slab was lent, as the first is here, or came later, as the second."""
+    with ledger.start(PROBE, KEEPER, gpus=2, **HOT) as pool:
+        wait_standby(pool, device=1)
+        ref = pool.device(0).put(np.arange(1000.0))
+        assert pool.call("Keeper.total", ref, device=1).result() == 499500
+        for _ in range(2):
+            following = wait_standby(pool, device=1).generation
+            if how == "restart":
+                pool.restart(1)
+            else:
+                assert isinstance(pool.call("Probe.fail", "kill", device=1).exception(), errors.WorkerLost)
+            wait_generation(pool, following, 1)
+            assert pool.call("Keeper.total", ref, device=1).result() == 499500
+            wait_standby(pool, following + 1, device=1)
