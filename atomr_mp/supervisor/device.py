@@ -123,6 +123,8 @@ class Device:
         self._device = device
         self._trial: Plan | None = None
         """What the next incarnation is started by, if not by the plan that holds."""
+        self._in_use = plan
+        """By which the active incarnation was started, and its standby is."""
         self._environment = {**os.environ, **device.environment}
         self._loop = loop
         self._run_dir = run_dir
@@ -416,12 +418,13 @@ class Device:
 
     def _spawn(self) -> None:
         trial, self._trial = self._trial, None
+        self._in_use = trial or self._plan
         if trial is None and self.standby is not None and not self.standby.leaving:
             self._use_standby()
             return
         self.standbys.forgive()
         try:
-            self.active = self._start_process(trial or self._plan, standby=False)
+            self.active = self._start_process(self._in_use, standby=False)
         except errors.SetupFailed as error:
             self.generation, self._no_process = self._last_generation, error
             # The table's step must be complete before the next.
@@ -633,7 +636,7 @@ class Device:
 
     def _spawn_standby(self) -> None:
         try:
-            worker = self.standby = self._start_process(self._plan, standby=True)
+            worker = self.standby = self._start_process(self._in_use, standby=True)
         except errors.SetupFailed as error:
             self._standby_failed(error.message, None)
             self._loop.call_later(0, lambda: self._feed(Event.STANDBY_LOST))

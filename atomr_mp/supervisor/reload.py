@@ -36,7 +36,7 @@ class Reload:
         helpers: Start the process that plans anew.
         devices: The pool's devices.
         take: Called with the plan that holds from now on.
-        renew: Sees that workers are not made of old code, then calls what it is given.
+        renew: Sees that workers are made by a plan and not of old code, then calls what it is given.
         done: Called once, at the end.
     """
 
@@ -48,7 +48,7 @@ class Reload:
         devices: Sequence[Device],
         *,
         take: Callable[[Plan], None],
-        renew: Callable[[Callable[[], None]], None],
+        renew: Callable[[Plan, Callable[[], None]], None],
         done: Done,
     ) -> None:
         self._old = self._new = plan
@@ -70,7 +70,7 @@ class Reload:
     def start(self) -> None:
         """Begin."""
         if self._old.source is None:
-            self._renew(self._next)
+            self._renew(self._new, self._next)
         else:
             self._replan()
 
@@ -110,7 +110,7 @@ class Reload:
             except (errors.ConfigurationError, msgspec.DecodeError) as error:
                 self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
                 return
-            self._renew(self._next)
+            self._renew(self._new, self._next)
 
         try:
             self._helpers.start(MODULE, [str(given), str(new)], [given, new], planned)

@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import __version__, errors
@@ -170,6 +171,7 @@ class Supervisor:
         def over(error: errors.AtomrError | None, pending: list[str]) -> None:
             self._reload = None
             if error is not None:
+                self._nursery.take_plan(self._plan)
                 self._nursery.renew(if_outdated=True)
                 self._note("reload_failed", error.message)
             else:
@@ -179,13 +181,17 @@ class Supervisor:
                 self._notifier.ready(self._summary())
             done(error, pending)
 
+        def renew(plan: Plan, then: Callable[[], None]) -> None:
+            self._nursery.take_plan(plan)
+            self._nursery.renew(then)
+
         self._reload = Reload(
             self._plan,
             self._loop,
             self._helpers,
             self.devices,
             take=self._take_plan,
-            renew=self._nursery.renew,
+            renew=renew,
             done=over,
         )
         self._reload.start()

@@ -21,11 +21,13 @@ class Standing(Actor):
     _context: Context
 
     def setup(self, context: Context) -> None:
-        """Say so, then wait at the gate "slow" if there is one, or die."""
+        """Say so, then wait at the gate "slow" if there is one, after the first generation also at "later", or die."""
         self._context = context
         note(f"{context.device}-{context.generation}", "setups")
         if (LEDGER / "slow.go").exists():
             arrive(str(LEDGER / "slow"))
+        if context.generation > 1 and (LEDGER / "later.go").exists():
+            arrive(str(LEDGER / "later"))
         meet_trouble("standing")
 
     def teardown(self) -> None:

@@ -417,18 +417,15 @@ def test_a_stop_ends_standbys_too(ledger: Ledger, *, ready: bool) -> None:
 
 def test_one_standby_starts_at_a_time(ledger: Ledger) -> None:
     """Of all devices; a start takes processors and disk from those that work."""
-    with ledger.gate("slow") as slow:
-        slow.open(2)
-        with ledger.start(STANDING, gpus=2, **HOT) as pool:
-            slow.wait(2)
-            (first,) = slow.wait()
-            states = [standby_of(pool, device) for device in range(2)]
-            assert sorted(each.state for each in states) == ["none", "starting"]
-            assert {each.pid for each in states} == {0, first}
-            slow.open(2)
-            for device in range(2):
-                wait_standby(pool, device=device)
-            assert Path(f"/proc/{first}").exists()
+    with ledger.gate("later") as later, ledger.start(STANDING, gpus=2, **HOT) as pool:
+        (first,) = later.wait()
+        states = [standby_of(pool, device) for device in range(2)]
+        assert sorted(each.state for each in states) == ["none", "starting"]
+        assert {each.pid for each in states} == {0, first}
+        later.open(2)
+        for device in range(2):
+            wait_standby(pool, device=device)
+        assert Path(f"/proc/{first}").exists()
 
 
 @pytest.mark.parametrize("how", ["kill", "restart"])
