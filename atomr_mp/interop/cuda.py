@@ -150,14 +150,16 @@ def ordinal_of(uuid: str) -> int:
     """
     runtime = _cupy().cuda.runtime
     try:
-        seen = [_uuid(runtime.getDeviceProperties(each)["uuid"]) for each in range(runtime.getDeviceCount())]
+        seen = [bytes(runtime.getDeviceProperties(each)["uuid"]) for each in range(runtime.getDeviceCount())]
     except runtime.CUDARuntimeError as error:
         raise errors.Unsupported(f"this process has no GPU to view device memory on: {error}") from error
-    if uuid not in seen:
+    found = [ordinal for ordinal, raw in enumerate(seen) if is_uuid(uuid, raw)]
+    if len(found) != 1:
         raise errors.GpuRefWrongDevice(
-            f"the memory is on GPU {uuid}; this process sees {', '.join(seen) or 'none'} (CUDA_VISIBLE_DEVICES)"
+            f"the memory is on GPU {uuid}, which is {len(found)} of the {len(seen)} GPUs that this process sees "
+            "(CUDA_VISIBLE_DEVICES)"
         )
-    return seen.index(uuid)
+    return found[0]
 
 
 @functools.cache
@@ -172,6 +174,7 @@ def _cupy() -> Any:
     return cupy
 
 
-def _uuid(raw: bytes) -> str:
-    digits = bytes(raw)[:16].hex()
-    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+def is_uuid(uuid: str, raw: bytes) -> bool:
+    """Return whether CuPy's bytes of a UUID mean this one; CuPy ends them at a byte of zero, as if they were text."""
+    whole = bytes.fromhex(uuid.removeprefix("GPU-").replace("-", ""))
+    return whole == raw[:16] or (len(raw) < len(whole) and whole.startswith(raw) and whole[len(raw)] == 0)

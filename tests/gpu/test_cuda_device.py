@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -19,9 +19,7 @@ from tests.support import DEADLINE_S, settled
 
 pytestmark = pytest.mark.gpu
 
-SPIN: Final = 'extern "C" __global__ void spin(long long n) { long long u = clock64() + n; while (clock64() < u); }'
-LONG: Final = 200_000_000
-"""Clock cycles: a tenth of a second or so."""
+WAIT: Final = 'extern "C" __global__ void wait(volatile int* go) { while (*go == 0); }'
 
 
 class Job:
@@ -43,14 +41,36 @@ class Job:
         """Is not called: the device is asked."""
 
 
-@pytest.fixture(scope="module")
-def spin() -> Callable[[], None]:
-    """Provide what keeps the current stream busy."""
-    import cupy
+class Held:
+    """A kernel that the device works on until it is let go: it looks at memory of the host."""
 
-    kernel = cupy.RawKernel(SPIN, "spin")
-    kernel((1,), (1,), (1,))
-    return lambda: kernel((1,), (1,), (LONG,))
+    def __init__(self) -> None:
+        import cupy
+
+        self._memory = cupy.cuda.alloc_pinned_memory(4)
+        self._go = np.frombuffer(self._memory, np.int32, 1)
+        self._kernel = cupy.RawKernel(WAIT, "wait")
+        self.let_go()
+        self.hold()  # loads the kernel
+        synchronize()
+        self._go[0] = 0
+
+    def hold(self) -> None:
+        """Put the kernel on the current stream."""
+        self._kernel((1,), (1,), (self._memory.ptr,))
+
+    def let_go(self) -> None:
+        """Let the kernel end."""
+        self._go[0] = 1
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    """Provide what keeps a stream busy."""
+    found = Held()
+    yield found
+    found.let_go()
+    synchronize()
 
 
 def ended(job: Job) -> bool:
@@ -105,7 +125,7 @@ def test_what_is_no_handle_is_refused(handle: bytes) -> None:
         device().open_slab(2**21, handle, None)
 
 
-def test_work_waits_for_that_of_other_streams(spin: Callable[[], None]) -> None:
+def test_work_waits_for_that_of_other_streams(held: Held) -> None:
     """On the device: the host does not wait."""
     import cupy
 
@@ -117,7 +137,7 @@ def test_work_waits_for_that_of_other_streams(spin: Callable[[], None]) -> None:
     synchronize()
 
     def slowly() -> None:
-        spin()
+        held.hold()
         x.fill(3)
 
     writing, reading = Job(slowly), Job(lambda: cupy.add(x, 1, out=y))
@@ -126,6 +146,7 @@ def test_work_waits_for_that_of_other_streams(spin: Callable[[], None]) -> None:
     assert not first.submit(writing, (), 0)
     assert second.takes([writing.event])
     assert not second.submit(reading, [writing.event], 0)
+    held.let_go()
     assert settled(lambda: ended(reading), DEADLINE_S)
     assert float(y.sum()) == 4000
 
@@ -136,18 +157,19 @@ def test_what_puts_nothing_on_the_stream_is_done_at_once() -> None:
     assert stream.submit(Job(lambda: None), (), 0)
 
 
-def test_a_watched_stream_says_when_its_work_has_ended(spin: Callable[[], None]) -> None:
+def test_a_watched_stream_says_when_its_work_has_ended(held: Held) -> None:
     """With nobody looking."""
     stream = device().make_stream("watched", inline_bytes=0)
-    job = Job(spin)
+    job = Job(held.hold)
     assert not stream.submit(job, (), 0)
     woken = threading.Event()
     device().watch(woken.set)
+    held.let_go()
     assert woken.wait(DEADLINE_S)
     assert ended(job)
 
 
-def test_a_thread_has_a_stream_of_its_own(spin: Callable[[], None]) -> None:
+def test_a_thread_has_a_stream_of_its_own(held: Held) -> None:
     """And waits for what it has put there."""
     import cupy
 
@@ -156,7 +178,7 @@ def test_a_thread_has_a_stream_of_its_own(spin: Callable[[], None]) -> None:
     synchronize()
 
     def work() -> None:
-        spin()
+        held.hold()
         x.fill(2)
 
     def run() -> None:
@@ -165,6 +187,7 @@ def test_a_thread_has_a_stream_of_its_own(spin: Callable[[], None]) -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
+    held.let_go()
     thread.join(DEADLINE_S)
     assert found == [20.0]
 
