@@ -610,24 +610,6 @@ def test_requests_of_a_loop_are_told_of_a_death(ledger: Ledger) -> None:
         asyncio.run(use())
 
 
-def test_closing_drops_what_was_not_sent_yet(ledger: Ledger) -> None:
-    """In an event loop calls of one turn travel together at its end; by then the client may be closed."""
-    with ledger.start() as pool:
-        failed: list[object] = []
-
-        async def use() -> None:
-            asyncio.get_running_loop().set_exception_handler(lambda _loop, context: failed.append(context))
-            with atomr_mp.connect(run_dir=pool.run_dir) as other:
-                assert (await other.call("Probe.where"))[2] == 1
-                unsent = other.call("Probe.where")
-            with pytest.raises(errors.PoolLost):
-                await unsent
-            await asyncio.sleep(0)  # one turn of the loop, no duration: in which the calls would have been sent
-
-        asyncio.run(use())
-        assert not failed
-
-
 def test_closing_ends_what_is_under_way(ledger: Ledger) -> None:
     """Of a client that has only joined, at once; it may be closed twice, from a thread or a loop."""
     with ledger.start() as pool, ledger.gate("gate") as gate:
