@@ -308,10 +308,18 @@ class Client:
                 if old.is_closed:
                     old.close()
                     del self._loops[old_loop]
-            lane = self._loops[loop] = LoopLane(self, next(self._lane_numbers), self.devices, loop)
+            lane = self._loops[loop] = LoopLane(self, self._next_lane_number(), self.devices, loop)
             for device in self.devices:
                 lane.take(session.DeviceChanged(device))
         return lane
+
+    def _next_lane_number(self) -> int:
+        """Return a number that no living lane has: a worker ignores a second connection of the same name."""
+        used = {lane.number for lane in self._loops.values()}
+        for number in itertools.islice(self._lane_numbers, MAX_LANE):
+            if number not in used:
+                return number
+        raise errors.Overloaded(f"this client is used in {MAX_LANE} event loops; close some")
 
     def _hear(self, message: session.FromSupervisor) -> None:
         match message:

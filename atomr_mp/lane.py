@@ -90,7 +90,7 @@ class Lane(ABC):
 
     def __init__(self, client: Client, number: int, devices: Iterable[DeviceInfo]) -> None:
         self._client = client
-        self._number = number
+        self.number: Final = number
         self._lock = threading.Lock()
         self._place_array: Final = client.place
         self._links = [Link(info, Flight(client.login.window, info.index)) for info in devices]
@@ -256,7 +256,7 @@ class Lane(ABC):
             link.standby = Attached(self._connect(standby.endpoint), standby.generation, releases)
 
     def _connect(self, endpoint: str) -> DataConnection:
-        return DataConnection(self._client.zmq_context, endpoint, self._client.login, self._number)
+        return DataConnection(self._client.zmq_context, endpoint, self._client.login, self.number)
 
     def _incarnation_ended(self, link: Link, ended: IncarnationEnded) -> None:
         if link.former is not None and link.former.generation == ended.generation:

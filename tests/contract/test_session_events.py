@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.client import Client
+from atomr_mp.client import MAX_LANE, Client
 from atomr_mp.protocol import session
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
 from atomr_mp.reply import Reply
@@ -114,4 +114,20 @@ def test_a_loop_takes_events_in_their_order(told: Told) -> None:
             await first
         assert told.call().generation == 2
 
+    asyncio.run(in_loop())
+
+
+def test_no_two_living_loops_have_the_same_connection(told: Told) -> None:
+    """A worker ignores a second one of the same name. Names come again after 255 loops, but not a living one's."""
+
+    async def number_of_this_loop() -> int:
+        told.call()
+        return told.client._loops[asyncio.get_running_loop()].number
+
+    async def in_loop() -> None:
+        ours = await number_of_this_loop()
+        for _ in range(MAX_LANE + 1):
+            assert await asyncio.to_thread(asyncio.run, number_of_this_loop()) != ours
+
+    told.tell(session.IncarnationEnded(0, 1, planned=False, error=LOST, started=[], known_since_ns=0))
     asyncio.run(in_loop())
