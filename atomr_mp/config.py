@@ -90,7 +90,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Which library works on which stream: "per_actor", one for each; "fresh", a new one whenever one is asked for;
     "pooled:N", N in turn; "single", one for all."""
     completion: Completion = "adaptive"
-    """How a worker learns that a stream has done its work: "adaptive" looks for some tens of microseconds and then has
+    """How a worker learns that a stream has done its work: "adaptive" looks for a tenth of a millisecond and then has
     itself woken; "host_function" has itself woken; "polled" looks every 50 microseconds; "synchronous" waits."""
     inline_bytes: Annotated[int, msgspec.Meta(ge=0)] = 65536
     """Requests of libraries that touch no more are done by the host backend's loop itself, not by a stream's thread."""

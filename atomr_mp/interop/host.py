@@ -88,12 +88,7 @@ class Mapping:
             GpuRefOutOfExtent: It does not lie in the slab.
             GpuRefReleased: The mapping was closed.
         """
-        low, high = layout.span
-        if low < 0 or high > self.nbytes:
-            raise errors.GpuRefOutOfExtent(
-                f"an array of {layout.dtype}, shape {layout.shape} and strides {layout.strides} at byte "
-                f"{layout.offset} reaches from byte {low} to {high} of a slab of {self.nbytes}"
-            )
+        low, high = layout.span_within(self.nbytes)
         with self._lock:
             if self._map is None:
                 raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")

@@ -62,6 +62,20 @@ class Layout(NamedTuple):
         """Number of elements."""
         return math.prod(self.shape)
 
+    def span_within(self, slab_bytes: int) -> tuple[int, int]:
+        """Return the span, which lies in a slab of this size.
+
+        Raises:
+            GpuRefOutOfExtent: It does not.
+        """
+        low, high = self.span
+        if low < 0 or high > slab_bytes:
+            raise errors.GpuRefOutOfExtent(
+                f"an array of {self.dtype}, shape {self.shape} and strides {self.strides} at byte {self.offset} "
+                f"reaches from byte {low} to {high} of a slab of {slab_bytes}"
+            )
+        return low, high
+
     @property
     def nbytes(self) -> int:
         """Bytes of all elements, gaps not counted."""
