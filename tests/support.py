@@ -46,6 +46,12 @@ PROBE: Final = f"{ACTORS}/probe.py:Probe"
 BYSTANDER: Final = f"{ACTORS}/probe.py:Bystander"
 
 
+def needs_devices(count: int) -> None:
+    """Skip the test if the machine has fewer devices of the backend under test."""
+    if BACKEND == "cuda" and count > len(list(Path("/proc/driver/nvidia/gpus").iterdir())):
+        pytest.skip(f"needs {count} GPUs")
+
+
 class Ledger:
     """Counts processes, descriptors, threads and files before a test, and again after it.
 
@@ -101,9 +107,8 @@ class Ledger:
 
     def start(self, *actors: str, gpus: int = 1, run_dir: str = "run", **settings: Any) -> atomr_mp.Pool:
         """Start a pool on the backend under test."""
-        settings.setdefault("backend", BACKEND)
-        if settings["backend"] == "cuda" and gpus > len(list(Path("/proc/driver/nvidia/gpus").iterdir())):
-            pytest.skip(f"needs {gpus} GPUs")
+        if settings.setdefault("backend", BACKEND) == BACKEND:
+            needs_devices(gpus)
         return atomr_mp.start(actors=actors or (PROBE, BYSTANDER), gpus=gpus, run_dir=self.run_dir(run_dir), **settings)
 
     def gate(self, name: str) -> Gate:

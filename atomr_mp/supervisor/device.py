@@ -21,6 +21,7 @@ from atomr_mp.supervision.directives import Directive, directive
 from atomr_mp.supervision.lifecycle import Action, Event, State, UnexpectedEventError, step
 from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.tally import Tally
+from atomr_mp.supervisor.ending import Ending, error_of_requests
 from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.nursery import Nursery
@@ -528,64 +529,17 @@ class Device:
 
     def _end_incarnation(self, worker: Incarnation) -> errors.AtomrError | None:
         """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
-        cause = worker.cause
-        planned = worker.drained and cause.status == 0
-        error = self._error_of_requests(worker)
-        lost = worker.fault or error
         board = worker.board
-        started: dict[int, list[int]] = {}
-        running: dict[int, list[int]] = {}
-        for entry in board.entries():
-            started.setdefault(entry.session, []).append(entry.request_id)
-            if entry.ended_ns == 0:
-                running.setdefault(entry.session, []).append(entry.request_id)
-        self._tally.add(board, _cause_in_a_word(worker), lost=not planned)
-        if not (planned or worker.wish):
-            self.last_fault = (time.time(), clip(lost.message, FAULT_CHARS))
-        info, since_ns = ErrorInfo.of(error), board.known_since_ns()
-
-        def make(number: int) -> IncarnationEnded:
-            return IncarnationEnded(
-                device=self.index,
-                generation=worker.generation,
-                planned=planned,
-                error=info,
-                started=started.get(number, []),
-                known_since_ns=since_ns,
-                running=running.get(number, []),
-            )
-
-        self._sessions.incarnation_ended(self, make)
+        ending = Ending(worker, board)
+        self._tally.add(board, ending.in_a_word, lost=not ending.planned)
         board.release()
+        if not (ending.planned or worker.wish):
+            self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
+        self._sessions.incarnation_ended(self, ending.told)
         self._let_go(worker)
-        count = sum(map(len, running.values()))
-        number = "" if cause.signal is None else f" (signal {cause.signal})"
-        self._note(
-            "planned_end" if planned else "end",
-            "left as it was told"
-            if planned
-            else f"ended: {cause.describe()}{number}{worker.late}, {count or 'no'} request{'' if count == 1 else 's'} "
-            f"{'was' if count == 1 else 'were'} running",
-            generation=worker.generation,
-            pid=worker.pid,
-            running=count,
-            age_s=round(worker.age_s, 3),
-            **({"status": cause.status} if cause.signal is None else {"signal": cause.signal}),
-        )
-        return None if planned else lost
-
-    def _error_of_requests(self, worker: Incarnation) -> errors.AtomrError:
-        """Return what the requests that were on an incarnation end with."""
-        if isinstance(worker.fault, errors.ContextPoisoned):
-            worker.fault.device, worker.fault.generation = self.index, worker.generation
-            return worker.fault
-        how = worker.cause.describe()
-        return errors.WorkerLost(
-            f"device {self.index}'s worker (generation {worker.generation}) {how}{worker.late}",
-            device=self.index,
-            generation=worker.generation,
-            cause=how,
-        )
+        event = "planned_end" if ending.planned else "end"
+        self._note(event, ending.text, generation=worker.generation, **ending.facts)
+        return None if ending.planned else ending.lost
 
     def _ask_restart(self) -> None:
         lost = self._lost
@@ -656,7 +610,7 @@ class Device:
         if standby is not self.standby or not standby.is_ready or active is None:
             return
         if not (active.drained or active.wish):
-            lost = active.fault or self._error_of_requests(active)
+            lost = active.fault or error_of_requests(active)
             if isinstance(self._verdict(lost), intensity.Refused):
                 return  # it will be said when the process has ended
             self.restarts += 1
@@ -737,13 +691,3 @@ class Device:
                 **facts,
             }
         )
-
-
-def _cause_in_a_word(worker: Incarnation) -> str:
-    if worker.late:
-        return "drain_timeout"
-    if worker.wish:
-        return worker.wish
-    if worker.fault is not None:
-        return worker.fault.code
-    return worker.cause.signal_name.lower() or "exit"

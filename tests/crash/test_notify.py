@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atomr_mp.process.notify import Notifier
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, needs_devices
 
 
 class Manager:
@@ -62,6 +62,7 @@ def start(ledger: Ledger, manager: Manager, *options: str, watchdog_s: float = 0
 
 def test_a_service_is_up_when_all_devices_are_and_says_when_it_stops(ledger: Ledger, manager: Manager) -> None:
     """Its workers cannot speak for it; a signal ends it in order."""
+    needs_devices(2)
     with start(ledger, manager, "--gpus", "2") as service:
         heard = manager.hear_until("READY=1")
         assert heard[-1] == "READY=1" or heard[-2:] == ["READY=1", "STATUS=2 of 2 devices ready"]
@@ -109,6 +110,7 @@ def test_the_watchdog_is_fed_while_the_loop_turns(ledger: Ledger, manager: Manag
 def test_one_broken_device_does_not_keep_a_service_down(ledger: Ledger, manager: Manager) -> None:
     """It is up with the others, and says how many they are."""
     config = ledger.path / "pool.toml"
+    needs_devices(2)
     config.write_text(f"gpus = '2'\nmax_restarts = 0\nactors = ['{ACTORS}/probe.py:Probe']\n")
     ledger.trouble("setup", "exit")
     with start(ledger, manager, "--config", str(config)) as service:

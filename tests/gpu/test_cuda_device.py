@@ -132,7 +132,7 @@ def test_work_waits_for_that_of_other_streams(held: Held) -> None:
     first, second = (device().make_stream(name, inline_bytes=0) for name in ("first", "second"))
     x = cupy.zeros(1000)
     y = cupy.zeros(1000)
-    x.fill(0)  # loads the kernels
+    x.fill(1)  # loads the kernels: to load one waits for what runs
     cupy.add(x, 1, out=y)
     synchronize()
 

@@ -1,0 +1,105 @@
+"""How an incarnation ended, and what became of the requests that were on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.process.events import Scalar
+from atomr_mp.protocol.board import BoardReader
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.session import IncarnationEnded
+from atomr_mp.supervisor.incarnation import Incarnation
+
+
+def error_of_requests(worker: Incarnation) -> errors.AtomrError:
+    """Return what the requests that were on an incarnation end with."""
+    if isinstance(worker.fault, errors.ContextPoisoned):
+        worker.fault.device, worker.fault.generation = worker.device, worker.generation
+        return worker.fault
+    how = worker.cause.describe()
+    return errors.WorkerLost(
+        f"device {worker.device}'s worker (generation {worker.generation}) {how}{worker.late}",
+        device=worker.device,
+        generation=worker.generation,
+        cause=how,
+    )
+
+
+class Ending:
+    """How an incarnation ended.
+
+    Args:
+        worker: The incarnation, whose process has ended.
+        board: Its board, which is read here and not kept.
+    """
+
+    def __init__(self, worker: Incarnation, board: BoardReader) -> None:
+        self._worker = worker
+        self.planned: Final = worker.drained and worker.cause.status == 0
+        """Whether it left as it was told to."""
+        self._error = error_of_requests(worker)
+        self.lost: Final = worker.fault or self._error
+        """Why it ended, if that was not planned."""
+        self._info: Final = ErrorInfo.of(self._error)
+        self._since_ns: Final = board.known_since_ns()
+        self._started: Final[dict[int, list[int]]] = {}
+        self._running: Final[dict[int, list[int]]] = {}
+        for entry in board.entries():
+            self._started.setdefault(entry.session, []).append(entry.request_id)
+            if entry.ended_ns == 0:
+                self._running.setdefault(entry.session, []).append(entry.request_id)
+
+    def told(self, number: int) -> IncarnationEnded:
+        """Return what a session is told of it."""
+        worker = self._worker
+        return IncarnationEnded(
+            device=worker.device,
+            generation=worker.generation,
+            planned=self.planned,
+            error=self._info,
+            started=self._started.get(number, []),
+            known_since_ns=self._since_ns,
+            running=self._running.get(number, []),
+        )
+
+    @property
+    def in_a_word(self) -> str:
+        """The cause, as restarts are counted by it."""
+        worker = self._worker
+        if worker.late:
+            return "drain_timeout"
+        if worker.wish:
+            return worker.wish
+        if worker.fault is not None:
+            return worker.fault.code
+        return worker.cause.signal_name.lower() or "exit"
+
+    @property
+    def text(self) -> str:
+        """The same for people."""
+        if self.planned:
+            return "left as it was told"
+        cause, count = self._worker.cause, self._count
+        number = "" if cause.signal is None else f" (signal {cause.signal})"
+        return (
+            f"ended: {cause.describe()}{number}{self._worker.late}, {count or 'no'} request{'' if count == 1 else 's'} "
+            f"{'was' if count == 1 else 'were'} running"
+        )
+
+    @property
+    def facts(self) -> Mapping[str, Scalar]:
+        """The same for programs."""
+        worker = self._worker
+        cause = worker.cause
+        return {
+            "pid": worker.pid,
+            "running": self._count,
+            "age_s": round(worker.age_s, 3),
+            **({"status": cause.status} if cause.signal is None else {"signal": cause.signal}),
+        }
+
+    @property
+    def _count(self) -> int:
+        return sum(map(len, self._running.values()))
