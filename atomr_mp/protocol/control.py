@@ -33,7 +33,7 @@ class Execution(Message, frozen=True):
 
 
 class Start(Message, frozen=True, tag="start"):
-    """The first message: what this process is to be."""
+    """What this process is to be: the first message, but for `Prepare`."""
 
     pool: Name
     epoch: Bytes16
@@ -48,6 +48,13 @@ class Start(Message, frozen=True, tag="start"):
     execution: Execution
     standby: bool = False
     """Do all that comes before `Ready`, and answer handshakes, but read no calls before `Promote`."""
+
+
+class Prepare(Message, frozen=True, tag="prepare"):
+    """Comes before `Start`, maybe long before: import what will be needed. No answer."""
+
+    actors: list[ActorSpec]
+    """Whose modules to import. One that cannot be is tried again after `Start`, which tells why."""
 
 
 class Promote(Message, frozen=True, tag="promote"):
@@ -140,6 +147,7 @@ FromSupervisor = (
     | IncarnationOver
     | Promote
     | Drain
+    | Prepare
 )
 
 

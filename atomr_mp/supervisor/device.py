@@ -578,8 +578,15 @@ class Device:
     # --- the standby -----------------------------------------------------------------------------------------------
 
     def _want_standby(self) -> None:
+        if self.standbys.mode is StandbyMode.WARM:
+            # After this step, which has something better to do first.
+            self._loop.call_later(0, self._make_ahead)
         if self.standby is None and self.predecessor is None:
             self.standbys.want()
+
+    def _make_ahead(self) -> None:
+        if self.state is State.READY:
+            self._nursery.make_ahead(self.index, self._environment, self.output.fileno())
 
     def _standby_due(self) -> None:
         """It is our turn to start one."""

@@ -1,4 +1,4 @@
-"""How workers' processes are made: forked from a zygote, or started in an interpreter of their own."""
+"""How workers' processes are made: forked from a zygote, one ahead, or started in an interpreter of their own."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from atomr_mp.process.zygote import NoForkError, Zygote
 from atomr_mp.supervision.standby import StandbyMode, StandbyState, delay_s, failures_after
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.reserve import NO_GENERATION, Reserve
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -44,6 +45,7 @@ class Nursery:
         self._loop = loop
         self._run_dir = run_dir
         self._events = log
+        self._reserve = Reserve(loop, run_dir, plan.actors)
         self._zygote: Zygote | None = None
         self._failures = 0
         self._warm_s: float | None = None
@@ -54,6 +56,7 @@ class Nursery:
         self._patience: Timer | None = None
         """Until `_begin` is called though there is no zygote."""
         self._timer: Timer | None = None
+        self._closed = False
 
     @property
     def state(self) -> StandbyState:
@@ -67,6 +70,11 @@ class Nursery:
         """The zygote's process, 0 if there is none."""
         return self._zygote.pid if self._zygote is not None else 0
 
+    @property
+    def pids(self) -> set[int]:
+        """All processes that are no device's yet."""
+        return {self.pid} | self._reserve.pids
+
     def open(self, begin: Callable[[], None]) -> None:
         """Start the zygote, if there is to be one; call `begin` once workers can be made as they should."""
         if self.output is None:
@@ -76,8 +84,10 @@ class Nursery:
         self._start()
 
     def take_plan(self, plan: Plan) -> None:
-        """Make further processes by another plan."""
+        """Make further processes by another plan; what was made ahead may have imported what has changed since."""
         self._plan = plan
+        self._reserve.close()
+        self._reserve = Reserve(self._loop, self._run_dir, plan.actors)
 
     def renew(self, then: Callable[[], None] = lambda: None, *, if_outdated: bool = False) -> None:
         """Start the zygote anew if it has imported what may have changed: more than the runtime, or not what it should.
@@ -107,12 +117,10 @@ class Nursery:
             SetupFailed: None could be made.
         """
         reason = ""
-        core_dumps = self._plan.core_dumps
         if self.output is not None:
             try:
-                if self._zygote is None:
-                    raise NoForkError(self.note or "there is no zygote just now")
-                made = self._zygote.fork(environment, output_fd, generation=generation, core_dumps=core_dumps)
+                made = self._reserve.take(device) or self._fork(environment, output_fd)
+                made.generation = generation
                 self.note = ""
                 return made, ""
             except NoForkError as error:
@@ -123,9 +131,19 @@ class Nursery:
             generation=generation,
             env=environment,
             output_fd=output_fd,
-            core_dumps=core_dumps,
+            core_dumps=self._plan.core_dumps,
         )
         return process, reason
+
+    def make_ahead(self, device: int, environment: Mapping[str, str], output_fd: int) -> None:
+        """Fork the process that `make` is to return next, if processes are forked at all."""
+        if self.output is not None and not self._closed:
+            self._reserve.fill(device, lambda: self._fork(environment, output_fd))
+
+    def _fork(self, environment: Mapping[str, str], output_fd: int) -> WorkerProcess:
+        if self._zygote is None:
+            raise NoForkError(self.note or "there is no zygote just now")
+        return self._zygote.fork(environment, output_fd, generation=NO_GENERATION, core_dumps=self._plan.core_dumps)
 
     def retry(self) -> None:
         """Start a zygote again if that was given up."""
@@ -134,8 +152,10 @@ class Nursery:
             self._start()
 
     def close(self) -> None:
-        """End the zygote; no worker is made any more. May be called twice."""
+        """End the zygote and what was made ahead; no worker is made any more. May be called twice."""
         self._begin = None
+        self._closed = True
+        self._reserve.close()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

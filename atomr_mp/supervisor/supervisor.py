@@ -299,7 +299,7 @@ class Supervisor:
     def _end_orphans(self) -> None:
         """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
         workers = {worker.pid for device in self.devices for worker in device.workers}
-        kill_adopted({*workers, *self._helpers.pids, self._nursery.pid}, timeout_s=0)
+        kill_adopted(workers | self._helpers.pids | self._nursery.pids, timeout_s=0)
 
     def _stop_if_done(self) -> None:
         if self._stopping and all(device.state is State.STOPPED and not device.workers for device in self.devices):

@@ -14,6 +14,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.session import StandbyStatus
+from atomr_mp.supervision.standby import MAX_FAILURES
 from tests.support import ACTORS, BACKEND, PROBE, PROMISE_S, Ledger, Watched, settled, wait_generation
 
 STANDING: Final = f"{ACTORS}/standing.py:Standing"
@@ -36,6 +37,12 @@ def process_of(pool: atomr_mp.Pool, device: int = 0) -> dict[str, Any]:
 def is_forked(process: dict[str, Any]) -> bool:
     """Return whether a worker was forked: it shows the zygote's command."""
     return "zygote" in process["command"]
+
+
+def made_ahead(pool: atomr_mp.Pool) -> set[int]:
+    """Return the pids of what was forked and is no device's yet."""
+    others = {zygote_of(pool).pid, *(device.pid for device in pool.devices)}
+    return {each.pid for each in psutil.Process(pool.supervisor_pid).children()} - others
 
 
 def events(ledger: Ledger) -> dict[str, str]:
@@ -79,9 +86,39 @@ def test_a_lost_worker_is_forked_anew(ledger: Ledger, how: str) -> None:
         assert zygote_of(pool).restarts == 0
 
 
+def test_the_next_worker_is_forked_ahead(ledger: Ledger) -> None:
+    """It waits to be told what it is to be."""
+    with ledger.start(STANDING, gpus=2, **WARM) as pool:
+        assert settled(lambda: len(made_ahead(pool)) == 2)
+        ahead = made_ahead(pool)
+        for device in (0, 1):
+            os.kill(pool.devices[device].pid, signal.SIGKILL)
+            wait_generation(pool, 2, device)
+        assert {device.pid for device in pool.devices} == ahead
+        assert settled(lambda: len(made_ahead(pool)) == 2)
+        assert pool.status().workers[0].device.restarts == 1
+
+
+def test_what_was_forked_ahead_and_ends_is_replaced_but_not_for_ever(ledger: Ledger) -> None:
+    """That is nobody's fault, and costs nobody anything; a worker that is needed then is forked when it is needed."""
+    with ledger.start(STANDING, **WARM) as pool:
+        for _ in range(MAX_FAILURES):
+            assert settled(lambda: len(made_ahead(pool)) == 1)
+            (ahead,) = made_ahead(pool)
+            with Watched([ahead]) as watched:
+                os.kill(ahead, signal.SIGKILL)
+                assert watched.left() == []
+        assert pool.call("Standing.where").result()[1] == 1
+        assert made_ahead(pool) == set()
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_generation(pool, 2)
+        assert is_forked(process_of(pool))
+
+
 def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger) -> None:
-    """Its children go on; who is needed meanwhile is started cold, and that is said."""
-    with ledger.start(STANDING, **WARM | {"backoff_initial_s": 1.0}) as pool:
+    """Its children go on; who is needed meanwhile, but for the first, is started cold, and that is said."""
+    with ledger.start(STANDING, **WARM | {"backoff_initial_s": 3.0}) as pool:
+        assert settled(lambda: len(made_ahead(pool)) == 1)
         before = zygote_of(pool).pid
         worker = pool.devices[0].pid
         with Watched([before]) as watched:
@@ -91,10 +128,13 @@ def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger) -> None:
         assert pool.call("Standing.where").result() == [worker, 1]
         os.kill(worker, signal.SIGKILL)
         wait_generation(pool, 2)
+        assert is_forked(process_of(pool))
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_generation(pool, 3)
         assert not is_forked(process_of(pool))
         assert settled(lambda: zygote_of(pool).state == "ready" and zygote_of(pool).pid not in {0, before})
         os.kill(pool.devices[0].pid, signal.SIGKILL)
-        wait_generation(pool, 3)
+        wait_generation(pool, 4)
         assert is_forked(process_of(pool))
         assert zygote_of(pool).restarts == 1
     assert "killed by signal 9" in events(ledger)["zygote_end"]
@@ -157,10 +197,11 @@ def test_a_reload_imports_anew_what_is_preloaded(ledger: Ledger, monkeypatch: py
 
 
 def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
-    """Neither workers nor the zygote."""
+    """Neither workers nor the zygote, nor what was forked ahead."""
     pool = ledger.start(STANDING, gpus=2, **WARM)
-    pids = [pool.supervisor_pid, *(device.pid for device in pool.devices), zygote_of(pool).pid]
-    assert set(pids[1:]) <= {each.pid for each in psutil.Process(pool.supervisor_pid).children()}
+    assert settled(lambda: len(made_ahead(pool)) == 2)
+    pids = [pool.supervisor_pid, *(each.pid for each in psutil.Process(pool.supervisor_pid).children())]
+    assert {zygote_of(pool).pid, *(device.pid for device in pool.devices)} <= set(pids)
     with Watched(pids) as watched:
         os.kill(pool.supervisor_pid, signal.SIGKILL)
         assert watched.left(PROMISE_S) == []
@@ -172,7 +213,8 @@ def test_nothing_outlives_a_killed_supervisor(ledger: Ledger) -> None:
 def test_a_stop_ends_the_zygote(ledger: Ledger) -> None:
     """After the workers, which are torn down."""
     pool = ledger.start(STANDING, **WARM)
-    with Watched([zygote_of(pool).pid, pool.devices[0].pid]) as watched:
+    assert settled(lambda: len(made_ahead(pool)) == 1)
+    with Watched([zygote_of(pool).pid, pool.devices[0].pid, *made_ahead(pool)]) as watched:
         pool.close()
         assert watched.left() == []
     assert ledger.runs("teardowns") == ["0-1"]

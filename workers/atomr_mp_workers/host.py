@@ -29,7 +29,7 @@ from atomr_mp_workers.dispatch import FLUSH_REPLIES, Dispatcher
 from atomr_mp_workers.envelope import Envelope, FatalError, current_holder
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
-from atomr_mp_workers.loading import LoadedActor, Method, load
+from atomr_mp_workers.loading import LoadedActor, Loader, Method
 from atomr_mp_workers.peers import Peer, Peers, Session
 from atomr_mp_workers.streams import StreamAllocator
 from atomr_mp_workers.threads import ActorThread, Completions
@@ -49,12 +49,14 @@ class Host:
         start: What this process is to be.
         channel: The control channel.
         board: The board, mapped.
+        loader: Loads the actors.
     """
 
-    def __init__(self, start: control.Start, channel: ControlChannel, board: BoardWriter) -> None:
+    def __init__(self, start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> None:
         self._start = start
         self._channel = channel
         self._board = board
+        self._loader = loader
         self._token: Final = token.pack(start.epoch, start.device, start.generation)
         self._ending: list[Session] = []
         """Sessions that have ended, with requests that still run."""
@@ -120,7 +122,7 @@ class Host:
         )
         for spec in start.actors:
             try:
-                actor = load(spec)
+                actor = self._loader.load(spec)
             except errors.ActorLoadFailed as error:
                 raise FatalError(error) from error
             stream = streams.acquire(actor.name) if device.asynchronous else None

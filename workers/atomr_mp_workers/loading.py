@@ -5,6 +5,7 @@ Every way in which this can go wrong is `ActorLoadFailed`, with what to do: a re
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import inspect
@@ -225,6 +226,23 @@ class LoadedActor:
     def info(self) -> ActorInfo:
         """The actor as clients are told of it."""
         return ActorInfo(self.name, [method.info for method in self.methods])
+
+
+class Loader:
+    """Loads actors, and has those ready that it was told of before."""
+
+    def __init__(self) -> None:
+        self._ahead: dict[ActorSpec, LoadedActor] = {}
+
+    def prepare(self, specs: Sequence[ActorSpec]) -> None:
+        """Load actors that will be needed; what goes wrong is for `load` to say."""
+        for spec in specs:
+            with contextlib.suppress(ActorLoadFailed):
+                self._ahead[spec] = load(spec)
+
+    def load(self, spec: ActorSpec) -> LoadedActor:
+        """Return an actor, once; see `load`."""
+        return self._ahead.pop(spec, None) or load(spec)
 
 
 def load(spec: ActorSpec) -> LoadedActor:

@@ -15,6 +15,7 @@ from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.envelope import FatalError
 from atomr_mp_workers.host import Host
 from atomr_mp_workers.lifeline import die_with, guard_forks
+from atomr_mp_workers.loading import Loader
 from atomr_mp_workers.log import name_device, start_logging
 
 
@@ -52,11 +53,15 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     channel = ControlChannel(control_fd)
     guard_forks([channel.fileno()])
     try:
+        loader = Loader()
         start = channel.receive()
+        if isinstance(start, control.Prepare):
+            loader.prepare(start.actors)
+            start = channel.receive()
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
         name_device(start.device, start.generation)
-        Host(start, channel, BoardWriter(memoryview(board))).run()
+        Host(start, channel, BoardWriter(memoryview(board)), loader).run()
     except SupervisorGoneError:
         return 1
     except FatalError as fatal:

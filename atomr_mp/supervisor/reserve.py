@@ -1,0 +1,92 @@
+"""Workers' processes that are forked ahead, and wait to be told what they are to be."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.process.identity import wait_ended
+from atomr_mp.process.rundir import HeldRunDirectory
+from atomr_mp.process.spawn import WorkerProcess
+from atomr_mp.process.zygote import NoForkError
+from atomr_mp.protocol import control
+from atomr_mp.supervision.standby import MAX_FAILURES
+from atomr_mp.supervisor.loop import Loop
+from atomr_mp.transport import descriptors
+
+NO_GENERATION: Final = 0
+"""Of a process that is no incarnation yet."""
+
+
+class Reserve:
+    """At most one such process for each device. Main thread only.
+
+    Args:
+        loop: The supervisor's loop.
+        run_dir: Where processes are noted.
+        actors: Whose modules they import meanwhile.
+    """
+
+    def __init__(self, loop: Loop, run_dir: HeldRunDirectory, actors: Sequence[control.ActorSpec]) -> None:
+        self._loop = loop
+        self._run_dir = run_dir
+        self._actors = actors
+        self._waiting: dict[int, WorkerProcess] = {}
+        self._failures: dict[int, int] = {}
+        """How many have ended in a row without being needed, by device."""
+
+    @property
+    def pids(self) -> set[int]:
+        """The processes that wait."""
+        return {process.pid for process in self._waiting.values()}
+
+    def fill(self, device: int, fork: Callable[[], WorkerProcess]) -> None:
+        """See that there is one for a device, unless several have ended in a row.
+
+        Args:
+            device: The device's index.
+            fork: Makes a process; called again when one has ended by itself.
+        """
+        if device in self._waiting or self._failures.get(device, 0) >= MAX_FAILURES:
+            return
+        try:
+            process = fork()
+        except (NoForkError, errors.SetupFailed):  # the worker that needs a process will say so
+            return
+        self._waiting[device] = process
+        self._run_dir.record_worker(process.pid, process.identity.start_ticks)
+        descriptors.send(process.control, control.FROM_SUPERVISOR.encode(control.Prepare(list(self._actors))), None)
+
+        def ended(_events: int) -> None:
+            self._failures[device] = self._failures.get(device, 0) + 1
+            self._end(self._waiting.pop(device))
+            self.fill(device, fork)
+
+        self._loop.watch(process.pidfd, select.EPOLLIN, ended)
+
+    def take(self, device: int) -> WorkerProcess | None:
+        """Return a device's process, the caller's from now on; None if there is none that lives."""
+        process = self._waiting.pop(device, None)
+        if process is None:
+            return None
+        if wait_ended([process.pidfd], 0):
+            self._end(process)
+            return None
+        self._failures.pop(device, None)
+        self._loop.forget(process.pidfd)
+        return process
+
+    def close(self) -> None:
+        """End all."""
+        for process in self._waiting.values():
+            process.kill()
+        for process in self._waiting.values():
+            self._end(process)
+        self._waiting.clear()
+
+    def _end(self, process: WorkerProcess) -> None:
+        self._loop.forget(process.pidfd)
+        process.close()
+        self._run_dir.forget_worker(process.pid)
