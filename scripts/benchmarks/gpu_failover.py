@@ -1,0 +1,146 @@
+"""How soon a client has its next good answer after a GPU's context was poisoned, or its process killed.
+
+    python -m scripts.benchmarks.gpu_failover > failover.json
+
+Needs a GPU and the extra of its CUDA version. Times are in milliseconds. The supervisor hears of a poisoned context by
+the worker's last word, of a kill by the end of its control channel; from then on the time counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import atomr_mp
+from atomr_mp.process.events import read_events
+
+ACTOR: Final = f"{Path(__file__).with_name('failover_actor.py')}:Model"
+ROWS: Final = 4096
+DEADLINE_S: Final = 60.0
+PACE_S: Final = 0.0002
+"""Between calls."""
+
+
+class Failovers:
+    """A pool whose worker is lost again and again.
+
+    Args:
+        pool: The pool.
+        run_dir: Its run directory.
+    """
+
+    def __init__(self, pool: atomr_mp.Pool, run_dir: Path) -> None:
+        self._pool = pool
+        self._run_dir = run_dir
+
+    def poison(self) -> dict[str, float]:
+        """Poison the context, and call until there is an answer."""
+        self.settle()
+        self._pool.call("Model.poison").exception(DEADLINE_S)
+        return self._until_answer()
+
+    def kill(self) -> dict[str, float]:
+        """Kill the process while it works, and call until there is an answer."""
+        self.settle()
+        os.kill(self._pool.devices[0].pid, signal.SIGKILL)
+        return self._until_answer()
+
+    def _until_answer(self) -> dict[str, float]:
+        """Call again and again, without waiting for those that went to the dead, until one call is answered."""
+        begun = time.time()
+        replies: list[atomr_mp.Reply] = []
+        answers: list[float] = []
+
+        def note(reply: atomr_mp.Reply) -> None:
+            if reply.exception() is None:
+                answers.append(time.time())
+
+        while not answers:
+            replies.append(self._pool.call("Model.answer", 2.0))
+            replies[-1].add_done_callback(note)
+            time.sleep(PACE_S)
+        answered = answers[0]
+        assert all(reply.result() == 2 * ROWS for reply in replies if reply.exception(DEADLINE_S) is None)
+        seen = self._seen()
+        assert self._pool.call("Model.replay", 3.0).result(DEADLINE_S) == 6
+        return {"since_seen": round((answered - seen) * 1e3, 2), "in_all": round((answered - begun) * 1e3, 2)}
+
+    def _seen(self) -> float:
+        """Return when the supervisor heard of the latest loss."""
+        back = [each for each in self._events() if each["event"] in {"promoted", "ready"}][-1]
+        return float(back["time"]) - float(back["away_s"])
+
+    def _events(self) -> list[dict[str, Any]]:
+        return [dict(each) for each in read_events(self._run_dir / "events.msgpack")]
+
+    def settle(self) -> None:
+        """Wait until the device answers, and what is to stand behind it does."""
+        until = time.monotonic() + DEADLINE_S
+        while time.monotonic() < until:
+            worker = self._pool.status().workers[0]
+            stands = worker.standby is None or worker.standby.mode == "none" or worker.standby.state == "ready"
+            if worker.device.state == "ready" and stands:
+                assert self._pool.call("Model.answer", 1.0).result(DEADLINE_S) == ROWS
+                return
+            time.sleep(0.02)
+        raise TimeoutError(f"the device is not as it should be: {self._pool.status()}")
+
+
+def summary(found: list[dict[str, float]]) -> dict[str, Any]:
+    """Return the spread of each figure."""
+    result = {}
+    for name in found[0]:
+        values = sorted(each[name] for each in found)
+        at_99 = values[min(len(values) - 1, int(len(values) * 0.99))]
+        result[name] = {"p50": statistics.median(values), "p99": at_99, "min": values[0], "count": len(values)}
+    return result
+
+
+def used_mib() -> int:
+    """Return how much of the GPU's memory is used."""
+    query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
+    return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
+
+
+def measure(standby: str, count: int) -> dict[str, Any]:
+    """Return what failovers take with one kind of standby."""
+    with tempfile.TemporaryDirectory() as folder:
+        run_dir = Path(folder) / "run"
+        with atomr_mp.start(
+            actors=[ACTOR], gpus=1, backend="cuda", run_dir=run_dir, standby=standby, max_restarts=10_000
+        ) as pool:
+            failovers = Failovers(pool, run_dir)
+            failovers.kill()  # the first process has compiled the kernels
+            before = used_mib()
+            poisoned = [failovers.poison() for _ in range(count)]
+            killed = [failovers.kill() for _ in range(count)]
+            failovers.settle()
+            return {
+                "poisoned": summary(poisoned),
+                "killed": summary(killed),
+                "used_mib_before_and_after": [before, used_mib()],
+            }
+
+
+def main() -> None:
+    """Measure, and print."""
+    counts = {"hot": 25, "warm": 8, "none": 5}
+    result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "used_mib_idle": used_mib()}
+    name = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
+    result["gpu"] = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
+    for standby in sys.argv[1:] or counts:
+        sys.stderr.write(f"failover: {standby}\n")
+        result[standby] = measure(standby, counts[standby])
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
