@@ -27,6 +27,7 @@ __all__ = [
     "GpuRefStale",
     "GpuRefWrongDevice",
     "InvalidRequest",
+    "JournalMismatch",
     "LibraryError",
     "NotAuthorized",
     "OutOfMemory",
@@ -461,6 +462,17 @@ class ConfigurationError(AtomrError):
     """
 
     code: ClassVar[str] = "configuration_error"
+
+
+@dataclass(eq=False)
+class JournalMismatch(AtomrError):
+    """The journal that a map is to go on with belongs to another method or input, or the file is none.
+
+    Holds: the file is as it was; nothing of it was used.
+    Do: name the journal of this job, or a new file.
+    """
+
+    code: ClassVar[str] = "journal_mismatch"
 
 
 @dataclass(eq=False)

@@ -37,7 +37,8 @@ class Job(Generic[T]):
     """The state of one map. Pure: the shell tells what happened, the time too, and asks what to do.
 
     Items are known by their index. Each that was taken comes out once, in order. Whatever has been sent is answered
-    by exactly one of `answered`, `failed`, `refused` and `unsendable`.
+    by exactly one of `answered`, `failed`, `refused` and `unsendable`. What `take` has returned may be `recorded`
+    instead of sent.
 
     Args:
         idempotent: Items may be run twice.
@@ -124,6 +125,12 @@ class Job(Generic[T]):
         self._tries.pop(index, None)
         self._settled[index] = outcome
 
+    def recorded(self, index: int, outcome: T | Failure) -> None:
+        """An item need not be sent: its outcome was known before."""
+        self._flying.remove(index)
+        self.failures += isinstance(outcome, Failure)
+        self._settled[index] = outcome
+
     def failed(self, index: int, error: errors.AtomrError) -> bool:
         """An item has failed; return whether it is to be sent again."""
         self._land(index)
@@ -166,6 +173,12 @@ class Job(Generic[T]):
         """An item could not be sent, to any device."""
         self._land(index)
         self._fail(index, error)
+
+    def failure(self, index: int) -> Failure:
+        """Return what comes out in the place of an item that has just failed."""
+        failure = self._settled[index]
+        assert isinstance(failure, Failure)
+        return failure
 
     def pop(self) -> tuple[int, T | Failure] | None:
         """Return the next (index, outcome), None if it is not there yet."""

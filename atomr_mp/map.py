@@ -1,11 +1,12 @@
 """Many items through one method: spread over all devices, in order, sent again where that is allowed.
 
-The shell around `job.Job`; what `Pool.map` calls.
+The shell around `job.Job`; what `Pool.map` calls. A `journal.Journal` beside it remembers what is done.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,7 @@ from atomr_mp.protocol.session import DeviceState
 
 if TYPE_CHECKING:
     from atomr_mp.client import Client
+    from atomr_mp.journal import Journal, Recorded
     from atomr_mp.reply import Reply
 
 __all__ = ["Failure", "Mapper", "Progress"]
@@ -42,6 +44,8 @@ class Progress(NamedTuple):
     """How often an item was sent again."""
     restarts: int
     """Unplanned ends of workers since the map began."""
+    recorded: int = 0
+    """Items whose outcome was in the journal."""
 
 
 class Mapper:
@@ -70,13 +74,15 @@ class Mapper:
         priority: int,
         on_progress: Callable[[Progress], object] | None,
         return_failures: bool,
+        journal: Journal | None,
     ) -> Iterator[Any]:
         """Yield the result of every item, see `Pool.map`."""
         # A private event loop: calls made in one of its turns travel together, and answers of all devices wake it.
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - exported; the public one raises
             raise RuntimeError("map would block the event loop; read it in a thread, as with asyncio.to_thread")
         loop = self._idle.pop() if self._idle else asyncio.SelectorEventLoop()
-        run = _Run(
+        shell = _Run if journal is None else functools.partial(_RunWithJournal, journal)
+        run = shell(
             self._client,
             loop,
             method,
@@ -96,6 +102,8 @@ class Mapper:
             yield from run.outcomes(on_progress, return_failures=return_failures)
         finally:
             run.abandon()
+            if journal is not None:
+                journal.close()
             if self._closed:
                 loop.close()
             else:
@@ -117,7 +125,7 @@ class _Run:
         loop: asyncio.AbstractEventLoop,
         method: str,
         items: Iterator[Any],
-        job: Job[Reply],
+        job: Job[Reply | Recorded],
         deadline_s: float,
         priority: int,
     ) -> None:
@@ -164,6 +172,7 @@ class _Run:
                 break
         if self._source_error is not None:
             raise self._source_error
+        self._over()
 
     def abandon(self) -> None:
         """Ask that what has been sent and is not needed any more does not start."""
@@ -222,7 +231,7 @@ class _Run:
             index, sent = self._flying.pop(reply)
             error = reply.exception()
             if error is None:
-                job.answered(index, reply, now - sent)
+                job.answered(index, self._answered(index, reply), now - sent)
             elif isinstance(error, errors.Overloaded):
                 if job.postponed(index):
                     # Others fill the worker's queue, and nothing tells us when there is room.
@@ -230,7 +239,16 @@ class _Run:
                 continue
             elif job.failed(index, error):
                 continue
+            else:
+                self._failed(index)
             del self._items[index]
+
+    def _answered(self, _index: int, reply: Reply) -> Reply | Recorded:
+        """Return what has the result of an item that was answered."""
+        return reply
+
+    def _failed(self, index: int) -> None:
+        """An item has failed for good."""
 
     def _retry(self) -> None:
         self._job.retry()
@@ -264,6 +282,9 @@ class _Run:
             return False
         return True
 
+    def _over(self) -> None:
+        """All has come out."""
+
     def _submit(self, index: int, now: float) -> None:
         try:
             reply = self._client.submit(
@@ -276,8 +297,10 @@ class _Run:
         except errors.Overloaded as error:
             if self._job.refused(index, error):
                 return
+            self._failed(index)
         except errors.AtomrError as error:
             self._job.unsendable(index, error)
+            self._failed(index)
         else:
             self._flying[reply] = (index, now)
             reply.add_done_callback(self._on_reply)
@@ -288,6 +311,67 @@ class _Run:
         job = self._job
         restarts = _restarts(self._client) - self._restarts
         return Progress(job.done, job.failures, job.in_flight, job.resubmitted, restarts)
+
+
+class _RunWithJournal(_Run):
+    """One that passes over what was done before, and keeps what is done."""
+
+    def __init__(self, journal: Journal, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._journal = journal
+        self._recorded = 0
+        self._stopped: errors.AtomrError | None = None
+        """Why nothing can be done any more; what is left is for another run."""
+
+    def _pull(self, index: int) -> bool:
+        if not super()._pull(index):
+            return False
+        try:
+            outcome = self._journal.outcome(index, self._items[index])
+        except errors.InvalidRequest as error:  # as it will be in every run
+            self._job.unsendable(index, error)
+            del self._items[index]
+            return False
+        if outcome is None:
+            return True
+        self._recorded += 1
+        self._job.recorded(index, outcome)
+        del self._items[index]
+        return False
+
+    def _take_in(self) -> None:
+        super()._take_in()
+        self._journal.sync()
+        if self._stopped is not None:
+            raise self._stopped
+
+    def _answered(self, index: int, reply: Reply) -> Recorded:
+        return self._journal.done(index, reply.result())
+
+    def _submit(self, index: int, now: float) -> None:
+        self._journal.sending(index)
+        super()._submit(index, now)
+        if self._stopped is not None:
+            raise self._stopped
+
+    def _failed(self, index: int) -> None:
+        failure = self._job.failure(index)
+        if not isinstance(failure.error, _NOT_THE_ITEM_S):
+            self._journal.failed(failure)
+            return
+        if not getattr(failure.error, "maybe_executed", True):
+            self._journal.unsent(index)
+        self._stopped = failure.error
+
+    def _over(self) -> None:
+        self._journal.ended(self._job.done)
+
+    def _progress(self) -> Progress:
+        return super()._progress()._replace(recorded=self._recorded)
+
+
+_NOT_THE_ITEM_S: Final = (errors.PoolLost, errors.DeviceUnavailable, errors.Overloaded, errors.Cancelled)
+"""What says nothing of an item."""
 
 
 def _open_devices(client: Client) -> int:

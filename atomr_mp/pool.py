@@ -263,6 +263,8 @@ class Pool:
         priority: int = 0,
         return_failures: bool = False,
         on_progress: Callable[[Progress], object] | None = None,
+        journal: str | Path | None = None,
+        retry_failed: bool = False,
     ) -> Iterator[Any]:
         """Call a method once for every item, on all devices, and yield the results in the items' order.
 
@@ -283,9 +285,18 @@ class Pool:
             return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its
                 error is raised there, and what is in flight is cancelled.
             on_progress: Called with a `map.Progress` now and then, in the thread that reads; must be short.
+            journal: A file that keeps what is done, as it comes. A map with the same method and items yields what is in
+                it and goes on from there, after whatever has ended the one before. Results with refs cannot be kept,
+                nor arrays of more than 16 MiB. An item that failed is set aside and not tried again. Of a method that
+                is not idempotent that also holds for what was under way when a map was cut off. If the pool is lost or
+                no device takes work, the map ends with that error, also with `return_failures`. It is kept when all
+                is done; remove it if it is not needed.
+            retry_failed: Try again what the journal has set aside.
 
         Raises:
             InvalidRequest: No such method or priority.
+            JournalMismatch: `journal` is that of another method, at once; or of other items, while reading.
+            ConfigurationError: `journal` cannot be used, or another map uses it.
             ValueError: `in_flight`, `batch_size` or `attempts` is less than 1.
             AtomrError: While reading: what an item ended with. If the pool is lost or no device takes work any more,
                 that is what all further items end with.
@@ -296,6 +307,13 @@ class Pool:
         for name, number in {"attempts": attempts, "in_flight": in_flight, "batch_size": batch_size}.items():
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
+        kept = None
+        if journal is not None:
+            from atomr_mp.journal import Journal  # late: few need it
+
+            kept = Journal(
+                Path(journal), method, info.parameters, idempotent=info.idempotent, retry_failed=retry_failed
+            )
         if self._mapper is None:
             from atomr_mp.map import Mapper  # late: it takes asyncio, which the rest does without
 
@@ -311,6 +329,7 @@ class Pool:
             priority=priority,
             on_progress=on_progress,
             return_failures=return_failures,
+            journal=kept,
         )
 
     def has(self, method: str) -> bool:

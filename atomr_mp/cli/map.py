@@ -32,7 +32,9 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         epilog="Failed items do not end the job. In .jsonl output each is a line "
         '{"error": {"code": ..., "message": ...}} in its place. In .npy output its row is NaN (0 if the results are '
         "integers, False if booleans), and FILE.failures.jsonl says which rows these are. The output appears when the "
-        "job is done. Exit status: 0 all items succeeded, 1 some failed, 2 the job could not be run.",
+        "job is done. With --journal a job that was cut off, or lost its pool, is taken up again by the same command: "
+        "what is in the journal is not run again, and the output is that of a job that was never disturbed. "
+        "Exit status: 0 all items succeeded, 1 some failed, 2 the job could not be run.",
     )
     parser.add_argument("method", metavar="ACTOR.METHOD", help="a method that takes an item as its one argument")
     parser.add_argument(
@@ -61,6 +63,14 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--priority", type=int, default=0, metavar="N", help="-8 to 7; below 0 lets others' calls go first"
+    )
+    parser.add_argument(
+        "--journal",
+        metavar="FILE",
+        help="keep what is done here; the same command goes on from there after whatever has ended this one",
+    )
+    parser.add_argument(
+        "--retry-failed", action="store_true", help="with --journal: try again the items that failed in earlier runs"
     )
     add_pool(parser)
     own = parser.add_argument_group("a pool for this job alone")
@@ -96,6 +106,8 @@ def run(options: argparse.Namespace) -> int:
                 priority=options.priority,
                 return_failures=True,
                 on_progress=on_progress,
+                journal=options.journal,
+                retry_failed=options.retry_failed,
             )
             for index, outcome in enumerate(outcomes):
                 failure = results.write(index, outcome)
@@ -127,8 +139,10 @@ class _Report:
         if self.failures > FAILURES_SHOWN:
             yield f"atomr-mp: {counted(self.failures - FAILURES_SHOWN, 'more item')} failed, see the output"
         took_s = time.monotonic() - self._begun
+        kept = f", {end.recorded:,} of them by the journal" if end.recorded else ""
+        rate = (end.done - end.recorded) / max(took_s, 1e-9)
         yield (
-            f"{counted(end.done, 'item')} in {duration(took_s)} ({end.done / max(took_s, 1e-9):,.0f}/s), "
+            f"{counted(end.done, 'item')}{kept} in {duration(took_s)} ({rate:,.0f}/s), "
             f"{self.failures:,} failed, {counted(end.restarts, 'worker restart')}, {counted(end.resubmitted, 'item')} "
             f"sent again; results in {'stdout' if output == '-' else output}"
         )

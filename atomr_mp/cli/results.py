@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -224,7 +225,15 @@ def _as_lists(value: Any) -> Any:
 
 def _create(path: Path) -> BinaryIO:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before anything of another job's is cut off
+            os.ftruncate(descriptor, 0)
+        except OSError:
+            os.close(descriptor)
+            raise
+    except BlockingIOError as error:
+        raise errors.ConfigurationError(f"the output cannot be written: another job writes {path}") from error
     except OSError as error:
         raise errors.ConfigurationError(f"the output cannot be written: {error}") from error
     return os.fdopen(descriptor, "wb", buffering=2**20)

@@ -58,6 +58,28 @@ class Mapped(Actor):
         """Return the square root."""
         return math.sqrt(number)
 
+    @method(idempotent=True)
+    def note(self, item: Any) -> list[float]:
+        """Take [gate, number] or a number: note the number, wait at the gate if there is one; return the number twice.
+
+        A number below 0 is refused.
+        """
+        gate, number = item if isinstance(item, list) else ("", item)
+        _note(number)
+        if gate:
+            arrive(gate)
+        if number < 0:
+            raise ValueError("no number of ours")
+        return [float(number)] * 2
+
+    @method
+    def note_once(self, item: list[Any]) -> int:
+        """Do as `note`, but not twice with the same item."""
+        _note(item[1])
+        if item[0]:
+            arrive(item[0])
+        return int(item[1])
+
     @method
     def note_or_die(self, item: int) -> int:
         """Note the item and return it; die after 200."""

@@ -1,0 +1,380 @@
+"""A map's journal: what has become of its items, in a file that outlives every process. An edge over one file.
+
+The file is a sequence of msgpack arrays [CRC-32, record]: a header, and a record for each outcome, in the order in
+which they came. Each is one `write`, so what a killed process had written is whole but for the last record, which is
+dropped when the journal is opened again. To the disk it goes once a second (`SYNC_S`) and at the end: only a crash of
+the machine costs more, the outcomes of the last second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import time
+import weakref
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.fingerprint import fingerprint
+from atomr_mp.job import Failure
+from atomr_mp.protocol import values
+from atomr_mp.protocol.codec import ErrorInfo, Message
+
+VERSION: Final = 1
+"""Of the file's format."""
+
+SYNC_S: Final = 1.0
+"""Longest time that an outcome waits to be on the disk, while others come."""
+
+MAX_RECORD_BYTES: Final = 2**31 - 1
+"""Longest record: the results of one item."""
+
+READ_BYTES: Final = 2**16
+"""What is read of the file at a time."""
+
+_LOG: Final = logging.getLogger("atomr_mp")
+
+
+class Header(Message, frozen=True, tag="atomr-mp map journal"):
+    """What the journal is of."""
+
+    version: int
+    method: str
+    """ "Actor.method"."""
+    parameters: list[str]
+
+
+class Sent(Message, frozen=True, tag="sent"):
+    """An item of a method that is not idempotent is about to be sent: from now on it may have run."""
+
+    index: int
+    item: bytes
+    """The item's fingerprint."""
+
+
+class Unsent(Message, frozen=True, tag="unsent"):
+    """It certainly has not run."""
+
+    index: int
+
+
+class Done(Message, frozen=True, tag="done"):
+    """An item's result."""
+
+    index: int
+    item: bytes
+    body: bytes
+    frames: list[bytes]
+
+
+class Failed(Message, frozen=True, tag="failed"):
+    """An item is set aside: it failed, and will not be tried again."""
+
+    index: int
+    item: bytes
+    error: ErrorInfo
+    attempts: int
+
+
+Record = Header | Sent | Unsent | Done | Failed
+
+
+class Recorded(NamedTuple):
+    """A result that is in a journal."""
+
+    value: Any
+
+    def result(self) -> Any:
+        """Return it."""
+        return self.value
+
+
+class Journal:
+    """A map's journal, open for writing. One process at a time; not thread-safe.
+
+    Args:
+        path: The file; made if it does not exist.
+        method: What the items go through.
+        parameters: Names of its parameters.
+        idempotent: Whether items may run twice. If not, those that were sent when the job was interrupted are set
+            aside: they may have run.
+        retry_failed: Try again what was set aside.
+
+    Raises:
+        JournalMismatch: The file is the journal of another job, or none at all.
+        ConfigurationError: The file cannot be used, or another process does.
+    """
+
+    def __init__(
+        self, path: Path, method: str, parameters: Sequence[str], *, idempotent: bool, retry_failed: bool = False
+    ) -> None:
+        self.path: Final = path
+        self._method: Final = method
+        self._writes_sent: Final = not idempotent
+        self._retry_failed: Final = retry_failed
+        self._places = array("q")
+        """For each item the place in the file of its last record that counts, 0 if it has none."""
+        self._items: dict[int, bytes] = {}
+        """Fingerprints of the items that are under way."""
+        self._sent: set[int] = set()
+        """Items that are in the file as sent, in this run."""
+        self._synced_s = time.monotonic()
+        self._dirty = False
+        with _writing(path):
+            self._fd: Final = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._closing: Final = weakref.finalize(self, os.close, self._fd)
+        try:
+            self._open(Header(VERSION, method, list(parameters)))
+        except BaseException:
+            self._closing()
+            raise
+
+    @property
+    def items(self) -> int:
+        """Items of which the journal knows: one more than the greatest index."""
+        return len(self._places)
+
+    def outcome(self, index: int, item: object) -> Recorded | Failure | None:
+        """Return what has become of an item in an earlier run, None if it is still to be done.
+
+        Raises:
+            JournalMismatch: It was another item.
+            InvalidRequest: The item cannot be sent.
+        """
+        digest = fingerprint(self._method, (item,))
+        if digest is None:
+            raise errors.InvalidRequest(
+                f"item {index} has a ref, which names no content: a map with a journal takes values only"
+            )
+        place = self._places[index] if index < len(self._places) else 0
+        if not place:
+            self._items[index] = digest
+            return None
+        record = self._read(place)
+        assert isinstance(record, Sent | Done | Failed)
+        if record.item != digest:
+            raise errors.JournalMismatch(
+                f"item {index} is another than that of the journal {self.path}; go on with the input it was begun "
+                "with, or use a new journal"
+            )
+        match record:
+            case Done():
+                frames = [memoryview(bytearray(frame)) for frame in record.frames]  # the caller's own, to be written
+                return Recorded(values.Decoder[Any]().decode(record.body, frames))
+            case Failed():
+                return Failure(index, record.error.error(), record.attempts)
+            case Sent():
+                interrupted = errors.Cancelled(
+                    "it was under way when an earlier run was interrupted; its method is not idempotent, so it is not "
+                    "sent again",
+                    maybe_executed=True,
+                )
+                return Failure(index, interrupted, 1)
+
+    def sending(self, index: int) -> None:
+        """Note that an item is about to be sent, if it matters."""
+        if self._writes_sent and index not in self._sent:
+            self._sent.add(index)
+            self._append(Sent(index, self._items[index]))
+
+    def unsent(self, index: int) -> None:
+        """An item that was to be sent has certainly not run, and has no outcome."""
+        del self._items[index]
+        if index in self._sent:
+            self._sent.discard(index)
+            self._append(Unsent(index))
+
+    def done(self, index: int, result: object) -> Recorded:
+        """Keep an item's result; return what stands for it from now on.
+
+        Raises:
+            InvalidRequest: It cannot be kept: it has refs, or arrays of more than 16 MiB.
+        """
+        try:
+            body, frames, placed = values.encode(result)
+        except errors.InvalidRequest as error:
+            error.add_note(f"The result of item {index} cannot be kept in a journal.")
+            raise
+        if placed:
+            raise errors.InvalidRequest(
+                f"the result of item {index} has a ref, which ends with its worker and cannot be kept in a journal",
+                maybe_executed=True,
+            )
+        self._append(Done(index, self._settled(index), body, [bytes(frame) for frame in frames]))
+        return Recorded(result)
+
+    def failed(self, failure: Failure) -> None:
+        """Set an item aside."""
+        digest = self._settled(failure.index)
+        self._append(Failed(failure.index, digest, ErrorInfo.of(failure.error), failure.attempts))
+
+    def ended(self, items: int) -> None:
+        """The input has ended after so many items.
+
+        Raises:
+            JournalMismatch: The journal knows of more.
+        """
+        if items < self.items:
+            raise errors.JournalMismatch(
+                f"the input has {items} items, the journal {self.path} knows of {self.items}; go on with the input it "
+                "was begun with, or use a new journal"
+            )
+
+    def sync(self) -> None:
+        """Put what was written onto the disk, now and then."""
+        now_s = time.monotonic()
+        if self._dirty and now_s - self._synced_s > SYNC_S:
+            self._synced_s = now_s
+            self._put_on_disk()
+
+    def close(self) -> None:
+        """Put all onto the disk and close the file; may be called twice."""
+        if self._closing.alive:
+            try:
+                if self._dirty:
+                    self._put_on_disk()
+            finally:
+                self._closing()
+
+    def _open(self, header: Header) -> None:
+        with _writing(self.path):
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise errors.ConfigurationError(f"the journal {self.path} is in use by another map") from error
+            size = os.fstat(self._fd).st_size
+            self._end = self._take_in(header)
+            if self._end < size:
+                _LOG.warning("the last %d bytes of the journal %s are no record: dropped", size - self._end, self.path)
+                os.ftruncate(self._fd, self._end)
+            if not self._end:
+                self._append(header)
+                self._put_on_disk()
+                _sync_directory(self.path.parent)
+
+    def _take_in(self, header: Header) -> int:
+        """Read all records; return the place behind the last."""
+        end = 0
+        for record, at, behind in _records(self._fd):
+            if not end:
+                self._check_header(record, header)
+            elif not self._count(record, at):
+                return end
+            end = behind
+        if not end and not _framed(header).startswith(os.pread(self._fd, 2**16, 0)):
+            raise errors.JournalMismatch(f"{self.path} is no journal of a map; name another file, or remove it")
+        return end
+
+    def _check_header(self, record: Record, header: Header) -> None:
+        if not isinstance(record, Header) or record.version != VERSION:
+            raise errors.JournalMismatch(f"{self.path} is no journal of this version; finish it with the one before")
+        if record != header:
+            raise errors.JournalMismatch(
+                f"{self.path} is the journal of {record.method}({', '.join(record.parameters)}), this job is of "
+                f"{header.method}({', '.join(header.parameters)}); name another file"
+            )
+
+    def _count(self, record: Record, at: int) -> bool:
+        """Take a record in; return whether it makes sense."""
+        match record:
+            case Header():
+                return False
+            case Unsent(index):
+                place = 0
+            case Sent(index):
+                place = 0 if self._retry_failed or not self._writes_sent else at
+            case Failed(index):
+                place = 0 if self._retry_failed else at
+            case Done(index):
+                place = at
+        if index >= len(self._places):
+            self._places.extend([0] * (index + 1 - len(self._places)))
+        self._places[index] = place
+        return True
+
+    def _settled(self, index: int) -> bytes:
+        self._sent.discard(index)
+        return self._items.pop(index)
+
+    def _read(self, place: int) -> Record:
+        return next(_records(self._fd, place))[0]
+
+    def _append(self, record: Record) -> None:
+        """Write a record whole or not at all."""
+        framed = _framed(record)
+        with _writing(self.path):
+            written = 0
+            try:
+                while written < len(framed):
+                    written += os.pwrite(self._fd, framed[written:], self._end + written)
+            except OSError:
+                os.ftruncate(self._fd, self._end)
+                raise
+        self._end += len(framed)
+        self._dirty = True
+
+    def _put_on_disk(self) -> None:
+        with _writing(self.path):
+            os.fdatasync(self._fd)
+        self._dirty = False
+
+
+def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:
+    """Yield the records from a place on, with their places and the places behind them, up to what is none."""
+    import msgpack
+
+    unpacker = msgpack.Unpacker(
+        max_buffer_size=MAX_RECORD_BYTES,
+        max_bin_len=MAX_RECORD_BYTES,
+        max_array_len=2,
+        max_map_len=0,
+        max_str_len=0,
+        max_ext_len=0,
+    )
+    begin, fed, behind = at, at, at
+    try:
+        while data := os.pread(fd, READ_BYTES, fed):
+            fed += len(data)
+            unpacker.feed(data)
+            for framed in unpacker:
+                match framed:
+                    case [int(check), bytes(encoded)] if check == zlib.crc32(encoded):
+                        at, behind = behind, begin + unpacker.tell()
+                        yield _DECODER.decode(encoded), at, behind
+                    case _:
+                        return
+    except (ValueError, msgpack.UnpackException, msgspec.DecodeError):
+        return
+
+
+def _framed(record: Record) -> bytes:
+    encoded = msgspec.msgpack.encode(record)
+    return msgspec.msgpack.encode((zlib.crc32(encoded), encoded))
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Tell what the system says of the journal as an error of ours."""
+    try:
+        yield
+    except OSError as error:
+        raise errors.ConfigurationError(f"the journal {path} cannot be used: {error}") from error
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(Record)
