@@ -23,6 +23,7 @@ TESTS: Final = (
     "tests/contract/test_map.py",
     "tests/contract/test_batching.py",
     "tests/contract/test_admission.py",
+    "tests/contract/test_embed_example.py",
     "tests/crash",
 )
 
