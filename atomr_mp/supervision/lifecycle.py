@@ -79,7 +79,7 @@ class Action(StrEnum):
     DRAIN = auto()
     """Tell the worker to finish what it holds and leave; start the timer of the drain anew."""
     KILL = auto()
-    """Send SIGKILL to the worker's process group."""
+    """Send SIGKILL to the worker's process group; a poisoned one may be given time until a standby has taken over."""
     END = auto()
     """The incarnation is over: what was on it fails, or moves to the next."""
     ASK_RESTART = auto()

@@ -39,6 +39,10 @@ actor's long message does not keep clients from connecting. The worker's log and
 FAULT_CHARS: Final = 300
 """Longest text of a past fault in a status, which has one for each device."""
 
+QUIET_S: Final = 0.05
+"""How long a poisoned process, which does nothing any more, outlives its standby's promotion: its context's end keeps
+the device from others. On an H200 the standby's first answer took 2.2 ms with it, 3.9 ms and up to 60 ms without."""
+
 
 class Sessions(Protocol):
     """What a device needs of the sessions."""
@@ -506,9 +510,13 @@ class Device:
             worker.kill()
 
     def _kill(self) -> None:
-        worker = self.active
+        worker, standby = self.active, self.standby
         if worker is not None:
-            worker.kill()
+            if isinstance(worker.fault, errors.ContextPoisoned) and standby is not None and standby.is_ready:
+                worker.leaving = True
+                self._loop.call_later(QUIET_S, worker.kill)
+            else:
+                worker.kill()
             if worker.fault is not None:
                 self._note("fault", worker.fault.message, code=worker.fault.code)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
 import struct
-from typing import Final
+from typing import Final, NoReturn
 
+from atomr_mp.errors import ProtocolError
 from atomr_mp.protocol import control
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 
@@ -64,6 +66,16 @@ class ControlChannel:
         """
         descriptor, self._came = self._came, None
         return descriptor
+
+    def await_end(self) -> NoReturn:
+        """Do nothing until the supervisor ends this process, or has itself ended.
+
+        Raises:
+            SupervisorGoneError: It has.
+        """
+        while True:
+            with contextlib.suppress(ProtocolError):
+                self.receive()
 
     def close(self) -> None:
         """Close; may be called twice."""

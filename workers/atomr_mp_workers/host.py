@@ -89,6 +89,8 @@ class Host:
                 raise
         except FatalError as fatal:
             self._channel.send(control.Fault(ErrorInfo.of(fatal.error)))
+            if isinstance(fatal.error, errors.ContextPoisoned):
+                self._channel.await_end()  # which the supervisor brings about when it disturbs nobody
             raise
 
     def _setup(self) -> None:
