@@ -21,6 +21,7 @@ from atomr_mp.mappings import Mappings
 from atomr_mp.protocol import session
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
+from atomr_mp.protocol.marks import client_slab_name
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import SHARED_BYTES
 from atomr_mp.refs import GpuRef, SharedRef, read_shared, write_shared
@@ -45,7 +46,7 @@ class Buffers:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._slabs: Final = ClientSlabs(self._register, self._forget)
+        self._slabs: Final = ClientSlabs(self._register, self._forget, name=client_slab_name(client.epoch))
         self._mappings: Final = Mappings(self._open)
         self._borrows = itertools.count(1)
         self._own_slabs = itertools.count(1)

@@ -409,6 +409,9 @@ class Answered(NamedTuple):
     """What came with it; the asker's to close."""
 
 
+Answers = session.Answer | session.Reloaded | session.Status | session.Inventory
+
+
 class Observer:
     """A session for questions and orders: status, restart, stop. Use it with `with`.
 
@@ -437,6 +440,12 @@ class Observer:
         """Return a snapshot of the pool."""
         answer = self._ask(session.StatusRequest(next(self._ids)), timeout_s)
         assert isinstance(answer, session.Status)
+        return answer
+
+    def inventory(self, timeout_s: float = 10.0) -> session.Inventory:
+        """Return all that the supervisor knows to be there."""
+        answer = self._ask(session.InventoryRequest(next(self._ids)), timeout_s)
+        assert isinstance(answer, session.Inventory)
         return answer
 
     def restart(self, device: int, timeout_s: float = 10.0) -> None:
@@ -486,14 +495,18 @@ class Observer:
 
     def _ask(
         self,
-        request: session.StatusRequest | session.RestartRequest | session.ReloadRequest | session.StopRequest,
+        request: session.StatusRequest
+        | session.InventoryRequest
+        | session.RestartRequest
+        | session.ReloadRequest
+        | session.StopRequest,
         timeout_s: float,
-    ) -> session.Answer | session.Reloaded | session.Status:
+    ) -> Answers:
         self._connection.send(request)
         until = time.monotonic() + timeout_s
         while True:
             message = self._connection.receive(max(0.001, until - time.monotonic()))
-            if isinstance(message, session.Answer | session.Reloaded | session.Status) and message.id == request.id:
+            if isinstance(message, Answers) and message.id == request.id:
                 return message
             if isinstance(message, session.Goodbye):
                 raise message.error.error()

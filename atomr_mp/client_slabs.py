@@ -18,6 +18,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.marks import CLIENT_SLAB
 from atomr_mp.protocol.refs import ClientArray, SlabNumber
 from atomr_mp.releases import Releases
 
@@ -38,11 +39,17 @@ class ClientSlabs:
         register: Makes a slab known; may block, and raise an `AtomrError`.
         forget: Says that a slab is not needed any more.
         limit_bytes: Most memory of all slabs.
+        name: Of the slabs.
     """
 
     def __init__(
-        self, register: Register, forget: Callable[[SlabNumber], object], limit_bytes: int = CLIENT_SLAB_BYTES
+        self,
+        register: Register,
+        forget: Callable[[SlabNumber], object],
+        limit_bytes: int = CLIENT_SLAB_BYTES,
+        name: str = CLIENT_SLAB,
     ) -> None:
+        self._name = name
         self._register = register
         self._forget = forget
         self._limit_bytes = limit_bytes
@@ -179,7 +186,7 @@ class ClientSlabs:
 
     def _make(self, nbytes: int, counted: int) -> tuple[_Slab, int]:
         """Return room in a new slab, of which so many bytes count against the limit."""
-        slab = _Slab(slab_bytes_for(aligned(nbytes)), self._register, counted)
+        slab = _Slab(slab_bytes_for(aligned(nbytes)), self._register, counted, self._name)
         with self._lock:
             offset = slab.space.take(nbytes)
             assert offset is not None
@@ -249,9 +256,9 @@ class Placement:
 class _Slab:
     """A memfd of this client that the workers know."""
 
-    def __init__(self, nbytes: int, register: Register, counted: int) -> None:
+    def __init__(self, nbytes: int, register: Register, counted: int, name: str) -> None:
         self.counted: Final = counted
-        descriptor = make_sealed("atomr-mp-client", nbytes)
+        descriptor = make_sealed(name, nbytes)
         try:
             self.mapping: Final = Mapping(descriptor, nbytes)
             self.number: Final = register(nbytes, descriptor)

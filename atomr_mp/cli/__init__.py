@@ -24,6 +24,7 @@ COMMANDS: Final = (
     "logs",
     "events",
     "top",
+    "doctor",
     "map",
     "config",
     "libraries",

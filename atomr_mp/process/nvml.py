@@ -5,6 +5,7 @@ A call into it lasts for as long as the driver is stuck. So all of them are made
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -104,26 +105,55 @@ def usage() -> dict[str, Usage]:
     Raises:
         ConfigurationError: It cannot be asked.
     """
+    with _nvml() as pynvml:
+        return {pynvml.nvmlDeviceGetUUID(each): _usage(pynvml, each) for each in _each(pynvml)}
+
+
+def processes() -> dict[str, list[tuple[int, int]]]:
+    """Return which processes use each GPU or slice, by UUID: pids, and the bytes that they take, 0 if not told.
+
+    May block for ever: call it in a thread.
+
+    Raises:
+        ConfigurationError: It cannot be asked.
+    """
+    found: dict[str, list[tuple[int, int]]] = {}
+    with _nvml() as pynvml:
+        for each in _each(pynvml):
+            using = _told(pynvml, pynvml.nvmlDeviceGetComputeRunningProcesses, each) or []
+            taken = [(process.pid, process.usedGpuMemory or 0) for process in using]
+            found[pynvml.nvmlDeviceGetUUID(each)] = sorted(taken)
+    return found
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[Any]:
+    """Give the library, initialised.
+
+    Raises:
+        ConfigurationError: It cannot be asked.
+    """
     try:
         import pynvml
     except ImportError as error:
         raise errors.ConfigurationError("nvidia-ml-py is not installed") from error
-    found: dict[str, Usage] = {}
     try:
         pynvml.nvmlInit()
         try:
-            for index in range(pynvml.nvmlDeviceGetCount()):
-                handle = _told(pynvml, pynvml.nvmlDeviceGetHandleByIndex, index)
-                if handle is None:
-                    continue
-                divided, _ = _told(pynvml, pynvml.nvmlDeviceGetMigMode, handle) or (0, 0)
-                for each in _slices(pynvml, handle) if divided else (handle,):
-                    found[pynvml.nvmlDeviceGetUUID(each)] = _usage(pynvml, each)
+            yield pynvml
         finally:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError as error:
         raise errors.ConfigurationError(f"NVML reports: {error}") from error
-    return found
+
+
+def _each(nvml: Any) -> Iterator[Any]:
+    """Yield the handles of all GPUs, or of their slices where they are divided."""
+    for index in range(nvml.nvmlDeviceGetCount()):
+        handle = _told(nvml, nvml.nvmlDeviceGetHandleByIndex, index)
+        if handle is not None:
+            divided, _ = _told(nvml, nvml.nvmlDeviceGetMigMode, handle) or (0, 0)
+            yield from _slices(nvml, handle) if divided else (handle,)
 
 
 def _usage(nvml: Any, handle: Any) -> Usage:

@@ -128,6 +128,12 @@ class StatusRequest(Message, frozen=True, tag="status"):
     id: U32
 
 
+class InventoryRequest(Message, frozen=True, tag="inventory"):
+    """Ask for all that the supervisor knows to be there; answered by `Inventory`."""
+
+    id: U32
+
+
 class RestartRequest(Message, frozen=True, tag="restart"):
     """Replace a device's worker after it has finished what it holds; also closes an open circuit."""
 
@@ -197,6 +203,7 @@ class Bye(Message, frozen=True, tag="bye"):
 FromClient = (
     Hello
     | StatusRequest
+    | InventoryRequest
     | RestartRequest
     | ReloadRequest
     | StopRequest
@@ -399,13 +406,56 @@ class Status(Message, frozen=True, tag="status"):
     workers: list[WorkerStatus]
 
 
+class ProcessHeld(Message, frozen=True):
+    """A process that the supervisor has started and not reaped."""
+
+    role: Name
+    """"worker"; "standby"; "predecessor", whose place it has taken; "zygote"; "reserve", made ahead; "helper"."""
+    pid: U32
+    start_ticks: U64
+    """Field 22 of /proc/PID/stat, so that a later process of this pid is not taken for it."""
+    device: U16 | None = None
+    generation: U32 = 0
+    slab_bytes: U64 = 0
+    """What its board says that its slabs take."""
+    leases: U64 = 0
+    """How often sessions hold buffers in them."""
+
+
+class SessionHeld(Message, frozen=True):
+    """A session that lives, or whose memory was not given back yet."""
+
+    number: U32
+    client: Name
+    pid: U32
+    """The client's process; 0 if nobody waits for that."""
+    state: Name
+    """"calls"; "observes"; "connects", before its hello; "ended"."""
+
+
+class Inventory(Message, frozen=True, tag="inventory"):
+    """Answer to `InventoryRequest`: what there has to be, besides the supervisor itself."""
+
+    id: U32
+    epoch: Bytes16
+    backend: Name
+    processes: list[ProcessHeld]
+    sessions: list[SessionHeld]
+    memfds: list[U64]
+    """Inodes of the memory of which the supervisor keeps a descriptor: clients' own slabs, and what was lent."""
+    complete: bool
+    """No sessions or descriptors are left out of it, as they are where there are very many."""
+
+
 class Goodbye(Message, frozen=True, tag="goodbye"):
     """The supervisor ends this session; its end of file follows."""
 
     error: ErrorInfo
 
 
-FromSupervisor = Welcome | DeviceChanged | IncarnationEnded | Answer | Reloaded | Status | SlabOpened | Goodbye
+FromSupervisor = (
+    Welcome | DeviceChanged | IncarnationEnded | Answer | Reloaded | Status | SlabOpened | Inventory | Goodbye
+)
 
 FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="session")
 FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="session")

@@ -32,6 +32,11 @@ class Reclaims:
     def __len__(self) -> int:
         return len(self._waiting)
 
+    @property
+    def numbers(self) -> list[int]:
+        """The sessions."""
+        return sorted(self._waiting)
+
     def ended(self, number: int, workers: Iterable[Worker], *, gone: bool) -> list[Due]:
         """A session has ended.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import logging.handlers
+import os
 import shutil
 import socket
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from atomr_mp import errors
 from atomr_mp.process.rundir import HeldRunDirectory, RunDirectory
-from atomr_mp.protocol import session
+from atomr_mp.protocol import marks, session
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.supervisor import Supervisor
@@ -33,6 +34,7 @@ def main() -> int:
         starter = SessionPeer(socket.socket(fileno=options.starter_fd))
     try:
         with RunDirectory.create(plan.run_path) as run_dir:
+            os.environ[marks.RUN_DIR] = str(run_dir.path)
             _log_to(run_dir if options.log_to_file else None)
             supervisor = Supervisor(plan, run_dir, starter, bound=options.bound)
             supervisor.run()

@@ -12,7 +12,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import control, session
-from atomr_mp.protocol.codec import VERSION, ErrorInfo
+from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.supervisor import slabs
 from atomr_mp.supervisor.departures import Departures
 from atomr_mp.supervisor.loop import Loop, Timer
@@ -31,6 +31,9 @@ _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 HELLO_S: Final = 10.0
 """How long a connection may stay silent before its hello."""
 
+NAME_CHARS: Final = 40
+"""Longest name of a client in an inventory, which has one for each session."""
+
 ACCEPT_PAUSE_S: Final = 0.1
 """How long nobody is accepted after it has failed: whoever waits is still there, and would be tried without end."""
 
@@ -44,6 +47,9 @@ class Orders(Protocol):
 
     def status(self, request_id: int) -> session.Status:
         """Return a snapshot."""
+
+    def inventory(self, request_id: int) -> session.Inventory:
+        """Return all that there has to be."""
 
     def restart(self, device: int) -> None:
         """Have a device's worker replaced.
@@ -88,6 +94,11 @@ class Session:
         """Whether the workers know this session."""
         return bool(self.name) and not self.observer
 
+    @property
+    def state(self) -> str:
+        """What it is for, in a word."""
+        return "calls" if self.may_call else "observes" if self.name else "connects"
+
 
 class Sessions:
     """All connected clients.
@@ -111,10 +122,25 @@ class Sessions:
         self._actors: list[session.ActorInfo] = []
         self._snapshot: session.Status | None = None
         """Answers all that is asked in one read: a client that asks without end must not keep the others waiting."""
+        self._inventory: session.Inventory | None = None
+        """Likewise."""
         self.refused = 0
 
     def __len__(self) -> int:
         return sum(1 for each in self._sessions.values() if each.may_call)
+
+    def held(self) -> list[session.SessionHeld]:
+        """Return all sessions, and those that have ended and whose memory was not given back yet."""
+        living = [
+            session.SessionHeld(each.number, clip(each.name, NAME_CHARS) or "?", each.peer.credentials.pid, each.state)
+            for each in self._sessions.values()
+        ]
+        return living + [session.SessionHeld(number, "?", pid, "ended") for number, pid in self._departures.waiting]
+
+    @property
+    def descriptors(self) -> list[int]:
+        """What is kept open of clients' memory."""
+        return self._slabs.descriptors
 
     def listen(self, listener: SessionListener) -> None:
         """Take in whoever connects."""
@@ -232,7 +258,7 @@ class Sessions:
             if messages is None:
                 self._end(each, None)
                 return
-            self._snapshot = None
+            self._snapshot = self._inventory = None
             for message in messages:
                 self._hear(each, message)
                 if each.closed:
@@ -248,6 +274,9 @@ class Sessions:
                 self._welcome(each, message)
             case _ if not each.name or isinstance(message, session.Hello):
                 raise errors.ProtocolError("a session begins with one hello")
+            case session.InventoryRequest(request_id):
+                self._inventory = self._inventory or self._orders.inventory(request_id)
+                self._send(each, msgspec.structs.replace(self._inventory, id=request_id))
             case session.StatusRequest() | session.RestartRequest() | session.ReloadRequest() | session.StopRequest():
                 self._carry_out(each, message)
             case session.Bye():

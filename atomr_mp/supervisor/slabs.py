@@ -188,6 +188,14 @@ class Slabs:
             for lent in held.loans.values():
                 _close(lent)
 
+    @property
+    def descriptors(self) -> list[int]:
+        """What is kept open here."""
+        held = self._holdings.values()
+        mine = [slab.descriptor for each in held for slab in each.slabs.values()]
+        lent = [loan.descriptor for each in held for loan in each.loans.values() if loan.descriptor is not None]
+        return [descriptor.fileno() for descriptor in (*mine, *lent)]
+
     # --- what clients ask ------------------------------------------------------------------------------------------
 
     def _open(self, number: int, held: _Holdings, request: session.OpenSlab) -> None:

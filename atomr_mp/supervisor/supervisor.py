@@ -11,17 +11,19 @@ from typing import Final
 
 from atomr_mp import __version__, errors
 from atomr_mp.process.adopt import kill_adopted
-from atomr_mp.process.events import EventLog
+from atomr_mp.process.events import EventLog, Scalar
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import session
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
+from atomr_mp.protocol.marks import epoch_label
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.exporter import OFF, Exporter
 from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.inventory import take_inventory
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import Plan
@@ -66,7 +68,7 @@ class Supervisor:
         """The service manager was told that the pool is up."""
         self._reload: Reload | None = None
         self._started_at = time.time()
-        epoch = os.urandom(16)
+        epoch = self._epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
         self._sessions = Sessions(plan, epoch, self._loop, self)
         self._nursery = Nursery(plan, self._loop, run_dir, self._events)
@@ -112,6 +114,7 @@ class Supervisor:
         self._note(
             "pool_start",
             f"pool {self._plan.pool} starts with {len(self.devices)} {self._plan.backend} devices",
+            epoch=epoch_label(self._epoch),
         )
         exporter = self._exporter()
         self._nursery.open(lambda: self._begin(listener))
@@ -232,6 +235,12 @@ class Supervisor:
             workers=[_worker_status(device, self._nursery) for device in self.devices],
         )
 
+    def inventory(self, request_id: int) -> session.Inventory:
+        """Return all that there has to be."""
+        return take_inventory(
+            request_id, self._epoch, self._plan.backend, self.devices, self._sessions, self._nursery, self._helpers
+        )
+
     # --- what happens ----------------------------------------------------------------------------------------------
 
     def _on_stop_signal(self, name: str) -> None:
@@ -312,9 +321,9 @@ class Supervisor:
             self._nursery.output.check()
         self._loop.call_later(HOUSEKEEPING_S, self._housekeep)
 
-    def _note(self, event: str, text: str) -> None:
+    def _note(self, event: str, text: str, **facts: Scalar) -> None:
         _LOG.info("%s", text)
-        self._events.append({"time": time.time(), "event": event, "text": text, "pid": os.getpid()})
+        self._events.append({"time": time.time(), "event": event, "text": text, "pid": os.getpid(), **facts})
 
 
 def _has_terminal() -> bool:

@@ -110,6 +110,10 @@ class Supervisor:
         """Refuse."""
         raise errors.InvalidRequest("no status here")
 
+    def inventory(self, _request_id: int) -> session.Inventory:
+        """Refuse."""
+        raise errors.InvalidRequest("no inventory here")
+
     def restart(self, _device: int) -> None:
         """Do nothing."""
 

@@ -18,6 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.marks import slab_name
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.batch_run import BatchedMethod
 from atomr_mp_workers.buffers import ActorMemory, Store
@@ -97,6 +98,7 @@ class Host:
         start, execution = self._start, self._start.execution
         try:
             device = self._device = open_device(start.backend, execution.completion)
+            device.host.slab_name = slab_name(start.epoch, start.device, start.generation)
             underway = Underway()
             self._completions = Completions(execution.completion, device, underway)
             inline_bytes = 2**63 if execution.completion == "synchronous" else execution.inline_bytes

@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import NoReturn
 
-from atomr_mp.protocol import control
+from atomr_mp.protocol import control, marks
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.envelope import FatalError
@@ -61,6 +61,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
         name_device(start.device, start.generation)
+        os.environ[marks.WORKER] = f"{start.device}-{start.generation}"
         Host(start, channel, BoardWriter(memoryview(board)), loader).run()
     except SupervisorGoneError:
         return 1

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.marks import SLAB
 
 
 class Export(NamedTuple):
@@ -134,6 +135,9 @@ class Device(ABC):
     asynchronous = False
     """Work goes on after the call that has submitted it, also that of users' methods: they run on streams too, and
     memory that nothing refers to any more may still be in use by what was submitted before."""
+
+    slab_name = SLAB
+    """Of the memfds of its slabs, if they are memfds: it tells others whose they are."""
 
     @property
     @abstractmethod

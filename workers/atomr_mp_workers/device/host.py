@@ -61,12 +61,13 @@ class HostSlab(HostMemory, Slab):
 
     Args:
         nbytes: Its size.
+        name: Its name.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, name: str) -> None:
         self._descriptor = -1
         try:
-            self._descriptor = os.memfd_create("atomr-mp-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            self._descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(self._descriptor, nbytes)
             fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
             super().__init__(self._descriptor, nbytes, writable=True)
@@ -167,7 +168,7 @@ class HostDevice(Device):
 
     def make_slab(self, nbytes: int) -> Slab:
         """Make a memfd, sealed in its size; zero at first."""
-        return HostSlab(nbytes)
+        return HostSlab(nbytes, self.slab_name)
 
     def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> Memory:
         """Map another worker's memfd."""

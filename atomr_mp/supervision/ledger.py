@@ -1,0 +1,543 @@
+"""What there is of a pool against what its supervisor believes to be there. Pure.
+
+`compare` makes findings of one look. What changes between the two sides of a look is no finding yet, so a `Watch` takes
+several, and tells only what lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from atomr_mp.protocol import marks
+from atomr_mp.protocol.session import Inventory, ProcessHeld
+
+LASTS_S: Final = 2.5
+"""What is unaccounted for as long as this is a finding: the dead may leave something for two seconds."""
+
+Worker = tuple[int, int]
+"""A process, by its device and generation."""
+
+
+class State(StrEnum):
+    """How a finding is to be taken."""
+
+    OK = "ok"
+    """It is there, and has to be."""
+    HELD = "held"
+    """Its time is over, but a living process has it, or the next start removes it: it goes with that."""
+    UNACCOUNTED = "unaccounted"
+    """Nobody says why it is there, or is not."""
+
+
+class Supervision(StrEnum):
+    """How the pool's supervisor is."""
+
+    ANSWERS = "answers"
+    SILENT = "silent"
+    """It lives and does not answer."""
+    KILLED = "killed"
+    """It has left the run directory behind."""
+    ENDED = "ended"
+    """In order; or it never was."""
+
+
+class Finding(NamedTuple):
+    """One line."""
+
+    state: State
+    kind: str
+    """What it is about: "supervisor", "process", "session", "memory", "descriptor", "socket", "note", "gpu"."""
+    what: str
+    todo: str = ""
+    """For an operator; empty if there is nothing to do."""
+    since: float | None = None
+    """When it began, or its process, in seconds since the epoch."""
+    pid: int | None = None
+    """Whose it is, or which process."""
+    nbytes: int | None = None
+
+
+class Memfd(NamedTuple):
+    """Memory that processes share."""
+
+    name: str
+    nbytes: int
+
+
+class Process(NamedTuple):
+    """A process of this user, as the kernel tells."""
+
+    pid: int
+    start_ticks: int
+    parent: int
+    group: int
+    since: float
+    command: str
+    zombie: bool = False
+    marked: bool = False
+    """It was started by a supervisor of this run directory, or by what that has started."""
+    worker: Worker | None = None
+    """Which worker has started it, as its environment says."""
+    descriptors: Mapping[str, int] = {}
+    """How many of each kind it has open."""
+    watches: tuple[int, ...] = ()
+    """The pids that its pidfds mean; -1 for one that has been reaped."""
+    opened: frozenset[int] = frozenset()
+    """Inodes of slabs of which it has descriptors."""
+    mapped: frozenset[int] = frozenset()
+    """Inodes of slabs that it has mapped."""
+
+
+class Socket(NamedTuple):
+    """A socket in the run directory."""
+
+    since: float
+    listeners: tuple[int, ...]
+    """Pids."""
+
+
+class Observed(NamedTuple):
+    """What one look has found."""
+
+    processes: Mapping[int, Process]
+    """All of this user, by pid."""
+    slabs: Mapping[int, Memfd]
+    """By inode."""
+    sockets: Mapping[str, Socket] = {}
+    """By name."""
+    notes: frozenset[int] = frozenset()
+    """Pids that are noted in the run directory."""
+    survivors: frozenset[int] = frozenset()
+    """Those of them that are still the noted processes."""
+    gpus: Mapping[str, Sequence[tuple[int, int]]] = {}
+    """By UUID: which pids take how many bytes."""
+    supervisor: int = 0
+    """The pid in the run directory's lock, 0 if there is none."""
+    epoch: str = ""
+    """Of the pool's latest life, as its event log says; see `marks.epoch_label`."""
+
+
+def compare(observed: Observed, supervision: Supervision, believed: Inventory | None) -> list[Finding]:
+    """Return what one look says.
+
+    Args:
+        observed: What there is.
+        supervision: How the supervisor is.
+        believed: What the supervisor believes; None if it does not answer.
+    """
+    if believed is not None:
+        return list(_Compared(observed, believed).findings())
+    return list(_Unsupervised(observed, supervision).findings())
+
+
+class Watch:
+    """Takes looks until what is unaccounted for has lasted."""
+
+    def __init__(self, lasts_s: float = LASTS_S) -> None:
+        self._lasts_s = lasts_s
+        self._since_s: dict[Finding, float] = {}
+        self._latest: list[Finding] = []
+        self._now_s = 0.0
+
+    def look(self, now_s: float, findings: Iterable[Finding]) -> bool:
+        """Take a look in; return whether it can be the last: all that is unaccounted for has lasted."""
+        self._latest, self._now_s = list(findings), now_s
+        unaccounted = [each for each in self._latest if each.state is State.UNACCOUNTED]
+        self._since_s = {each: self._since_s.get(each, now_s) for each in unaccounted}
+        return all(now_s - since_s >= self._lasts_s for since_s in self._since_s.values())
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings of the latest look, without what is unaccounted for and has not lasted."""
+        return [
+            each
+            for each in self._latest
+            if each.state is not State.UNACCOUNTED or self._now_s - self._since_s[each] >= self._lasts_s
+        ]
+
+
+class _Compared:
+    """One look at a pool whose supervisor answers."""
+
+    def __init__(self, observed: Observed, believed: Inventory) -> None:
+        self._observed = observed
+        self._believed = believed
+        self._processes = observed.processes
+        self._held = {each.pid: each for each in believed.processes}
+        self._workers: dict[Worker, ProcessHeld] = {
+            (each.device, each.generation): each for each in believed.processes if each.device is not None
+        }
+        self._clients = {each.pid for each in believed.sessions}
+        self._epoch = marks.epoch_label(believed.epoch)
+
+    def findings(self) -> Iterator[Finding]:
+        yield from self._supervisor()
+        for held in self._believed.processes:
+            yield self._process(held)
+        yield from self._strangers()
+        yield from self._sessions()
+        yield from self._sockets()
+        yield from self._notes()
+        for held in self._workers.values():
+            yield from self._memory_of(held)
+        yield from self._slabs()
+        yield from self._gpus()
+
+    def _supervisor(self) -> Iterator[Finding]:
+        pid = self._observed.supervisor
+        process = self._processes.get(pid)
+        if process is None:
+            yield Finding(
+                State.UNACCOUNTED,
+                "supervisor",
+                f"the supervisor answers, and there is no process {pid}",
+                "look from its own pid namespace",
+            )
+            return
+        known = {*self._held, *self._clients}
+        odd = [each for each in process.watches if each not in known]
+        yield Finding(
+            State.OK,
+            "supervisor",
+            f"the supervisor, pid {pid}: {_descriptors(process)}",
+            since=process.since,
+            pid=pid,
+        )
+        if odd:
+            of = ", ".join("one that has ended" if each == -1 else str(each) for each in sorted(odd))
+            yield Finding(
+                State.UNACCOUNTED,
+                "descriptor",
+                f"the supervisor watches processes that it does not know of: {of}",
+                "please report it; a restart of the pool closes them",
+                pid=pid,
+            )
+        if self._believed.complete:
+            for inode in sorted(process.opened - set(self._believed.memfds)):
+                slab = self._observed.slabs[inode]
+                yield Finding(
+                    State.UNACCOUNTED,
+                    "descriptor",
+                    f"the supervisor has {_slab(slab)} (inode {inode}) open for nobody",
+                    "please report it; a restart of the pool closes it",
+                    pid=pid,
+                    nbytes=slab.nbytes,
+                )
+
+    def _process(self, held: ProcessHeld) -> Finding:
+        process = self._processes.get(held.pid)
+        what = _role(held)
+        if process is None or process.start_ticks != held.start_ticks:
+            return Finding(
+                State.UNACCOUNTED,
+                "process",
+                f"{what}, pid {held.pid}, is not there",
+                "please report it; `atomr-mp restart DEVICE` starts another",
+                pid=held.pid,
+            )
+        return Finding(
+            State.OK, "process", f"{what}, pid {held.pid}: {_descriptors(process)}", since=process.since, pid=held.pid
+        )
+
+    def _strangers(self) -> Iterator[Finding]:
+        """Tell of processes that belong to the pool and that the supervisor has not started."""
+        supervisor = self._observed.supervisor
+        for process in self._processes.values():
+            if process.pid in self._held or process.pid == supervisor:
+                continue
+            chain = list(_ancestors(process, self._processes))
+            starter = next((self._held[pid] for pid in chain if pid in self._held), None)
+            if starter is None and process.worker is not None and not process.zombie:
+                starter = self._workers.get(process.worker)  # whoever was between them has ended
+            if starter is not None:
+                what = f"pid {process.pid} ({process.command}), started by {_role(starter)}"
+                yield Finding(State.OK, "process", what, since=process.since, pid=process.pid)
+            elif supervisor in chain or process.marked or process.group in self._held:
+                if process.zombie:
+                    what, todo = "has ended and was not reaped", "please report it; it goes with the supervisor"
+                else:
+                    what, todo = "was left by a worker that has ended", f"`kill -9 {process.pid}`, and please report it"
+                yield Finding(
+                    State.UNACCOUNTED,
+                    "process",
+                    f"pid {process.pid} ({process.command}) {what}",
+                    todo,
+                    process.since,
+                    process.pid,
+                )
+
+    def _sessions(self) -> Iterator[Finding]:
+        for each in self._believed.sessions:
+            process = self._processes.get(each.pid)
+            if each.state == "ended":
+                waits = f"the end of its process, pid {each.pid}" if each.pid else "workers to finish its requests"
+                what = f"session {each.number} has ended; its memory waits for {waits}"
+                if each.pid and process is None:
+                    yield Finding(
+                        State.UNACCOUNTED, "session", f"{what}, which is not there", "please report it", pid=each.pid
+                    )
+                else:
+                    yield Finding(State.HELD, "session", what, pid=each.pid or None)
+            elif process is None:
+                yield Finding(
+                    State.UNACCOUNTED,
+                    "session",
+                    f"session {each.number} of {each.client}: its process, pid {each.pid}, is not there",
+                    "a process that it has forked may have its connection: find and end that",
+                    pid=each.pid,
+                )
+            elif process is not None:
+                what = f"session {each.number} {each.state}: {each.client}, pid {each.pid}"
+                yield Finding(State.OK, "session", what, since=process.since, pid=each.pid)
+        leases = sum(each.leases for each in self._believed.processes)
+        if leases and not any(each.state in {"calls", "ended"} for each in self._believed.sessions):
+            yield Finding(
+                State.UNACCOUNTED,
+                "session",
+                f"{leases} leases are held, and there is no session",
+                "please report it; `atomr-mp restart DEVICE` ends them",
+            )
+
+    def _sockets(self) -> Iterator[Finding]:
+        ours = {*self._held, self._observed.supervisor}
+        for name, socket in sorted(self._observed.sockets.items()):
+            worker = _worker_of_socket(name)
+            expected = {self._workers[worker].pid} if worker in self._workers else set() if worker else ours
+            if not expected:
+                todo = "remove the file, and please report it"
+                yield Finding(State.UNACCOUNTED, "socket", f"{name} is nobody's", todo, socket.since)
+            elif not expected & set(socket.listeners):
+                yield Finding(
+                    State.UNACCOUNTED,
+                    "socket",
+                    f"nobody of the pool listens at {name}",
+                    "please report it; the restart of its device makes another",
+                    socket.since,
+                )
+            else:
+                (pid, *_) = expected & set(socket.listeners)
+                yield Finding(State.OK, "socket", f"{name}: pid {pid} listens", since=socket.since, pid=pid)
+
+    def _notes(self) -> Iterator[Finding]:
+        for pid in sorted(self._observed.notes - self._held.keys()):
+            yield Finding(
+                State.UNACCOUNTED,
+                "note",
+                f"workers/{pid} names a process that the supervisor does not have",
+                "please report it; the next start removes it",
+                pid=pid,
+            )
+
+    def _memory_of(self, held: ProcessHeld) -> Iterator[Finding]:
+        """Tell of a worker's own slabs."""
+        process = self._processes.get(held.pid)
+        if process is None:
+            return
+        slabs = self._observed.slabs
+        mine = {inode for inode in process.opened if _worker_of(slabs[inode], self._epoch) == _key(held)}
+        found_bytes = sum(slabs[inode].nbytes for inode in mine)
+        what = f"{_role(held)} has {len(mine)} memfds of {found_bytes:,} bytes"
+        # On a GPU most slabs are no memfds.
+        too_few = found_bytes < held.slab_bytes and self._believed.backend == "host"
+        if too_few or found_bytes > held.slab_bytes:
+            yield Finding(
+                State.UNACCOUNTED,
+                "memory",
+                f"{what}, and says that its slabs take {held.slab_bytes:,}",
+                "please report it; a restart of the device ends it",
+                pid=held.pid,
+                nbytes=found_bytes - held.slab_bytes,
+            )
+        elif mine or held.slab_bytes or held.leases:
+            others = {pid for pid, each in self._processes.items() if each.mapped & mine} - {held.pid}
+            mapped = f", mapped by pid {', '.join(map(str, sorted(others)))}" if others else ""
+            what = f"{_role(held)} has slabs of {held.slab_bytes:,} bytes with {held.leases} leases{mapped}"
+            yield Finding(State.OK, "memory", what, pid=held.pid, nbytes=held.slab_bytes)
+
+    def _slabs(self) -> Iterator[Finding]:
+        """Tell of slabs that no worker has any more, and of clients' own."""
+        for inode, slab in sorted(self._observed.slabs.items()):
+            of = marks.owner(slab.name)
+            if of is None or of.epoch != self._epoch:
+                continue
+            owner = None if of.worker is None else self._workers.get(of.worker)
+            if owner is not None and inode in self._open_at(owner.pid):
+                continue  # told with the worker
+            yield from self._slab(inode, slab, of.worker, lives=owner is not None)
+
+    def _slab(self, inode: int, slab: Memfd, worker: Worker | None, *, lives: bool) -> Iterator[Finding]:
+        """Tell who holds a slab that has no worker, or is a client's."""
+        clients = {pid for pid, each in self._processes.items() if inode in each.mapped | each.opened}
+        clients -= {self._observed.supervisor}
+        workers, clients = clients & self._held.keys(), clients - self._held.keys()
+        for pid in sorted(clients):
+            if worker is None:
+                what = f"pid {pid} has memory of its own for arguments, {_slab(slab)}"
+                yield Finding(State.OK, "memory", what, pid=pid, nbytes=slab.nbytes)
+            else:
+                yield _still_mapped(pid, slab, worker, lives=lives)
+        for pid in sorted(workers):
+            if worker is None and clients:
+                continue
+            whose = "a client that has ended" if worker is None else _name(worker)
+            what = f"{_role(self._held[pid])}, pid {pid}, has {_slab(slab)} of {whose} mapped: an actor keeps an array"
+            yield Finding(State.HELD, "memory", what, pid=pid, nbytes=slab.nbytes)
+
+    def _open_at(self, pid: int) -> frozenset[int]:
+        process = self._processes.get(pid)
+        return frozenset() if process is None else process.opened
+
+    def _gpus(self) -> Iterator[Finding]:
+        """Tell who takes memory of GPUs."""
+        using = {pid for taken in self._observed.gpus.values() for pid, _ in taken}
+        if using and not using & (self._processes.keys() | {self._observed.supervisor}):
+            what = "the driver tells pids of another pid namespace, so nobody can be found by them"
+            yield Finding(State.OK, "gpu", what)
+            return
+        for uuid, taken in sorted(self._observed.gpus.items()):
+            for pid, nbytes in taken:
+                yield self._gpu(uuid, pid, nbytes)
+
+    def _gpu(self, uuid: str, pid: int, nbytes: int) -> Finding:
+        held, process = self._held.get(pid), self._processes.get(pid)
+        takes = f"takes {nbytes:,} bytes of {uuid}"
+        if held is not None:
+            what = f"{_role(held)}, pid {pid}, {takes}"
+        elif pid in self._clients:
+            what = f"a client, pid {pid}, {takes}"
+        elif process is not None:
+            what = f"pid {pid} ({process.command}), which is not the pool's, {takes}"
+        else:
+            what = f"pid {pid}, which is another user's or has ended, {takes}"
+        return Finding(State.OK, "gpu", what, pid=pid, nbytes=nbytes)
+
+
+class _Unsupervised:
+    """One look at a pool whose supervisor does not tell what there has to be."""
+
+    def __init__(self, observed: Observed, supervision: Supervision) -> None:
+        self._observed = observed
+        self._supervision = supervision
+        self._silent = supervision is Supervision.SILENT
+        self._processes = observed.processes.values()
+        self._ours = {
+            each.pid
+            for each in self._processes
+            if each.marked
+            or each.pid in observed.survivors
+            or each.group in observed.survivors
+            or (self._silent and observed.supervisor in _ancestors(each, observed.processes))
+        }
+
+    def findings(self) -> Iterator[Finding]:
+        yield self._supervisor()
+        for process in self._processes:
+            if process.pid in self._ours:
+                yield self._process(process)
+        for name, socket in sorted(self._observed.sockets.items()):
+            yield self._file("socket", name, socket.since)
+        for noted in sorted(self._observed.notes):
+            yield self._file("note", f"workers/{noted}", None)
+        yield from self._slabs()
+
+    def _supervisor(self) -> Finding:
+        pid = self._observed.supervisor
+        match self._supervision:
+            case Supervision.SILENT:
+                what = f"the supervisor, pid {pid}, does not answer"
+                todo = f"`kill -CONT {pid}` if it was stopped; `kill -9 {pid}` ends the pool"
+                return Finding(State.UNACCOUNTED, "supervisor", what, todo, pid=pid)
+            case Supervision.KILLED:
+                what = f"the supervisor, pid {pid}, was killed"
+                return Finding(State.HELD, "supervisor", what, "`atomr-mp start` cleans up", pid=pid)
+            case _:
+                return Finding(State.OK, "supervisor", "none runs here; if there was one, it has ended in order")
+
+    def _process(self, process: Process) -> Finding:
+        what = f"pid {process.pid} ({process.command}) is the pool's"
+        if self._silent:
+            what = f"{what}: {_descriptors(process)}"
+            return Finding(State.OK, "process", what, since=process.since, pid=process.pid)
+        return Finding(
+            State.UNACCOUNTED, "process", what, f"`kill -9 {process.pid}`", since=process.since, pid=process.pid
+        )
+
+    def _file(self, kind: str, name: str, since: float | None) -> Finding:
+        match self._supervision:
+            case Supervision.SILENT:
+                return Finding(State.OK, kind, name, since=since)
+            case Supervision.KILLED:
+                return Finding(State.HELD, kind, f"{name} was left", "the next start removes it", since)
+            case _:
+                todo = "remove it, and please report it"
+                return Finding(State.UNACCOUNTED, kind, f"{name} was left by an end in order", todo, since)
+
+    def _slabs(self) -> Iterator[Finding]:
+        """Tell what living processes have mapped that are not the pool's."""
+        others = [each for each in self._processes if each.pid not in {*self._ours, self._observed.supervisor}]
+        for inode, slab in sorted(self._observed.slabs.items()):
+            of = marks.owner(slab.name)
+            if of is not None and of.epoch == self._observed.epoch:
+                for each in others:
+                    if inode in each.mapped | each.opened:
+                        yield _still_mapped(each.pid, slab, of.worker, lives=self._silent)
+
+
+def _still_mapped(pid: int, slab: Memfd, worker: Worker | None, *, lives: bool) -> Finding:
+    if worker is None:
+        whose = "its own, for arguments"
+    else:
+        whose = f"of {_name(worker)}" + (", which has no use for it any more" if lives else ", which has ended")
+    what = f"pid {pid} has {_slab(slab)} mapped, {whose}"
+    return Finding(
+        State.HELD, "memory", what, "it goes with the client's last array in it", pid=pid, nbytes=slab.nbytes
+    )
+
+
+def _ancestors(process: Process, processes: Mapping[int, Process]) -> Iterator[int]:
+    seen: set[int] = set()
+    pid = process.parent
+    while pid and pid not in seen:
+        seen.add(pid)
+        yield pid
+        above = processes.get(pid)
+        pid = above.parent if above is not None else 0
+
+
+def _worker_of(slab: Memfd, epoch: str) -> Worker | None:
+    of = marks.owner(slab.name)
+    return of.worker if of is not None and of.epoch == epoch else None
+
+
+def _key(held: ProcessHeld) -> Worker:
+    return held.device if held.device is not None else -1, held.generation
+
+
+def _worker_of_socket(name: str) -> Worker | None:
+    """Return whose data socket this is, None if it is none."""
+    device, _, generation = name.removeprefix("d").removesuffix(".sock").partition("-g")
+    if name.startswith("d") and device.isdecimal() and generation.isdecimal():
+        return int(device), int(generation)
+    return None
+
+
+def _role(held: ProcessHeld) -> str:
+    if held.device is None:
+        return {"zygote": "the zygote", "reserve": "a process made ahead"}.get(held.role, f"a {held.role}")
+    return f"the {held.role} of {_name(_key(held))}"
+
+
+def _name(worker: Worker) -> str:
+    return f"device {worker[0]} generation {worker[1]}"
+
+
+def _slab(slab: Memfd) -> str:
+    return f"a slab of {slab.nbytes:,} bytes"
+
+
+def _descriptors(process: Process) -> str:
+    total = sum(process.descriptors.values())
+    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(process.descriptors.items()))
+    return f"{total} descriptors" + (f" ({kinds})" if kinds else "")

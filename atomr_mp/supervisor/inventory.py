@@ -1,0 +1,59 @@
+"""All that a supervisor knows to be there, for whoever compares it with what there is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Final
+
+from atomr_mp.process.identity import start_ticks
+from atomr_mp.protocol import session
+from atomr_mp.protocol.board import Gauge
+from atomr_mp.supervisor.device import Device
+from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.nursery import Nursery
+from atomr_mp.supervisor.sessions import Sessions
+
+MOST: Final = 8192
+"""Most sessions, and descriptors, that are told: the message has a limit."""
+
+
+def take_inventory(
+    request_id: int,
+    epoch: bytes,
+    backend: str,
+    devices: Sequence[Device],
+    sessions: Sessions,
+    nursery: Nursery,
+    helpers: Helpers,
+) -> session.Inventory:
+    """Return it."""
+    held, memfds = sessions.held(), sorted({os.fstat(each).st_ino for each in sessions.descriptors})
+    return session.Inventory(
+        id=request_id,
+        epoch=epoch,
+        backend=backend,
+        processes=[
+            *(_worker(device, worker) for device in devices for worker in device.workers),
+            *(session.ProcessHeld("helper", pid, start_ticks(pid)) for pid in sorted(helpers.pids)),
+            *(
+                session.ProcessHeld("zygote" if pid == nursery.pid else "reserve", pid, start_ticks(pid))
+                for pid in sorted(nursery.pids - {0})
+            ),
+        ],
+        sessions=held[:MOST],
+        memfds=memfds[:MOST],
+        complete=max(len(held), len(memfds)) <= MOST,
+    )
+
+
+def _worker(device: Device, worker: Incarnation) -> session.ProcessHeld:
+    role = "worker" if worker is device.active else "standby" if worker is device.standby else "predecessor"
+    board = worker.board
+    try:
+        slab_bytes, leases = (min(board.read(gauge), 2**63 - 1) for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))
+    finally:
+        board.release()
+    ticks = worker.process.identity.start_ticks
+    return session.ProcessHeld(role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases)

@@ -1,0 +1,277 @@
+"""What there is against what is believed: an honest pool has nothing unaccounted, and whatever is added is found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atomr_mp.protocol import marks
+from atomr_mp.protocol.session import Inventory, ProcessHeld, SessionHeld
+from atomr_mp.supervision.ledger import (
+    Finding,
+    Memfd,
+    Observed,
+    Process,
+    Socket,
+    State,
+    Supervision,
+    Watch,
+    compare,
+)
+
+EPOCH: Final = bytes(range(16))
+LABEL: Final = marks.epoch_label(EPOCH)
+SUPERVISOR: Final = 100
+CLIENT: Final = 900
+
+
+def process(pid: int, **facts: Any) -> Process:
+    """Return a process."""
+    default: dict[str, Any] = {"start_ticks": pid * 10, "parent": 1, "group": pid, "since": 0.0, "command": "x"}
+    return Process(pid=pid, **default | facts)
+
+
+def slab(device: int, generation: int, epoch: bytes = EPOCH) -> Memfd:
+    """Return a worker's slab."""
+    return Memfd(marks.slab_name(epoch, device, generation), 4096)
+
+
+def pool(devices: int, clients: int = 1) -> tuple[dict[str, Any], Inventory]:
+    """Return an honest pool: what there is, as a dict to be changed, and what is believed."""
+    workers = {device: 200 + device for device in range(devices)}
+    slabs = {device + 1: slab(device, 3) for device in range(devices)}
+    slabs[50] = Memfd(marks.client_slab_name(EPOCH), 8192)
+    clients_pids = [CLIENT + number for number in range(clients)]
+    processes = {
+        SUPERVISOR: process(SUPERVISOR, watches=tuple(workers.values()), opened=frozenset({50})),
+        **{
+            pid: process(
+                pid,
+                parent=SUPERVISOR,
+                marked=True,
+                opened=frozenset({device + 1}),
+                mapped=frozenset({device + 1, 50}),
+                descriptors={"socket": 3},
+            )
+            for device, pid in workers.items()
+        },
+        **{pid: process(pid, mapped=frozenset(slabs)) for pid in clients_pids},
+        7: process(7, marked=False),
+    }
+    observed = {
+        "processes": processes,
+        "slabs": slabs,
+        "sockets": {
+            "session.sock": Socket(0.0, (SUPERVISOR,)),
+            **{f"d{device}-g3.sock": Socket(0.0, (pid,)) for device, pid in workers.items()},
+        },
+        "notes": frozenset(workers.values()),
+        "survivors": frozenset(workers.values()),
+        "supervisor": SUPERVISOR,
+        "epoch": LABEL,
+    }
+    believed = Inventory(
+        id=1,
+        epoch=EPOCH,
+        backend="host",
+        processes=[
+            ProcessHeld("worker", pid, pid * 10, device, 3, slab_bytes=4096, leases=1)
+            for device, pid in workers.items()
+        ],
+        sessions=[SessionHeld(number, "c", pid, "calls") for number, pid in enumerate(clients_pids)],
+        memfds=[50],
+        complete=True,
+    )
+    return observed, believed
+
+
+def states(findings: list[Finding], state: State) -> list[str]:
+    """Return what findings of a state are about."""
+    return [each.kind for each in findings if each.state is state]
+
+
+@given(st.integers(1, 4), st.integers(1, 3))
+def test_an_honest_pool_has_nothing_unaccounted(devices: int, clients: int) -> None:
+    """Each process, socket, session and slab is told, and all of them are well."""
+    observed, believed = pool(devices, clients)
+    findings = compare(Observed(**observed), Supervision.ANSWERS, believed)
+    assert {each.state for each in findings} == {State.OK}
+    assert states(findings, State.OK).count("process") == devices
+    assert states(findings, State.OK).count("session") == clients
+
+
+def with_process(observed: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """Return what there is with one more process."""
+    added = process(**{"pid": 666} | facts)
+    return observed | {"processes": observed["processes"] | {added.pid: added}}
+
+
+def with_supervisor(observed: dict[str, Any], **facts: Any) -> dict[str, Any]:
+    """Return what there is with another supervisor."""
+    changed = observed["processes"][SUPERVISOR]._replace(**facts)
+    return observed | {"processes": observed["processes"] | {SUPERVISOR: changed}}
+
+
+def without(observed: dict[str, Any], pid: int) -> dict[str, Any]:
+    """Return what there is without a process."""
+    return observed | {"processes": {key: each for key, each in observed["processes"].items() if key != pid}}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda o: with_process(o, parent=SUPERVISOR), "process"),
+        (lambda o: with_process(o, parent=SUPERVISOR, zombie=True), "process"),
+        (lambda o: with_process(o, marked=True), "process"),
+        (lambda o: with_process(o, group=200), "process"),
+        (lambda o: o | {"sockets": o["sockets"] | {"d0-g2.sock": Socket(0.0, ())}}, "socket"),
+        (lambda o: o | {"sockets": o["sockets"] | {"d0-g3.sock": Socket(0.0, ())}}, "socket"),
+        (lambda o: o | {"sockets": o["sockets"] | {"session.sock": Socket(0.0, (7,))}}, "socket"),
+        (lambda o: o | {"notes": o["notes"] | {4711}}, "note"),
+        (lambda o: with_supervisor(o, watches=(200, 201, -1)), "descriptor"),
+        (lambda o: with_supervisor(o, watches=(200, 201, 7)), "descriptor"),
+        (lambda o: with_supervisor(o, opened=frozenset({50, 1})), "descriptor"),
+        (lambda o: without(o, CLIENT), "session"),
+        (lambda o: o | {"slabs": o["slabs"] | {1: slab(0, 3)._replace(nbytes=8192)}}, "memory"),
+        (lambda o: o | {"slabs": o["slabs"] | {1: slab(0, 3)._replace(nbytes=1)}}, "memory"),
+    ],
+)  # fmt: skip
+def test_whatever_is_added_or_missing_is_found(change: Any, kind: str) -> None:
+    """One thing more or less than there has to be is one finding."""
+    observed, believed = pool(2)
+    findings = compare(Observed(**change(observed)), Supervision.ANSWERS, believed)
+    assert states(findings, State.UNACCOUNTED) == [kind]
+
+
+def test_a_believed_process_must_be_the_same_one() -> None:
+    """Another that has its pid by now is not."""
+    observed, believed = pool(1)
+    changed = observed["processes"] | {200: observed["processes"][200]._replace(start_ticks=5)}
+    found = compare(Observed(**observed | {"processes": changed}), Supervision.ANSWERS, believed)
+    assert states(found, State.UNACCOUNTED) == ["process"]
+
+
+def test_what_an_actor_has_started_is_its_worker_s() -> None:
+    """However deep, and whatever its mark and group, for as long as the worker lives."""
+    observed, believed = pool(1)
+    changed = with_process(with_process(observed, pid=500, parent=200, marked=True), pid=501, parent=500, marked=True)
+    changed = with_process(changed, pid=502, parent=SUPERVISOR, marked=True, worker=(0, 3))
+    found = compare(Observed(**changed), Supervision.ANSWERS, believed)
+    assert not states(found, State.UNACCOUNTED)
+    assert sum("started by the worker of device 0 generation 3" in each.what for each in found) == 3
+    changed = with_process(changed, pid=502, parent=SUPERVISOR, marked=True, worker=(0, 2))
+    assert states(compare(Observed(**changed), Supervision.ANSWERS, believed), State.UNACCOUNTED) == ["process"]
+
+
+def test_what_a_living_client_has_mapped_of_the_dead_is_shown_with_its_pid() -> None:
+    """It is held, not unaccounted for; that of other pools is nobody's business here."""
+    observed, believed = pool(1)
+    slabs = observed["slabs"] | {60: slab(0, 2), 61: slab(0, 2, epoch=bytes(16))}
+    client = observed["processes"][CLIENT]._replace(mapped=frozenset(slabs))
+    changed = observed | {"slabs": slabs, "processes": observed["processes"] | {CLIENT: client}}
+    found = [each for each in compare(Observed(**changed), Supervision.ANSWERS, believed) if each.state is not State.OK]
+    assert [(each.state, each.kind, each.pid, each.nbytes) for each in found] == [(State.HELD, "memory", CLIENT, 4096)]
+    assert "device 0 generation 2, which has ended" in found[0].what
+
+
+def test_leases_of_nobody_are_found() -> None:
+    """Where no session lives or waits for its end."""
+    observed, believed = pool(1, clients=0)
+    found = compare(Observed(**observed), Supervision.ANSWERS, believed)
+    assert states(found, State.UNACCOUNTED) == ["session"]
+
+
+def test_who_uses_a_gpu_is_told_where_the_pids_are_ours() -> None:
+    """The pool's and others'; pids of another namespace mean nothing here."""
+    observed, believed = pool(1)
+    using = {"GPU-1": [(200, 2**30), (CLIENT, 5), (7, 6), (31337, 7)]}
+    found = compare(Observed(**observed | {"gpus": using}), Supervision.ANSWERS, believed)
+    assert [(each.pid, each.nbytes) for each in found if each.kind == "gpu"] == using["GPU-1"]
+    found = compare(Observed(**observed | {"gpus": {"GPU-1": [(31337, 7)]}}), Supervision.ANSWERS, believed)
+    assert ["another pid namespace" in each.what for each in found if each.kind == "gpu"] == [True]
+
+
+@pytest.mark.parametrize(
+    ("supervision", "processes", "files"),
+    [
+        (Supervision.KILLED, State.UNACCOUNTED, State.HELD),
+        (Supervision.ENDED, State.UNACCOUNTED, State.UNACCOUNTED),
+        (Supervision.SILENT, State.OK, State.OK),
+    ],
+)
+def test_without_a_supervisor_what_is_left_is_told(supervision: Supervision, processes: State, files: State) -> None:
+    """Files of a killed one go with the next start; its processes should be gone."""
+    observed, _ = pool(2)
+    found = compare(Observed(**observed), supervision, None)
+    assert {each.state for each in found if each.kind == "process"} == {processes}
+    assert {each.state for each in found if each.kind in {"socket", "note"}} == {files}
+    assert {each.state for each in found if each.kind == "memory"} == {State.HELD}
+    empty = Observed({}, {}, supervisor=SUPERVISOR if supervision is Supervision.KILLED else 0)
+    assert len(compare(empty, supervision, None)) == 1
+
+
+PIDS: Final = st.sampled_from([1, 7, SUPERVISOR, 200, 201, CLIENT])
+SLABS: Final = st.frozensets(st.sampled_from([1, 2, 50, 60]))
+PROCESSES: Final = st.dictionaries(
+    PIDS,
+    st.builds(
+        Process,
+        pid=PIDS,
+        start_ticks=st.sampled_from([1, 2000, 2010]),
+        parent=PIDS,
+        group=PIDS,
+        since=st.just(0.0),
+        command=st.just("x"),
+        zombie=st.booleans(),
+        marked=st.booleans(),
+        watches=st.lists(PIDS | st.just(-1), max_size=2).map(tuple),
+        opened=SLABS,
+        mapped=SLABS,
+    ),
+)
+
+
+@given(PROCESSES, st.sampled_from(Supervision), st.frozensets(PIDS), st.frozensets(PIDS))
+def test_anything_can_be_compared(
+    processes: Mapping[int, Process], supervision: Supervision, notes: frozenset[int], survivors: frozenset[int]
+) -> None:
+    """Whatever a look finds, it is findings; each process that is believed is told."""
+    observed, believed = pool(2)
+    slabs = observed["slabs"] | {60: slab(0, 2)}
+    named = {pid: each._replace(pid=pid) for pid, each in processes.items()}
+    found = Observed(**observed | {"processes": named, "slabs": slabs, "notes": notes, "survivors": survivors})
+    answered = believed if supervision is Supervision.ANSWERS else None
+    findings = compare(found, supervision, answered)
+    assert findings
+    if answered is not None:
+        told = {each.pid for each in findings if each.kind == "process"}
+        assert {each.pid for each in answered.processes} <= told
+
+
+def looked(*names: str) -> list[Finding]:
+    """Return a look at which these are unaccounted for."""
+    return [Finding(State.OK, "process", "fine"), *(Finding(State.UNACCOUNTED, "x", name) for name in names)]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1.0), st.frozensets(st.sampled_from("abc"))), min_size=1, max_size=20))
+def test_only_what_lasts_is_told(steps: list[tuple[float, frozenset[str]]]) -> None:
+    """It was there at each look for so long; and the watch goes on for as long as anything has still to last."""
+    watch, now_s = Watch(1.0), 0.0
+    since_s: dict[str, float] = {}
+    for step_s, names in steps:
+        now_s += step_s
+        since_s = {name: since_s.get(name, now_s) for name in names}
+        lasting = {name for name in names if now_s - since_s[name] >= 1.0}
+        assert watch.look(now_s, looked(*sorted(names))) is (lasting == names)
+        assert {each.what for each in watch.findings} == {"fine", *lasting}
+
+
+def test_names_of_memory_say_whose_it_is() -> None:
+    """Those of others are of nobody that is known."""
+    assert marks.owner(marks.slab_name(EPOCH, 3, 17)) == (LABEL, (3, 17))
+    assert marks.owner(marks.client_slab_name(EPOCH)) == (LABEL, None)
+    assert [marks.owner(name) for name in ("", "atomr-mp-board", "atomr-mp-slab", "atomr-mp-client-x")] == [None] * 4
