@@ -7,6 +7,7 @@ machine. The ratios mean more than the times. Goals are shown next to the result
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import signal
 import sys
@@ -18,7 +19,7 @@ from benchmarks import machine, report
 from benchmarks.contestants import BASE, CONTESTANTS
 from benchmarks.metrics import Results
 from benchmarks.rounds import RoundFailedError, run_round
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.scenarios import NEEDED, SCENARIOS
 from benchmarks.sizes import Sizes
 
 ROUNDS: Final = 5
@@ -29,7 +30,7 @@ def main() -> int:
     """Measure, and return the exit status: 0 whatever the numbers are."""
     arguments = _arguments()
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
-    sizes = Sizes.of(rounds, quick=arguments.quick)
+    sizes = Sizes.of(rounds, quick=arguments.quick, backend=arguments.backend)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # either way the processes are to be ended
     facts = machine.facts()
     print(report.facts_text(facts))
@@ -37,6 +38,9 @@ def main() -> int:
     failures: list[str] = []
     try:
         for scenario in arguments.only:
+            if (needed := NEEDED.get(scenario)) and importlib.util.find_spec(needed) is None:
+                failures.append(f"{scenario} is left out: {needed} is not installed (scripts/setup bench)")
+                continue
             _measure(scenario, arguments.against, rounds, sizes, results, failures)
     except KeyboardInterrupt:
         failures.append("interrupted: the table holds what was measured until then")
@@ -81,6 +85,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--against", type=_names(peers), default=["runtime"], metavar="NAME,…", help="contestants; default: runtime"
+    )
+    parser.add_argument(
+        "--backend", choices=("host", "cuda"), default="host", help="what the model of `embed` runs on; default: host"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured there")
     return parser.parse_args()

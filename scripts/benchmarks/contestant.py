@@ -7,10 +7,18 @@ contestants import late whatever costs time or memory; the clock stops for none 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
+
+BATCH: Final = 32
+"""Texts that the model is given at a time, by every contestant: as many as `examples/embed.py` takes."""
+BATCH_WAIT_S: Final = 0.005
+"""How long the first text of a batch may wait for others, by every contestant that puts them together."""
+
+Embed = Callable[[Iterable[str]], Iterator[object]]
+"""Yields the vector of each text, in order; takes texts as it can use them."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +132,15 @@ class Contestant(ABC):
 
     def arrays(self) -> Arrays | None:
         """Return how arrays are moved, or None if they are not."""
+        return None
+
+    def embedding(self, backend: str) -> Embed | None:
+        """Start the model in one worker; return what has texts embedded, or None if there is no such thing.
+
+        Args:
+            backend: "host" for the CPU, "cuda" for a GPU.
+        """
+        assert backend
         return None
 
     @abstractmethod

@@ -76,4 +76,6 @@ METRICS: Final = (
     Metric("failover", "none", "idle kill → next answer, no standby", "ms"),
     Metric("failover", "warm", "idle kill → next answer, warm", "ms", Goal(12.0)),
     Metric("failover", "hot", "idle kill → next answer, hot", "ms", Goal(6.0)),
+    Metric("embed", "embed", "MiniLM, texts of all lengths", "texts/s", Goal(0.95, ratio=True, at_least=True)),
+    Metric("embed", "embed_alike", "MiniLM, texts of one length", "texts/s", Goal(0.95, ratio=True, at_least=True)),
 )

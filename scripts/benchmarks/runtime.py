@@ -8,11 +8,12 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.contestant import Arrays, AsyncClient, Client, Contestant, Recovery
+from benchmarks.contestant import Arrays, AsyncClient, Client, Contestant, Embed, Recovery
 
 if TYPE_CHECKING:
     from atomr_mp import Pool
 
+EMBED: Final = Path(__file__).parents[2] / "examples" / "embed.py"
 ACTOR: Final = Path(__file__).with_name("echo_actor.py")
 HOLD_S: Final = 60.0
 """How long a held request sleeps, if it is not killed."""
@@ -115,6 +116,18 @@ class Runtime(Contestant):
             made.free()
 
         return Arrays(put, take, hand_on, lambda: echo.seen(1).result(), lambda: echo.seen(small).result())
+
+    def embedding(self, backend: str) -> Embed:
+        """Return the example's actor, through `map`."""
+        import atomr_mp
+
+        self._pool = pool = atomr_mp.start(
+            actors=[f"{EMBED}:Embed"],
+            gpus=1,
+            backend="cuda" if backend == "cuda" else "host",
+            run_dir=self._run_dir,
+        )
+        return lambda texts: pool.map("Embed.embed", texts)
 
     def stop(self) -> None:
         """Close the pool; that stops it, if it was started here."""

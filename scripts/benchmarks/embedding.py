@@ -1,0 +1,56 @@
+"""Sentences a second through a real model, MiniLM, in batches; compared with the model in a loop in one process.
+
+The texts are those of `examples/search_stdlib.py`: of all lengths, and, so that nobody can gain by putting together
+what is alike, those of about one length only. Every contestant computes with the same number of threads: half the
+cores, for whatever stands between the model and its clients wants some too.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import os
+import random
+import runpy
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Final
+
+from benchmarks.contestant import BATCH, Contestant, Embed
+from benchmarks.sizes import Sizes
+
+EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "search_stdlib.py"
+ALIKE: Final = range(32, 64)
+"""Characters of texts that are alike."""
+SEED: Final = 1
+
+
+def embed(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
+    """Return the rates, of texts of all lengths and of about one."""
+    os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // 2))
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    way = contestant.embedding(sizes.backend)
+    if way is None:
+        return {}
+    mixed = texts()
+    alike = [text for text in mixed if len(text) in ALIKE]
+    return {"embed": _rate(way, mixed, sizes.embed_s), "embed_alike": _rate(way, alike, sizes.embed_s)}
+
+
+def texts() -> list[str]:
+    """Return what is embedded, in the same disorder each time."""
+    found = [entry.text for entry in runpy.run_path(str(EXAMPLE))["documentation"]()]
+    random.Random(SEED).shuffle(found)
+    return found
+
+
+def _rate(way: Embed, given: list[str], seconds: float) -> float:
+    collections.deque(way(given[: 4 * BATCH]), maxlen=0)
+    begun = perf_counter()
+    done = sum(1 for _ in way(_until(given, begun + seconds)))
+    return done / (perf_counter() - begun)
+
+
+def _until(given: Iterable[str], end: float) -> Iterator[str]:
+    return itertools.takewhile(lambda _: perf_counter() < end, itertools.cycle(given))
