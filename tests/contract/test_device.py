@@ -554,7 +554,7 @@ def test_an_event_ends_once_and_for_all(backend: Backend) -> None:
 def names(strategy: str, actors: Sequence[str]) -> list[str]:
     """Return the names of the streams that actors get."""
     device = open_device("host")
-    allocator = StreamAllocator(strategy, lambda name: device.make_stream(name, inline_bytes=0))
+    allocator = StreamAllocator(strategy, lambda name, _priority: device.make_stream(name, inline_bytes=0))
     found = [allocator.acquire(actor) for actor in actors]
     by_name = {stream.name: stream for stream in found}
     assert all(by_name[stream.name] is stream for stream in found), "two streams of one name"
@@ -575,6 +575,20 @@ def test_streams_are_handed_out_as_the_strategy_says() -> None:
     assert len(set(names("pooled", ["a"] * 3 * POOLED))) == POOLED
 
 
+def test_a_shared_stream_has_one_priority() -> None:
+    """Actors of another have another."""
+    made: list[tuple[str, str]] = []
+
+    def make(name: str, priority: str) -> Stream:
+        made.append((name, priority))
+        return open_device("host").make_stream(name, inline_bytes=0, priority=priority)
+
+    allocator = StreamAllocator("single", make)
+    high, low = allocator.acquire("a", "high"), allocator.acquire("b", "low")
+    assert allocator.acquire("c", "high") is high is not low
+    assert made == [("stream", "high"), ("stream", "low")]
+
+
 @pytest.mark.parametrize(
     "strategy",
     ["", "any", "pooled:", "pooled:0", "pooled:-1", "pooled:x", "pooled:1.5", "single:1", "per_actor:", "fresh:2"],
@@ -582,7 +596,7 @@ def test_streams_are_handed_out_as_the_strategy_says() -> None:
 def test_another_strategy_is_a_mistake_in_the_configuration(strategy: str) -> None:
     """The message names those that exist."""
     with pytest.raises(errors.ConfigurationError, match="per_actor, fresh, pooled, single, or pooled:N"):
-        StreamAllocator(strategy, lambda name: open_device("host").make_stream(name, inline_bytes=0))
+        StreamAllocator(strategy, lambda name, _priority: open_device("host").make_stream(name, inline_bytes=0))
 
 
 # --- what comes back -----------------------------------------------------------------------------------------

@@ -151,6 +151,16 @@ def test_work_waits_for_that_of_other_streams(held: Held) -> None:
     assert float(y.sum()) == 4000
 
 
+def test_streams_have_the_priority_they_were_made_with() -> None:
+    """As far as the GPU tells them apart."""
+    streams: list[Any] = [
+        device().make_stream(name, inline_bytes=0, priority=name) for name in ("low", "normal", "high")
+    ]
+    low, normal, high = (each.stream.priority for each in streams)
+    assert low > normal >= high
+    assert low == 0
+
+
 def test_what_puts_nothing_on_the_stream_is_done_at_once() -> None:
     """So that calls that need no GPU do not wait for it."""
     stream = device().make_stream("idle", inline_bytes=0)

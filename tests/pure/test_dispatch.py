@@ -67,7 +67,7 @@ class Worker:
         underway = Underway()
         self.completions = Completions("adaptive", device, underway)
         store = Store(device, TOKEN, 2**20, underway)
-        streams = StreamAllocator("per_actor", lambda name: device.make_stream(name, inline_bytes=0))
+        streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
         libraries = Libraries(LibraryContext("host", device, store, streams, lambda: store.ours))
         memory = memoryview(bytearray(BOARD_BYTES))
         board = BoardWriter(memory)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Final, Protocol, TypeVar, overload
 
 from atomr_mp_workers.arrays import DeviceArray
 
@@ -71,6 +71,10 @@ class Actor:
     loop, nothing else of this process does: no other request, no message. So anything that takes longer than some
     milliseconds and does not need the loop belongs on the thread; then only this actor's own thread methods wait.
     """
+
+    stream_priority: ClassVar[str] = "normal"
+    """Priority of the CUDA stream of the methods that run on the loop: "low", "normal" or "high". Where the work of
+    several streams waits for the GPU, that of the highest is begun first; what runs is not interrupted."""
 
     def setup(self, context: Context) -> None:
         """Load what the methods need: weights, tables, connections. Runs once, before the first request.

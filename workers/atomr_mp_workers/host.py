@@ -103,7 +103,8 @@ class Host:
             self._completions = Completions(execution.completion, device, underway)
             inline_bytes = 2**63 if execution.completion == "synchronous" else execution.inline_bytes
             streams = StreamAllocator(
-                execution.streams, lambda name: device.make_stream(name, inline_bytes=inline_bytes)
+                execution.streams,
+                lambda name, priority: device.make_stream(name, inline_bytes=inline_bytes, priority=priority),
             )
         except errors.AtomrError as error:
             raise FatalError(error) from error
@@ -129,7 +130,7 @@ class Host:
                 actor = self._loader.load(spec)
             except errors.ActorLoadFailed as error:
                 raise FatalError(error) from error
-            stream = streams.acquire(actor.name) if device.asynchronous else None
+            stream = streams.acquire(actor.name, actor.instance.stream_priority) if device.asynchronous else None
             self._setup_actor(actor, context, stream)
             self._actors.append(actor)
             for method in actor.methods:

@@ -30,6 +30,7 @@ from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.device.base import Stream
+from atomr_mp_workers.streams import PRIORITIES
 
 UNKNOWN_NS: Final = 2**62
 """Stands for how long a method takes that has never run."""
@@ -259,6 +260,10 @@ def load(spec: ActorSpec) -> LoadedActor:
             f"{spec.target}: making an instance failed with {type(error).__name__}: {error}; __init__ takes no "
             "arguments, and what may fail belongs in setup()"
         ) from error
+    if instance.stream_priority not in PRIORITIES:
+        raise ActorLoadFailed(
+            f"{spec.target}: stream_priority is {instance.stream_priority!r}; it must be one of {', '.join(PRIORITIES)}"
+        )
     methods = [_method(spec, instance, name, options) for name, options in _requests(cls)]
     if not methods:
         raise ActorLoadFailed(f"{spec.target} has no requests; decorate its methods with @method")

@@ -11,40 +11,43 @@ from atomr_mp_workers.device.base import Stream
 STRATEGIES: Final = ("per_actor", "fresh", "pooled", "single")
 """One stream for each actor, for ever; one for each time that one is asked for; a few, in turn; one for all."""
 
+PRIORITIES: Final = ("low", "normal", "high")
+"""Whose work a GPU begins first, where more waits than it can do at once."""
+
 
 class StreamAllocator:
     """Hands out streams by a strategy.
 
     Args:
         strategy: One of `STRATEGIES`; "pooled:N" says how many, by default `POOLED`.
-        make: Makes a stream of a name.
+        make: Makes a stream of a name and a priority.
     """
 
-    def __init__(self, strategy: str, make: Callable[[str], Stream]) -> None:
+    def __init__(self, strategy: str, make: Callable[[str, str], Stream]) -> None:
         self._strategy, colon, count = strategy.partition(":")
         counts = self._strategy == "pooled" and count.isdecimal() and int(count) > 0
         if self._strategy not in STRATEGIES or (colon and not counts):
             raise errors.ConfigurationError(f"streams = {strategy!r}: use one of {', '.join(STRATEGIES)}, or pooled:N")
         self._make = make
         self._count = int(count) if colon else POOLED
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[tuple[str, str], Stream] = {}
         self._acquired = 0
 
-    def acquire(self, actor: str) -> Stream:
-        """Return the stream on which an actor is to work."""
+    def acquire(self, actor: str, priority: str = "normal") -> Stream:
+        """Return the stream on which an actor is to work; streams are shared by actors of the same priority only."""
         number, self._acquired = self._acquired, self._acquired + 1
         match self._strategy:
             case "per_actor":
                 name = actor
             case "fresh":
-                return self._make(f"{actor}-{number}")
+                return self._make(f"{actor}-{number}", priority)
             case "pooled":
                 name = f"stream-{number % self._count}"
             case _:
                 name = "stream"
-        stream = self._streams.get(name)
+        stream = self._streams.get((name, priority))
         if stream is None:
-            stream = self._streams[name] = self._make(name)
+            stream = self._streams[name, priority] = self._make(name, priority)
         return stream
 
 

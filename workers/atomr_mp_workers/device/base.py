@@ -173,8 +173,11 @@ class Device(ABC):
         """Return an event that ends when it is told to."""
 
     @abstractmethod
-    def make_stream(self, name: str, *, inline_bytes: int) -> Stream:
-        """Make a stream; work that touches no more than `inline_bytes` may be done by whoever submits it."""
+    def make_stream(self, name: str, *, inline_bytes: int, priority: str = "normal") -> Stream:
+        """Make a stream; work that touches no more than `inline_bytes` may be done by whoever submits it.
+
+        The priority, one of `streams.PRIORITIES`, is a GPU's affair: the host's threads have none.
+        """
 
     def to_array(self, value: Any) -> tuple[Any, Layout] | None:  # noqa: ARG002 - the host's arrays are sent, not kept
         """Return `value` as an array of this backend's kind, without a copy, and where it lies in the address space.

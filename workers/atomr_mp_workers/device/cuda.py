@@ -138,9 +138,15 @@ class CudaDevice(Device):
         """Return an event."""
         return CudaEvent()
 
-    def make_stream(self, name: str, *, inline_bytes: int) -> Stream:  # noqa: ARG002 - nothing is done by the host
+    def make_stream(
+        self,
+        name: str,
+        *,
+        inline_bytes: int,  # noqa: ARG002 - nothing is done by the host
+        priority: str = "normal",
+    ) -> Stream:
         """Make a CUDA stream."""
-        stream = CudaStream(name, self._completion)
+        stream = CudaStream(name, self._completion, priority)
         self._streams.append(stream)
         return stream
 

@@ -74,17 +74,22 @@ class CudaEvent:
         self._event.synchronize()
 
 
+PRIORITY: Final = {"low": 0, "normal": -2, "high": -5}
+"""CUDA's numbers: the lowest is 0, which streams have that nobody gave one; CUDA cuts to the range that a GPU has."""
+
+
 class CudaStream(Stream):
     """A CUDA stream.
 
     Args:
         name: For logs.
         completion: Strategy by which the end of its work is learned, one of `threads.STRATEGIES`.
+        priority: One of `streams.PRIORITIES`.
     """
 
-    def __init__(self, name: str, completion: str) -> None:
+    def __init__(self, name: str, completion: str, priority: str = "normal") -> None:
         super().__init__(name)
-        self.stream: Final = cupy.cuda.Stream(non_blocking=True)
+        self.stream: Final = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY[priority])
         self._completion = completion
         self.pending: Final[deque[tuple[CudaEvent, Work]]] = deque()
         """What is on it, as far as it has to be asked for."""

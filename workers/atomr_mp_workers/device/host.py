@@ -184,7 +184,7 @@ class HostDevice(Device):
         """Return an event for threads to wait for."""
         return HostEvent()
 
-    def make_stream(self, name: str, *, inline_bytes: int) -> Stream:
+    def make_stream(self, name: str, *, inline_bytes: int, priority: str = "normal") -> Stream:  # noqa: ARG002
         """Make a thread that works in order."""
         return HostStream(name, inline_bytes=inline_bytes)
 

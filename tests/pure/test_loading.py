@@ -1,4 +1,4 @@
-"""What a method that takes many requests at a time has to look like."""
+"""What an actor, and a method that takes many requests at a time, has to look like."""
 
 from __future__ import annotations
 
@@ -70,6 +70,16 @@ class Keyless(Actor):
         return items
 
 
+class Urgent(Actor):
+    """Knows no measure."""
+
+    stream_priority = "highest"
+
+    @method
+    def wrong(self) -> None:
+        """Never run."""
+
+
 def methods() -> dict[str, LoadedMethod]:
     """Return those of `Right`."""
     return {each.info.name: each for each in load(ActorSpec("Right", f"{__name__}:Right")).methods}
@@ -92,9 +102,15 @@ def test_callers_send_items_and_are_told_how_many_go_together() -> None:
 
 @pytest.mark.parametrize(
     ("actor", "said"),
-    [(Default, "default"), (Single, "annotate it as list"), (Nothing, "at least one parameter"), (Keyless, "missing")],
+    [
+        (Default, "default"),
+        (Single, "annotate it as list"),
+        (Nothing, "at least one parameter"),
+        (Keyless, "missing"),
+        (Urgent, "low, normal, high"),
+    ],
 )
-def test_what_cannot_be_batched_is_told_when_it_is_loaded(actor: type[Actor], said: str) -> None:
+def test_what_cannot_be_is_told_when_it_is_loaded(actor: type[Actor], said: str) -> None:
     """Not when the first request comes."""
     with pytest.raises(errors.ActorLoadFailed, match=said):
         load(ActorSpec("Wrong", f"{__name__}:{actor.__name__}"))
