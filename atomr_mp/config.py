@@ -75,6 +75,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How long a worker may take until its actors are set up."""
     drain_timeout_s: _Positive = 30.0
     """How long a worker may take to finish what it holds when it is to be replaced or stopped."""
+    hang_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
+    """How long beyond its deadline a request may run, while nothing ends where it runs, before its worker counts as
+    hung and is replaced; 0 for ever. Actors and methods may have their own limit, which begins at the start."""
+    kill_timeout_s: _Positive = 30.0
+    """How long a killed worker may take to end; then its device is quarantined."""
     max_requests: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Requests after which a worker is replaced, unnoticed by callers; 0 for no limit."""
     max_age_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
@@ -169,6 +174,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             intensity=self._intensity,
             start_timeout_s=self.start_timeout_s,
             drain_timeout_s=self.drain_timeout_s,
+            kill_timeout_s=self.kill_timeout_s,
             log_max_bytes=self.log_max_bytes,
             core_dumps=self.core_dumps,
             cgroups=self.cgroups,
@@ -233,7 +239,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _execution(self, memory_bytes: int) -> Execution:
         """Return how a worker uses its device, if it may have so much memory by default."""
         return Execution(
-            self.memory_bytes or memory_bytes, self.streams, self.completion, self.inline_bytes, self.max_queue
+            self.memory_bytes or memory_bytes,
+            self.streams,
+            self.completion,
+            self.inline_bytes,
+            self.max_queue,
+            self.hang_timeout_s,
         )
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "StaleGeneration",
     "Unrecoverable",
     "Unsupported",
+    "WorkerHung",
     "WorkerLost",
     "from_wire",
     "to_wire",
@@ -147,6 +148,24 @@ class WorkerLost(RequestError):
     generation: int = 0
     cause: str = ""
     was_running: bool = True
+
+
+@dataclass(eq=False)
+class WorkerHung(WorkerLost):
+    """The worker process made no progress for longer than it may, and was killed while the request was on it.
+
+    Holds: other devices, other clients' requests on them, and this device after its restart.
+    Do: read `stack`; where it was no hang, raise `hang_timeout_s` of the actor or the method.
+
+    Args:
+        where: "python"; "native", in C code that does not come back; "cuda", in work on the GPU or in a call that
+            waits for it.
+        stack: The stack of the thread that hung, innermost first; empty if the process did not even show it.
+    """
+
+    code: ClassVar[str] = "worker_hung"
+    where: str = ""
+    stack: str = ""
 
 
 @dataclass(eq=False)

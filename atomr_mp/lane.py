@@ -259,6 +259,8 @@ class Lane(ABC):
         return DataConnection(self._client.zmq_context, endpoint, self._client.login, self.number)
 
     def _incarnation_ended(self, link: Link, ended: IncarnationEnded) -> None:
+        if ended.error.code == errors.WorkerHung.code:  # what it may still have answered comes too late
+            self._settle_ended(link, ended, frozenset(ended.running))
         if link.former is not None and link.former.generation == ended.generation:
             link.former.connection.wait_disconnected(DRAIN_MS)
             self._receive(link, former=True)
@@ -271,12 +273,18 @@ class Lane(ABC):
             self._disconnect(link)
         self._settle_ended(link, ended)
 
-    def _settle_ended(self, link: Link, ended: IncarnationEnded) -> None:
-        """Fail what was on an incarnation that has ended; what it certainly has not started, by intent, moves on."""
+    def _settle_ended(self, link: Link, ended: IncarnationEnded, only: frozenset[int] | None = None) -> None:
+        """Fail what was on an incarnation that has ended; what it certainly has not started, by intent, moves on.
+
+        Args:
+            link: The link.
+            ended: What is known of the end.
+            only: These requests, and no others; None for all.
+        """
         started, running = frozenset(ended.started), frozenset(ended.running)
         back = []
         for request_id, reply in link.flight.items():
-            if reply._sent_generation != ended.generation:
+            if reply._sent_generation != ended.generation or (only is not None and request_id not in only):
                 continue
             forgotten = reply._sent_ns <= ended.known_since_ns
             maybe_executed = request_id in started or forgotten

@@ -52,12 +52,16 @@ class RotatedOutput:
 
     def new_incarnation(self, header: str) -> None:
         """Write one line that tells a new worker's output from its predecessor's; call it before `spawn`."""
+        self.add(" ".join(header.split()))
+
+    def add(self, text: str) -> None:
+        """Write lines of our own among the child's."""
         try:
             if os.fstat(self._fd).st_nlink == 0:  # somebody removed the file
                 os.close(self._fd)
                 self._fd = -1
                 self._fd = _open_for_append(self.path)
-            os.write(self._fd, (" ".join(header.split()) + "\n").encode("utf-8", "backslashreplace"))
+            os.write(self._fd, f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
             self._warn(error)
 

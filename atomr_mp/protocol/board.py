@@ -4,9 +4,11 @@ The worker writes, the supervisor reads, without a lock and without asking: also
 has just died. Words are aligned 64-bit integers; an entry of the ring is guarded by its sequence number (odd while it
 is being written). Layout, in words: magic, counters and gauges (`Counter`, `Gauge`), among them in word 6 the latest
 start that is no longer among the entries; from word 64 the histogram of latencies; from word 128 `SLOTS` entries of
-(sequence, session number, request id, start, deadline, end), times in CLOCK_MONOTONIC nanoseconds, end 0 while the
-request runs. Words that are not named are 0. Behind them are `BATCHED` blocks of figures of batches, one for each
-batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
+(sequence, session number, request id, start, deadline, end, watched), times in CLOCK_MONOTONIC nanoseconds, end 0 while
+the request runs; `Watched` is how long it may take, and where it runs. Words that are not named are 0. Behind them are
+`BATCHED` blocks of figures of batches, one for each batched method (`Batches`); their words change one by one, so a
+reader may see a batch in part. The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads,
+written when it gets the signal `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`.
 
 The histogram has 64 counters; that of number N counts the requests whose answer was ready in less than 2^N ns, and not
 in less than half of it, after they had arrived.
@@ -58,6 +60,12 @@ _STARTED: Final = int(Counter.STARTED)
 _COMPLETED: Final = int(Counter.COMPLETED)
 _LATENCY_NS: Final = int(Counter.LATENCY_NS)
 
+ANSWERED: Final = 14
+"""Word of when the worker's main thread has last run Python code because of `STACK_SIGNAL`."""
+
+STACK_SIGNAL: Final = 62
+"""SIGRTMAX - 2: nothing known uses it."""
+
 OFF_BOARD: Final = -1
 """Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""
 
@@ -66,14 +74,62 @@ _FORGOTTEN: Final = 6
 BUCKETS: Final = 64
 _FIRST_BUCKET: Final = 64
 _FIRST_SLOT: Final = _FIRST_BUCKET + BUCKETS
-_SLOT_WORDS: Final = 6
+_SLOT_WORDS: Final = 7
 BATCHED: Final = 32
 """Batched methods that have figures on the board: the first so many, in the order of actors and methods."""
 
 _FIRST_BATCHES: Final = _FIRST_SLOT + _SLOT_WORDS * SLOTS
 _SIZES: Final = 11
 _BATCH_WORDS: Final = 4 + _SIZES
-BOARD_BYTES: Final = 8 * (_FIRST_BATCHES + _BATCH_WORDS * BATCHED)
+_PLACE: Final = 2**14 - 1
+"""Bits of `Watched.place`."""
+STACK_AT: Final = 8 * (_FIRST_BATCHES + _BATCH_WORDS * BATCHED)
+"""Offset of the text."""
+
+STACK_BYTES: Final = 2**16
+BOARD_BYTES: Final = STACK_AT + STACK_BYTES
+
+
+class PlaceKind(IntEnum):
+    """Where a request runs."""
+
+    LOOP = 0
+    THREAD = 1
+    """An actor's own."""
+    STREAM = 2
+
+
+class Watched(NamedTuple):
+    """What there is to know of a running request to say that it hangs; one word of its entry.
+
+    Its bits, from the lowest: 12 of the number, 2 of the kind, `from_deadline`, `waits`, and the limit in milliseconds.
+    """
+
+    limit_ns: int = 0
+    """How long it may run while nothing ends in its place; 0 if there is no saying."""
+    from_deadline: bool = False
+    """The limit begins where the deadline has passed, not at the start."""
+    kind: PlaceKind = PlaceKind.LOOP
+    number: int = 0
+    """Which of the kind."""
+    waits: bool = False
+    """It waits for others, that may be elsewhere."""
+
+    @property
+    def place(self) -> tuple[PlaceKind, int]:
+        """Where it runs: one after the other, or in order."""
+        return self.kind, self.number
+
+    def pack(self) -> int:
+        """Return the word."""
+        flags = self.from_deadline << 14 | self.waits << 15
+        return (min(self.limit_ns // 1_000_000, 2**48 - 1) << 16) | flags | self.kind << 12 | self.number % 2**12
+
+    @classmethod
+    def unpack(cls, word: int) -> Watched:
+        """Return what a word says; any word says something."""
+        kind = PlaceKind(min(word >> 12 & 3, PlaceKind.STREAM))
+        return cls((word >> 16) * 1_000_000, bool(word >> 14 & 1), kind, word % 2**12, bool(word >> 15 & 1))
 
 
 class Entry(NamedTuple):
@@ -85,6 +141,8 @@ class Entry(NamedTuple):
     deadline_ns: int
     ended_ns: int
     """0 while it runs."""
+    watched: int = 0
+    """`Watched`, packed."""
 
 
 class Batches(NamedTuple):
@@ -120,7 +178,7 @@ class BoardWriter:
         """Show how much there is of something."""
         self._words[gauge] = value
 
-    def start(self, session: int, request_id: int, now_ns: int, deadline_ns: int) -> int:
+    def start(self, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int = 0) -> int:
         """Note that a request starts; return its slot, for `end`."""
         words = self._words
         words[_STARTED] += 1
@@ -139,8 +197,18 @@ class BoardWriter:
         words[at + 3] = now_ns
         words[at + 4] = deadline_ns
         words[at + 5] = 0
+        words[at + 6] = watched
         words[at] = sequence + 2
         return slot
+
+    def watch(self, slot: int, watched: int) -> None:
+        """Say anew how a running request is to be watched."""
+        if slot != OFF_BOARD:
+            self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 6] = watched
+
+    def answer(self, now_ns: int) -> None:
+        """Say that the interpreter has answered `STACK_SIGNAL`."""
+        self._words[ANSWERED] = now_ns
 
     def end(self, slot: int, now_ns: int, received_ns: int = 0) -> None:
         """Note that the request in `slot` has ended; its entry stays readable until the slot is needed again.
@@ -182,6 +250,7 @@ class BoardReader:
     """Anybody else's side."""
 
     def __init__(self, memory: memoryview) -> None:
+        self._memory = memory
         self._words = memory.cast("Q")
 
     def release(self) -> None:
@@ -205,15 +274,8 @@ class BoardReader:
 
     def entries(self) -> list[Entry]:
         """Return all readable entries, oldest start first; one that is being written just now is left out."""
-        found = []
-        words = self._words
-        for at in range(_FIRST_SLOT, _FIRST_SLOT + _SLOT_WORDS * SLOTS, _SLOT_WORDS):
-            sequence = words[at]
-            if sequence == 0 or sequence & 1:
-                continue
-            entry = Entry(*words[at + 1 : at + _SLOT_WORDS])
-            if words[at] == sequence:
-                found.append(entry)
+        slots = range(_FIRST_SLOT, _FIRST_SLOT + _SLOT_WORDS * SLOTS, _SLOT_WORDS)
+        found = [entry for at in slots if (entry := self._entry(at)) is not None]
         found.sort(key=lambda entry: entry.started_ns)
         return found
 
@@ -221,12 +283,52 @@ class BoardReader:
         """Return the requests that were started and have not ended, oldest first."""
         return [entry for entry in self.entries() if entry.ended_ns == 0]
 
+    def look(self) -> tuple[list[Entry], dict[tuple[PlaceKind, int], int]]:
+        """Return what runs, oldest first, and when a request has last ended in each place, as far as it is known."""
+        words, end = self._words, _FIRST_SLOT + _SLOT_WORDS * SLOTS
+        if words[_STARTED] == words[_COMPLETED]:
+            return [], {}
+        last: dict[int, int] = {}
+        running = []
+        # By whole columns: of a thousand slots hardly any run, and this is done every second.
+        starts, ends, watched = (words[_FIRST_SLOT + at : end : _SLOT_WORDS].tolist() for at in (3, 5, 6))
+        for slot, (started_ns, ended_ns, word) in enumerate(zip(starts, ends, watched, strict=True)):
+            if ended_ns > last.get(word & _PLACE, 0):
+                last[word & _PLACE] = ended_ns
+            if started_ns and not ended_ns and (entry := self._entry(_FIRST_SLOT + slot * _SLOT_WORDS)) is not None:
+                running.append(entry)
+        running = [entry for entry in running if not entry.ended_ns]
+        running.sort(key=lambda entry: entry.started_ns)
+        return running, {Watched.unpack(place).place: ended_ns for place, ended_ns in last.items()}
+
+    @property
+    def answered_ns(self) -> int:
+        """When the interpreter has last answered `STACK_SIGNAL`."""
+        return self._words[ANSWERED]
+
+    def stack(self) -> str:
+        """Return the text of the stacks, as far as it was written."""
+        text = bytes(self._memory[STACK_AT:])
+        return text[: text.find(0)].decode("utf-8", "replace") if 0 in text else text.decode("utf-8", "replace")
+
+    def clear_stack(self) -> None:
+        """Forget the text; the memory has to be writable."""
+        self._memory[STACK_AT:] = bytes(STACK_BYTES)
+
     def known_since_ns(self) -> int:
         """Return a time such that all requests started later are among `entries`, 0 if all that were ever started.
 
         While the worker runs, read the entries first: what is overwritten meanwhile only makes this time later.
         """
         return self._words[_FORGOTTEN]
+
+    def _entry(self, at: int) -> Entry | None:
+        words = self._words
+        sequence = words[at]
+        if sequence == 0 or sequence & 1:
+            return None
+        entry = Entry(*words[at + 1 : at + _SLOT_WORDS])
+        return entry if words[at] == sequence else None
 
     def batches(self, method: int) -> Batches | None:
         """Return a batched method's figures, None if it is beyond those that have any."""

@@ -27,6 +27,7 @@ class Execution(Message, frozen=True):
     completion: Name
     inline_bytes: U64
     max_queue: U64 = 2**62
+    hang_timeout_s: float = 0.0
 
 
 # --- supervisor to worker ------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class DeviceState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     POISONED = "poisoned"
+    HUNG = "hung"
     LOST = "lost"
     DRAINING = "draining"
     STOPPING = "stopping"

@@ -36,6 +36,8 @@ class Event(StrEnum):
     """The worker reports that it cannot go on, though its context is well, and leaves; or it broke protocol."""
     POISONED = auto()
     """The worker reports that its context is poisoned, and leaves."""
+    HUNG = auto()
+    """The watchdog has found that a request of the worker makes no progress."""
     END_OF_FILE = auto()
     """The control channel was closed: a fast hint of the worker's death."""
     EXITED = auto()
@@ -152,6 +154,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     # ready: published, until HOLD.
     (State.READY, Event.FAULT): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
     (State.READY, Event.POISONED): Step(State.POISONED, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, Event.HUNG): Step(State.HUNG, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
     (State.READY, Event.END_OF_FILE): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
     (State.READY, Event.EXITED): Step(State.REBUILDING, (Action.HOLD, Action.END, Action.ASK_RESTART)),
     (State.READY, Event.DRAIN): Step(State.DRAINING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)),
@@ -160,7 +163,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.READY, Event.STANDBY_READY): Step(State.READY, (Action.ANNOUNCE,)),
     (State.READY, Event.STANDBY_LOST): Step(State.READY, (Action.WANT_STANDBY,)),
     (State.READY, Event.PREDECESSOR_EXITED): Step(State.READY, (Action.END_PREDECESSOR, Action.WANT_STANDBY)),
-    # poisoned and lost: killed, its exit is awaited. What it still says, or was late for, changes nothing.
+    # poisoned, hung and lost: killed, its exit is awaited. What it still says, or was late for, changes nothing.
     (State.POISONED, Event.FAULT): Step(State.POISONED),
     (State.POISONED, Event.POISONED): Step(State.POISONED),
     (State.POISONED, Event.END_OF_FILE): Step(State.POISONED),
@@ -174,6 +177,17 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.POISONED, Event.STANDBY_LOST): Step(State.POISONED),
     (State.POISONED, Event.TAKE_OVER): _TAKEN_OVER,
     (State.POISONED, Event.PREDECESSOR_EXITED): Step(State.POISONED, (Action.END_PREDECESSOR,)),
+    (State.HUNG, Event.FAULT): Step(State.HUNG),
+    (State.HUNG, Event.POISONED): Step(State.HUNG),
+    (State.HUNG, Event.END_OF_FILE): Step(State.HUNG),
+    (State.HUNG, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.HUNG, Event.DRAIN): Step(State.DRAINING),
+    (State.HUNG, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
+    (State.HUNG, Event.STANDBY_DUE): Step(State.HUNG),
+    (State.HUNG, Event.STANDBY_READY): Step(State.HUNG, (Action.CALL_STANDBY,)),
+    (State.HUNG, Event.STANDBY_LOST): Step(State.HUNG),
+    (State.HUNG, Event.TAKE_OVER): _TAKEN_OVER,
+    (State.HUNG, Event.PREDECESSOR_EXITED): Step(State.HUNG, (Action.END_PREDECESSOR,)),
     # It became ready just when its time was over.
     (State.LOST, Event.READY): Step(State.LOST),
     (State.LOST, Event.FAULT): Step(State.LOST),

@@ -302,6 +302,20 @@ class Device:
             case control.Fault(info):
                 self._on_fault(worker, info.error())
 
+    def hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str) -> None:
+        """A process makes no progress; nothing if it takes no calls any more.
+
+        Args:
+            worker: The process.
+            fault: What the requests end with that are on it.
+            stacks: Of all its threads, for the logs.
+        """
+        if worker is self.active and self.state is State.READY:
+            worker.fault, worker.hung_ns = fault, time.monotonic_ns()
+            self.output.add(f"--- device {self.index} generation {worker.generation} hung\n{stacks}")
+            self._note("hung", fault.message, pid=worker.pid, where=fault.where, stacks=stacks)
+            self._feed(Event.HUNG)
+
     def _on_ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
         worker.actors = actors
         now_s = time.monotonic()

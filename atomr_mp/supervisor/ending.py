@@ -15,7 +15,7 @@ from atomr_mp.supervisor.incarnation import Incarnation
 
 def error_of_requests(worker: Incarnation) -> errors.AtomrError:
     """Return what the requests that were on an incarnation end with."""
-    if isinstance(worker.fault, errors.ContextPoisoned):
+    if isinstance(worker.fault, errors.ContextPoisoned | errors.WorkerHung):
         worker.fault.device, worker.fault.generation = worker.device, worker.generation
         return worker.fault
     how = worker.cause.describe()
@@ -48,7 +48,7 @@ class Ending:
         self._running: Final[dict[int, list[int]]] = {}
         for entry in board.entries():
             self._started.setdefault(entry.session, []).append(entry.request_id)
-            if entry.ended_ns == 0:
+            if entry.ended_ns == 0 or 0 < worker.hung_ns < entry.ended_ns:
                 self._running.setdefault(entry.session, []).append(entry.request_id)
 
     def told(self, number: int) -> IncarnationEnded:

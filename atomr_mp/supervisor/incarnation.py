@@ -74,6 +74,8 @@ class Incarnation:
         """Sessions that it has acknowledged before all that it is to know of them was sent."""
         self.fault: errors.AtomrError | None = None
         """Why it ends, as far as it said so itself or we decided."""
+        self.hung_ns = 0
+        """When it was found to hang, CLOCK_MONOTONIC; 0 if it was not. What ended later has not."""
         self.late = ""
         """That it was killed because its drain took too long, in words."""
         self.cause = ExitCause()

@@ -63,6 +63,8 @@ class Plan(msgspec.Struct, frozen=True):
     """When workers are replaced although they are well."""
     metrics: str = "off"
     """Where they are served, as `Config.metrics` has it."""
+    kill_timeout_s: float = 30.0
+    """How long a killed worker may take to end."""
     source: Source | None = None
     """None if no configuration file was given."""
 
@@ -105,6 +107,7 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
             intensity=new.intensity,
             start_timeout_s=new.start_timeout_s,
             drain_timeout_s=new.drain_timeout_s,
+            kill_timeout_s=new.kill_timeout_s,
             core_dumps=new.core_dumps,
             recycling=new.recycling,
             preload=new.preload,

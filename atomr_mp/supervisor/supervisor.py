@@ -31,6 +31,7 @@ from atomr_mp.supervisor.recycler import Recycler
 from atomr_mp.supervisor.reload import Done, Reload
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.supervisor.usage import memory_bytes, started_at
+from atomr_mp.supervisor.watchdog import Watchdog
 from atomr_mp.transport.session import SessionListener, SessionPeer
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
@@ -120,6 +121,7 @@ class Supervisor:
         self._nursery.open(lambda: self._begin(listener))
         self._housekeep()
         self._recycler.start()
+        Watchdog(self._loop, self.devices).start()
         if self._notifier.watchdog_s:
             self._feed_watchdog()
         self._loop.run()

@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from atomr_mp.protocol import board
-from atomr_mp.protocol.board import BOARD_BYTES, MAGIC, OFF_BOARD, BoardReader, BoardWriter, Counter, Entry, Gauge
+from atomr_mp.protocol.board import (
+    BOARD_BYTES,
+    MAGIC,
+    OFF_BOARD,
+    STACK_AT,
+    BoardReader,
+    BoardWriter,
+    Counter,
+    Entry,
+    Gauge,
+    PlaceKind,
+    Watched,
+)
 
 FEW: Final = 4
 """Slots of the boards here, so that they are soon used again."""
@@ -77,6 +89,9 @@ class Board(RuleBasedStateMachine):
         assert [entry.started_ns for entry in entries] == sorted(entry.started_ns for entry in entries)
         shown = {request_id for request_id, slot in self.running.items() if slot != OFF_BOARD}
         assert {entry.request_id for entry in self.reader.running()} == shown
+        running, ended = self.reader.look()
+        assert running == self.reader.running()
+        assert not self.running or not ended or max(ended.values()) <= self.now_ns
 
     @invariant()
     def all_started_since_then_are_among_the_entries(self) -> None:
@@ -155,8 +170,8 @@ class Past:
         for now_ns, starts in enumerate(steps, start=1):
             if starts or not running:
                 request_id = 1000 + now_ns
-                running[request_id] = writer.start(7 * now_ns, request_id, now_ns, 100 * now_ns)
-                self.requests[request_id] = Entry(7 * now_ns, request_id, now_ns, 100 * now_ns, 0)
+                running[request_id] = writer.start(7 * now_ns, request_id, now_ns, 100 * now_ns, 3 * now_ns)
+                self.requests[request_id] = Entry(7 * now_ns, request_id, now_ns, 100 * now_ns, 0, 3 * now_ns)
                 self.stores_until_started[request_id] = len(self.stores)
             else:
                 request_id = choose(sorted(running))
@@ -182,10 +197,10 @@ class Past:
 def test_a_writer_that_overtakes_the_reader_anywhere_tears_no_entry() -> None:
     """All ways in which one pause of the reader can fall into a ring that is being used again."""
     past = Past([True] * FEW + [False] * FEW + [True] * FEW, min)
-    loads = FEW * 7 + 1
+    loads = FEW * 8 + 1
     for ahead in range(len(past.stores)):
         for load in range(loads):
-            for jump in range(1, 14):
+            for jump in range(1, 16):
                 past.check_read(ahead, chain(repeat(0, load), [jump], repeat(0)))
 
 
@@ -208,7 +223,7 @@ def test_an_entry_that_death_left_half_written_is_left_out() -> None:
     writer = BoardWriter(memory)
     writer.start(1, 10, 100, 1000)
     slot = writer.start(1, 11, 200, 1000)
-    sequence = board._FIRST_SLOT + 6 * slot
+    sequence = board._FIRST_SLOT + board._SLOT_WORDS * slot
     memory.cast("Q")[sequence] += 1
     reader = BoardReader(memory)
     assert [entry.request_id for entry in reader.entries()] == [10]
@@ -226,12 +241,19 @@ def test_a_fresh_board_says_nothing_and_shows_its_mark() -> None:
     assert reader.entries() == []
 
 
-@given(st.binary(min_size=8 * (board._FIRST_SLOT + 6 * FEW), max_size=8 * (board._FIRST_SLOT + 6 * FEW)))
+@given(
+    st.binary(
+        min_size=8 * (board._FIRST_SLOT + board._SLOT_WORDS * FEW),
+        max_size=8 * (board._FIRST_SLOT + board._SLOT_WORDS * FEW),
+    )
+)
 def test_any_memory_can_be_read(content: bytes) -> None:
     """A worker whose code writes where it should not harms itself only."""
     memory = memoryview(bytearray(content.ljust(BOARD_BYTES, b"\0")))
     reader = BoardReader(memory)
     assert len(reader.entries()) <= FEW
+    assert len(reader.look()[0]) <= FEW
+    assert reader.stack() == ""
     assert reader.queue_depth >= 0
     assert reader.known_since_ns() >= 0
 
@@ -274,3 +296,45 @@ def test_gauges_show_what_was_written_last() -> None:
     for value in (5, 3):
         writer.show(Gauge.LEASES, value)
         assert reader.read(Gauge.LEASES) == value
+
+
+@given(
+    st.builds(
+        Watched,
+        limit_ns=st.integers(0, 2**48 - 1).map(lambda limit_ms: limit_ms * 1_000_000),
+        from_deadline=st.booleans(),
+        kind=st.sampled_from(PlaceKind),
+        number=st.integers(0, 2**12 - 1),
+        waits=st.booleans(),
+    )
+)
+def test_how_a_request_is_watched_survives_its_word(watched: Watched) -> None:
+    """In milliseconds; and the end of what ran in a place is found by it."""
+    assert Watched.unpack(watched.pack()) == watched
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer, reader = BoardWriter(memory), BoardReader(memory)
+    first, other = (writer.start(1, number, 5, 50, watched.pack()) for number in (1, 2))
+    writer.end(first, 9)
+    assert reader.look()[1] == {watched.place: 9}
+    writer.watch(other, 0)
+    assert reader.look()[0] == [Entry(1, 2, 5, 50, 0)]
+
+
+@given(st.integers(0, 2**64 - 1))
+def test_any_word_says_something(word: int) -> None:
+    """A worker whose code writes where it should not does not end its supervisor."""
+    assert Watched.unpack(word).kind in PlaceKind
+
+
+def test_stacks_are_text_behind_the_words() -> None:
+    """Up to a zero byte; forgotten when they are asked for anew."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    reader = BoardReader(memory)
+    memory[STACK_AT : STACK_AT + 5] = b"File\xff"
+    assert reader.stack() == "File\ufffd"
+    memory[STACK_AT:] = b"x" * board.STACK_BYTES
+    assert reader.stack() == "x" * board.STACK_BYTES
+    reader.clear_stack()
+    assert reader.stack() == ""
+    BoardWriter(memory).answer(7)
+    assert reader.answered_ns == 7

@@ -29,6 +29,7 @@ ALIVE: Final = {
     State.STARTING,
     State.READY,
     State.POISONED,
+    State.HUNG,
     State.LOST,
     State.DRAINING,
     State.STOPPING,
@@ -107,6 +108,8 @@ class Device:
             events += [Event.FAULT, Event.POISONED, Event.END_OF_FILE]
             if self.may_report_ready:
                 events.append(Event.READY)
+        if self.state is State.READY:
+            events.append(Event.HUNG)
         timers = {
             Event.START_TIMEOUT: self.start_timer,
             Event.DRAIN_TIMEOUT: self.drain_timer,
@@ -212,11 +215,9 @@ class Device:
             assert to.asked != self.planned, "ends are judged if nobody asked for them, and only then"
         elif self.killed and not to.planned:
             assert to.state is self.state, "a killed worker is waited for as what it was killed for"
-        elif event is Event.POISONED and not to.planned:
-            assert to.state is State.POISONED
-        elif event in {Event.FAULT, Event.END_OF_FILE, Event.START_TIMEOUT} and not to.planned:
-            assert to.state is State.LOST
-        if event in {Event.FAULT, Event.POISONED, Event.START_TIMEOUT, Event.DRAIN_TIMEOUT}:
+        elif event in FAILED and not to.planned:
+            assert to.state is FAILED[event]
+        if event in {Event.FAULT, Event.POISONED, Event.HUNG, Event.START_TIMEOUT, Event.DRAIN_TIMEOUT}:
             assert to.killed or to.predecessor, "a worker that failed, or took too long, is not relied on to leave"
         if event is Event.STOP and self.alive and not (self.killed or self.stopping):
             assert {Action.DRAIN, Action.KILL} & set(actions), "the worker is not told"
@@ -230,11 +231,21 @@ class Device:
         return self.killed or self.asked or self.start_timer or self.drain_timer or self.backoff_timer
 
 
+FAILED: Final = {
+    Event.POISONED: State.POISONED,
+    Event.HUNG: State.HUNG,
+    Event.FAULT: State.LOST,
+    Event.END_OF_FILE: State.LOST,
+    Event.START_TIMEOUT: State.LOST,
+}
+"""What a worker that nobody has asked to end is waited for as, by how it failed."""
+
 BY_EVENT: Final[dict[Event, dict[str, Any]]] = {
     Event.START: {"started": True},
     Event.READY: {"may_report_ready": False, "ready_at_once": False},
     Event.FAULT: {"may_report_ready": False},
     Event.POISONED: {"may_report_ready": False},
+    Event.HUNG: {},
     Event.END_OF_FILE: {"connected": False},
     Event.EXITED: {"alive": False, "connected": False},
     Event.START_TIMEOUT: {"start_timer": False},

@@ -76,6 +76,11 @@ class Actor:
     """Priority of the CUDA stream of the methods that run on the loop: "low", "normal" or "high". Where the work of
     several streams waits for the GPU, that of the highest is begun first; what runs is not interrupted."""
 
+    hang_timeout_s: float | None = None
+    """How long a method may run, in seconds, before the process counts as hung and is replaced; of a method on a
+    stream, how long nothing may end there. `math.inf` for no limit. None for the pool's own (`hang_timeout_s` of its
+    settings), which begins only when the deadline has passed. A method may have another, see `method`."""
+
     def setup(self, context: Context) -> None:
         """Load what the methods need: weights, tables, connections. Runs once, before the first request.
 
@@ -138,6 +143,7 @@ class MethodOptions:
     writes: tuple[str, ...] = ()
     batch: Batch | None = None
     queue: int | None = None
+    hang_timeout_s: float | None = None
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -156,6 +162,7 @@ def method(
     writes: Sequence[str] = (),
     batch: Batch | None = None,
     queue: int | None = None,
+    hang_timeout_s: float | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -169,6 +176,7 @@ def method(
     writes: Sequence[str] = (),
     batch: Batch | None = None,
     queue: int | None = None,
+    hang_timeout_s: float | None = None,
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
@@ -193,13 +201,21 @@ def method(
             everybody's. None for one request at a time.
         queue: Most of its requests that may wait in one process, of all clients; one more is `Overloaded`. None for as
             many as the process may have of all methods.
+        hang_timeout_s: How long it may run before the process counts as hung, see `Actor.hang_timeout_s`; None for the
+            actor's own.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")
     if queue is not None and queue < 1:
         raise ValueError(f"queue must be at least 1, got {queue}")
     options = MethodOptions(
-        idempotent=idempotent, thread=thread, deadline_s=deadline_s, writes=tuple(writes), batch=batch, queue=queue
+        idempotent=idempotent,
+        thread=thread,
+        deadline_s=deadline_s,
+        writes=tuple(writes),
+        batch=batch,
+        queue=queue,
+        hang_timeout_s=hang_timeout_s,
     )
 
     def mark(function: F) -> F:

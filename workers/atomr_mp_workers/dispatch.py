@@ -128,6 +128,7 @@ class Dispatcher:
                 self._set_apart(request)
             elif envelope.begin(request) and not self._start(request):
                 envelope.lend(request)
+                envelope.show_waiting(request, waits=True)
                 self._parked.append(request)
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
@@ -190,13 +191,17 @@ class Dispatcher:
         """Run a request that has begun, or put it on its stream; False if what it waits for has to end first."""
         stream = request.method.stream
         if stream is None:
-            if request.after and not _is_free(request):
-                return False
+            if request.after:
+                if not _is_free(request):
+                    return False
+                self._envelope.show_waiting(request, waits=False)
             request.call()
             self._envelope.complete(request)
             return True
-        if request.after and not stream.takes(request.after):
-            return False
+        if request.after:
+            if not stream.takes(request.after):
+                return False
+            self._envelope.show_waiting(request, waits=not _is_free(request))
         self._envelope.lend(request)
         if request.event is None:
             request.event = self._device.make_event()
@@ -250,6 +255,9 @@ class Dispatcher:
 
     def _submit_batch(self, batched: BatchedMethod, run: BatchRun, stream: Stream) -> None:
         run.event = self._device.make_event()
+        for request in run.requests:
+            if request.after:
+                self._envelope.show_waiting(request, waits=not _is_free(request))
         self._completions.begin(run)
         if stream.submit(run, run.after, run.nbytes):
             self._completions.underway.end(run)

@@ -11,12 +11,12 @@ import threading
 import time
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
-from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
+from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import Block, Holder
@@ -174,6 +174,7 @@ class Envelope:
         libraries: Find the methods of libraries.
         store: The device's memory.
         most_queued: How many requests may wait.
+        watched: Returns what the board says of a method's requests.
     """
 
     def __init__(
@@ -184,11 +185,15 @@ class Envelope:
         libraries: Libraries,
         store: Store,
         most_queued: int = sys.maxsize,
+        watched: Callable[[Method], int] = lambda _: 0,
     ) -> None:
         self._most_queued = most_queued
         self._queued = 0
         """Requests that have been received and have not started."""
         self._methods = methods
+        self._watched = watched
+        for each in methods.values():
+            each.watched = watched(each)
         self._board = board
         self._token = current
         self._libraries = libraries
@@ -284,7 +289,9 @@ class Envelope:
             return False
         # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
         request.started_ns = now_ns
-        request.slot = self._board.start(session.number, request.id, now_ns, request.deadline_ns)
+        request.slot = self._board.start(
+            session.number, request.id, now_ns, request.deadline_ns, request.method.watched
+        )
         if not request.decoded:
             try:
                 self._decode(request)
@@ -299,6 +306,12 @@ class Envelope:
         request.frames = ()
         session.running += 1
         return True
+
+    def show_waiting(self, request: Request, *, waits: bool) -> None:
+        """Note on the board whether a request that has begun still waits for others, which is no sign of a hang."""
+        if request.method.watched:
+            watched = Watched.unpack(request.method.watched)
+            self._board.watch(request.slot, watched._replace(waits=waits).pack())
 
     def complete(self, request: Request) -> None:
         """Note the request's end and put its answer into the peer's outbox.
@@ -477,6 +490,7 @@ class Envelope:
             return error
         if method is not None:
             self._methods[name] = method
+            method.watched = self._watched(method)
         return method
 
     def _unknown(self, call: data.Call) -> errors.RequestError:

@@ -35,6 +35,7 @@ from atomr_mp_workers.peers import Peer, Peers, Session
 from atomr_mp_workers.streams import StreamAllocator
 from atomr_mp_workers.threads import ActorThread, Completions
 from atomr_mp_workers.underway import Underway
+from atomr_mp_workers.watching import Watching
 
 TURN_MESSAGES: Final = 32
 """Messages read in one turn, before the supervisor is listened to again."""
@@ -139,7 +140,17 @@ class Host:
             on_thread = [method.name for method in actor.methods if method.thread]
             if on_thread:
                 threads |= dict.fromkeys(on_thread, ActorThread(actor.name, device))
-        self._envelope = Envelope(methods, self._board, self._token, libraries, store, execution.max_queue)
+        actors = dict.fromkeys(threads.values())
+        numbers = {name: list(actors).index(thread) for name, thread in threads.items()}
+        self._envelope = Envelope(
+            methods,
+            self._board,
+            self._token,
+            libraries,
+            store,
+            execution.max_queue,
+            Watching(execution.hang_timeout_s, numbers).word,
+        )
         batched = {
             name: BatchedMethod(method, number, self._envelope, store, self._board)
             for number, (name, method) in enumerate((name, each) for name, each in methods.items() if each.batch)

@@ -61,6 +61,10 @@ class Method(ABC):
     """Its requests wait for their turn apart from others: those of a thread, and those of batches."""
     stream: Stream | None = None
     """Where it runs, if it is a library's."""
+    hang_timeout_s: float | None = None
+    """How long it may run before it counts as hung; None if its actor does not say."""
+    watched = 0
+    """What the board says of its requests, see `watching`."""
     admit: Callable[[Any, Holder], None] | None = None
     """What is to be done with its one argument when it arrives, before it waits for anything."""
 
@@ -353,7 +357,20 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     except (TypeError, NameError) as error:
         raise ActorLoadFailed(f"{where}: an annotation is not a type that can be sent: {error}") from error
     method.key = _key(where, instance, options.batch)
+    method.hang_timeout_s = _hang_timeout_s(where, instance, options)
     return method
+
+
+def _hang_timeout_s(where: str, instance: Actor, options: MethodOptions) -> float | None:
+    """Return a method's own limit, or its actor's."""
+    limit_s: Any = instance.hang_timeout_s if options.hang_timeout_s is None else options.hang_timeout_s
+    if limit_s is None:
+        return None
+    if not (isinstance(limit_s, int | float) and limit_s > 0):
+        raise ActorLoadFailed(
+            f"{where}: hang_timeout_s is {limit_s!r}; it is a positive number of seconds, or math.inf for no limit"
+        )
+    return float(limit_s)
 
 
 def _key(where: str, instance: Actor, batch: Batch | None) -> Callable[..., Hashable] | None:

@@ -29,6 +29,7 @@ class StreamAllocator:
         if self._strategy not in STRATEGIES or (colon and not counts):
             raise errors.ConfigurationError(f"streams = {strategy!r}: use one of {', '.join(STRATEGIES)}, or pooled:N")
         self._make = make
+        self._made = 0
         self._count = int(count) if colon else POOLED
         self._streams: dict[tuple[str, str], Stream] = {}
         self._acquired = 0
@@ -40,14 +41,19 @@ class StreamAllocator:
             case "per_actor":
                 name = actor
             case "fresh":
-                return self._make(f"{actor}-{number}", priority)
+                return self._numbered(f"{actor}-{number}", priority)
             case "pooled":
                 name = f"stream-{number % self._count}"
             case _:
                 name = "stream"
         stream = self._streams.get((name, priority))
         if stream is None:
-            stream = self._streams[name, priority] = self._make(name, priority)
+            stream = self._streams[name, priority] = self._numbered(name, priority)
+        return stream
+
+    def _numbered(self, name: str, priority: str) -> Stream:
+        stream = self._make(name, priority)
+        stream.number, self._made = self._made, self._made + 1
         return stream
 
 

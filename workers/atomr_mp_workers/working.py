@@ -17,6 +17,7 @@ from atomr_mp_workers.host import Host
 from atomr_mp_workers.lifeline import die_with, guard_forks
 from atomr_mp_workers.loading import Loader
 from atomr_mp_workers.log import name_device, start_logging
+from atomr_mp_workers.stacks import show_stacks
 
 
 def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
@@ -48,10 +49,10 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     # Ctrl-C in a terminal is the supervisor's to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_logging()
-    board = mmap.mmap(board_fd, 0)
-    os.close(board_fd)
+    board = BoardWriter(memoryview(mmap.mmap(board_fd, 0)))
+    show_stacks(board_fd, board)
     channel = ControlChannel(control_fd)
-    guard_forks([channel.fileno()])
+    guard_forks([channel.fileno(), board_fd])
     try:
         loader = Loader()
         start = channel.receive()
@@ -62,7 +63,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
             raise SupervisorGoneError(f"out of turn: {start!r}")
         name_device(start.device, start.generation)
         os.environ[marks.WORKER] = f"{start.device}-{start.generation}"
-        Host(start, channel, BoardWriter(memoryview(board)), loader).run()
+        Host(start, channel, board, loader).run()
     except SupervisorGoneError:
         return 1
     except FatalError as fatal:

@@ -75,6 +75,8 @@ class Stream(ABC):
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
+        self.number = 0
+        """Tells it from the process's others."""
 
     def takes(self, after: Sequence[Event]) -> bool:  # noqa: ARG002 - a stream that waits by itself takes all
         """Return whether work can be submitted that has to wait for these; if not, they have to end first."""

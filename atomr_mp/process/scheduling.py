@@ -1,0 +1,24 @@
+"""What the kernel tells of how a process gets on: its threads' states, and how long they ran and waited to. An edge."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from atomr_mp.supervision.watchdog import Thread
+
+
+def threads(pid: int) -> dict[int, Thread]:
+    """Return a process's threads by their ids; those that end meanwhile are left out."""
+    found = {}
+    with contextlib.suppress(OSError):
+        for path in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                # The name may have anything in it, but no further ")" comes behind it.
+                stat = (path / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+                try:
+                    ran, delayed, _ = map(int, (path / "schedstat").read_text(encoding="ascii").split())
+                except FileNotFoundError:  # a kernel that does not count it
+                    ran, delayed = int(stat[11]) + int(stat[12]), 0  # in ticks; only a change of it counts
+                found[int(path.name)] = Thread(stat[0], ran, delayed)
+    return found

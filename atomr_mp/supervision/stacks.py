@@ -1,0 +1,109 @@
+"""What the stacks of a worker that hangs tell: which thread it is, and in what kind of code. Pure.
+
+They are as Python's `faulthandler` writes them: a paragraph for each thread, the innermost frame first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from atomr_mp.protocol.board import PlaceKind
+
+FRAME: Final = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)')
+
+CUDA: Final = re.compile(
+    r"/(cupy|cupyx|cupy_backends|nvmath|nvidia|cudnn|torch/cuda|torch/backends/cuda|cuda/(core|bindings)"
+    r"|atomr_mp_workers/(device/cuda\w*|libraries/\w+/cuda)\.py)"
+)
+"""In files of what calls CUDA."""
+
+INNERMOST: Final = 3
+"""So many frames are looked at for CUDA's: what waits for the GPU does so right behind them."""
+
+
+class Where(StrEnum):
+    """In what kind of code a worker hangs."""
+
+    PYTHON = "python"
+    NATIVE = "native"
+    """In C code that does not come back, and may hold the interpreter's lock."""
+    CUDA = "cuda"
+
+
+class Frame(NamedTuple):
+    """A function that has been called and not returned."""
+
+    file: str
+    line: int
+    function: str
+
+
+class Hang(NamedTuple):
+    """What there is to say of a hang."""
+
+    where: Where
+    stack: str
+    """Of the thread that hangs, or of those that may; empty if there is none in this process."""
+    at: Frame | None
+    """Its innermost frame."""
+    method: Frame | None = None
+    """The request's method in it."""
+
+
+def diagnose(text: str, kind: PlaceKind, *, answers: bool) -> Hang:
+    """Return what the stacks tell of a request that hangs.
+
+    Args:
+        text: All stacks; empty if the process has not even written them.
+        kind: Where the request runs.
+        answers: The main thread has run Python code when it was asked to.
+    """
+    threads = [part for part in re.split(r"^(?=Thread 0x|Current thread 0x)", text, flags=re.MULTILINE) if part]
+    stacks = [(part, frames(part)) for part in threads]
+    if not stacks:
+        return Hang(Where.NATIVE, "", None)
+    main = next((each for each in stacks if _is_main(each[1])), stacks[-1])
+    calling = [each for each in stacks if each is not main and _calls(each[1])]
+    busy = not _is_idle(main[1])
+    found = [main] if busy and (kind is not PlaceKind.THREAD or not calling) else calling
+    if not found:
+        # Nothing runs here: it was given to the GPU, which has not done it.
+        return Hang(Where.CUDA if kind is PlaceKind.STREAM else Where.PYTHON, "", None)
+    stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
+    if any(CUDA.search(frame.file) for frame in inner[:INNERMOST]):
+        where = Where.CUDA
+    else:
+        where = Where.PYTHON if answers else Where.NATIVE
+    methods = [frame for frame, outer in pairwise(inner) if _is(outer, "envelope.py", "call")]
+    return Hang(where, stack, inner[0] if inner else None, methods[0] if methods else None)
+
+
+def frames(text: str) -> Sequence[Frame]:
+    """Return the frames in a paragraph, innermost first."""
+    return [
+        Frame(found["file"], int(found["line"]), found["function"])
+        for line in text.splitlines()
+        if (found := FRAME.fullmatch(line))
+    ]
+
+
+def _is_main(stack: Sequence[Frame]) -> bool:
+    return any(_is(frame, "host.py", "_serve") for frame in stack)
+
+
+def _is_idle(stack: Sequence[Frame]) -> bool:
+    """Whether the loop waits, or is on its way to."""
+    return bool(stack) and _is(stack[0], "host.py", "_serve")
+
+
+def _calls(stack: Sequence[Frame]) -> bool:
+    """Whether a request's method runs here."""
+    return any(_is(frame, "envelope.py", "call") for frame in stack)
+
+
+def _is(frame: Frame, file: str, function: str) -> bool:
+    return frame.function == function and frame.file.endswith(f"/atomr_mp_workers/{file}")

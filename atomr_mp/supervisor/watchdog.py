@@ -1,0 +1,157 @@
+"""Looks whether workers hang: reads their boards now and then, and asks one that seems to where it is.
+
+It costs the workers nothing, and the supervisor some microseconds a second for each device on which something runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp import errors
+from atomr_mp.process import scheduling
+from atomr_mp.protocol.board import STACK_SIGNAL, BoardReader, Entry, Watched
+from atomr_mp.protocol.codec import clip
+from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervision.stacks import Hang, Where, diagnose
+from atomr_mp.supervision.watchdog import LOOK_NS, Thread, Watch, able_ns
+from atomr_mp.supervisor.loop import Loop
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.incarnation import Incarnation
+
+LOOK_S: Final = LOOK_NS / 1e9
+
+STACK_S: Final = 1.0
+"""How long a worker may take to write its stacks."""
+
+ANSWER_S: Final = 0.5
+"""How long its interpreter may take to answer. If it does not, it is said to be in C code, and no more is decided."""
+
+WRITING_S: Final = 0.01
+"""How often it is looked whether it has: no event tells of that, and the loop is not to wait."""
+
+STACK_CHARS: Final = 4000
+"""Longest stack in an error; the log and the event log have it whole."""
+
+_IN: Final = {
+    Where.PYTHON: "in Python code",
+    Where.NATIVE: "in native code that does not come back",
+    Where.CUDA: "in CUDA",
+}
+
+
+class Watchdog:
+    """Watches all workers that take calls.
+
+    Args:
+        loop: The supervisor's loop.
+        devices: The pool's devices.
+    """
+
+    def __init__(self, loop: Loop, devices: Sequence[Device]) -> None:
+        self._loop = loop
+        self._watchers = [_Watcher(loop, device) for device in devices]
+
+    def start(self) -> None:
+        """Look from now on."""
+        self._loop.call_later(LOOK_S, self._look)
+
+    def _look(self) -> None:
+        self.start()
+        for watcher in self._watchers:
+            watcher.look()
+
+
+class _Watcher:
+    """Watches the workers of one device, one after the other."""
+
+    def __init__(self, loop: Loop, device: Device) -> None:
+        self._loop = loop
+        self._device = device
+        self._worker: Incarnation | None = None
+        self._watch = Watch()
+        self._looked_ns = 0
+        self._threads: dict[int, Thread] = {}
+        """At the last look, if anything ran that is watched."""
+        self._asked: Incarnation | None = None
+        """Whom we have asked where it is."""
+
+    def look(self) -> None:
+        worker = self._device.active
+        if worker is not self._worker:
+            self._worker, self._watch, self._threads = worker, Watch(), {}
+        if worker is None or self._device.state is not State.READY or self._asked is worker:
+            return
+        board = worker.board
+        try:
+            entry = self._entry(worker, board)
+            if entry is not None:
+                self._ask(worker, board, entry)
+        finally:
+            board.release()
+
+    def _entry(self, worker: Incarnation, board: BoardReader) -> Entry | None:
+        """Return a request that hangs, if there is one."""
+        running, ended_ns = board.look()
+        now_ns = time.monotonic_ns()
+        elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
+        before, self._threads = self._threads, {}
+        if any(entry.watched for entry in running):
+            self._threads = scheduling.threads(worker.pid)
+        return self._watch.look(now_ns, able_ns(elapsed_ns, before, self._threads), running, ended_ns)
+
+    def _ask(self, worker: Incarnation, board: BoardReader, entry: Entry) -> None:
+        """Have a worker write its stacks."""
+        self._asked = worker
+        board.clear_stack()
+        asked_ns = time.monotonic_ns()
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(worker.process.pidfd, STACK_SIGNAL)
+        self._loop.call_later(WRITING_S, lambda: self._hear(worker, entry, asked_ns, ""))
+
+    def _hear(self, worker: Incarnation, entry: Entry, asked_ns: int, before: str) -> None:
+        """Take the stacks once they are written, or it takes too long; then judge."""
+        if worker is not self._device.active:
+            self._asked = None
+            return
+        board = worker.board
+        try:
+            text, answers = board.stack(), board.answered_ns >= asked_ns
+            waited_s = (time.monotonic_ns() - asked_ns) / 1e9
+            whole = answers or (text and text == before and waited_s >= ANSWER_S)
+            if not whole and waited_s < STACK_S:
+                self._loop.call_later(WRITING_S, lambda: self._hear(worker, entry, asked_ns, text))
+                return
+            self._asked = None
+            # It may have got on while we asked.
+            if any(each.started_ns == entry.started_ns and each[:2] == entry[:2] for each in board.look()[0]):
+                watched = Watched.unpack(entry.watched)
+                fault = _fault(worker, entry, watched, diagnose(text, watched.kind, answers=answers))
+                self._device.hung(worker, fault, text)
+        finally:
+            board.release()
+
+
+def _fault(worker: Incarnation, entry: Entry, watched: Watched, hang: Hang) -> errors.WorkerHung:
+    now_ns = time.monotonic_ns()
+    at = "".join(
+        f", in {frame.function} ({frame.file}:{frame.line})"
+        for frame in dict.fromkeys((hang.method, hang.at))
+        if frame is not None
+    )
+    limit = f"{watched.limit_ns / 1e9:g} s" + (" beyond its deadline" if watched.from_deadline else "")
+    return errors.WorkerHung(
+        f"device {worker.device}'s worker (generation {worker.generation}) hung {_IN[hang.where]}{at}: a request had "
+        f"been running for {(now_ns - entry.started_ns) / 1e9:.1f} s, and without progress for longer than {limit} "
+        f"(hang_timeout_s)",
+        device=worker.device,
+        generation=worker.generation,
+        cause="hung and was killed",
+        where=hang.where,
+        stack=clip(hang.stack, STACK_CHARS),
+    )

@@ -1,0 +1,111 @@
+"""An actor whose methods hang, in every way, and some that only seem to."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import threading
+import time
+
+from atomr_mp_workers import Actor, Context, method
+from tests.actors.probe import announce, arrive, note
+
+
+class Hanging(Actor):
+    """Gives its methods a second."""
+
+    hang_timeout_s = 1.0
+
+    def setup(self, context: Context) -> None:
+        """Remember where this is."""
+        self._context = context
+
+    @method
+    def where(self) -> list[int]:
+        """Return pid and generation."""
+        return [os.getpid(), self._context.generation]
+
+    @method
+    def note(self, tag: str) -> str:
+        """Note that this ran."""
+        note(tag)
+        return tag
+
+    @method
+    def spin(self, gate: str) -> None:
+        """Never end."""
+        announce(gate)
+        while True:
+            pass
+
+    @method
+    def wait_for_nobody(self, gate: str) -> None:
+        """Wait for what never comes."""
+        announce(gate)
+        threading.Event().wait()
+
+    @method
+    def lock_in_c(self, gate: str) -> None:
+        """Never come back from C code, which keeps the interpreter's lock, the GIL."""
+        lock = ctypes.create_string_buffer(64)  # a pthread_mutex_t that nobody has, and then we
+        announce(gate)
+        for _ in range(2):
+            ctypes.PyDLL(None).pthread_mutex_lock(lock)
+
+    @method(thread=True)
+    def spin_on_thread(self, gate: str) -> None:
+        """Never end, beside the loop."""
+        self.spin(gate)
+
+    @method(hang_timeout_s=math.inf)
+    def hold(self, gate: str) -> int:
+        """Wait at a gate for as long as it takes; return our pid."""
+        arrive(gate)
+        return os.getpid()
+
+    @method(hang_timeout_s=3.0)
+    def hold_for_a_while(self, gate: str) -> int:
+        """Wait at a gate for three seconds at most."""
+        arrive(gate)
+        return os.getpid()
+
+    @method(hang_timeout_s=2.0)
+    def compute(self, seconds: float) -> float:
+        """Take so much of a processor's time; return how long that took."""
+        began, until = time.monotonic(), time.thread_time() + seconds
+        while time.thread_time() < until:
+            pass
+        return time.monotonic() - began
+
+
+class Unlimited(Actor):
+    """Has no limit of its own."""
+
+    @method
+    def spin(self, gate: str) -> None:
+        """Never end."""
+        announce(gate)
+        while True:
+            pass
+
+    @method
+    def hold(self, gate: str) -> int:
+        """Wait at a gate; return our pid."""
+        arrive(gate)
+        return os.getpid()
+
+
+class SlowToSetUp(Actor):
+    """Takes longer to set up than a request may."""
+
+    hang_timeout_s = 0.5
+
+    def setup(self, context: Context) -> None:  # noqa: ARG002 - not needed
+        """Take long."""
+        time.sleep(2.5)  # the time is what is to be judged
+
+    @method
+    def where(self) -> int:
+        """Return our pid."""
+        return os.getpid()

@@ -1,0 +1,179 @@
+"""Workers that hang are found, killed and replaced; those that only seem to are left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import psutil
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.client import Observer
+from atomr_mp.process.events import read_events
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_until
+
+HANGING: Final = f"{ACTORS}/hanging.py:Hanging"
+UNLIMITED: Final = f"{ACTORS}/hanging.py:Unlimited"
+SLOW: Final = f"{ACTORS}/hanging.py:SlowToSetUp"
+WAYS: Final = {
+    "spin": ("python", "spin"),
+    "wait_for_nobody": ("python", "wait_for_nobody"),
+    "lock_in_c": ("native", "lock_in_c"),
+    "spin_on_thread": ("python", "spin"),
+}
+"""Where each is found, and the function of the test's own in its stack."""
+
+
+def events(pool: atomr_mp.Pool, kind: str) -> list[dict[str, Any]]:
+    """Return what the event log has of a kind."""
+    return [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == kind]
+
+
+@pytest.mark.parametrize("standby", ["none", "hot"])
+@pytest.mark.parametrize("way", WAYS)
+def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: str, standby: str) -> None:
+    """The stack names the function; what waited behind it did not run; the next incarnation answers."""
+    where, function = WAYS[way]
+    with ledger.start(HANGING, standby=standby) as pool, ledger.gate("gate") as gate:
+        before = pool.devices[0]
+        if standby == "hot":
+            wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+        with atomr_mp.connect(run_dir=pool.run_dir) as other:
+            wait_generation(other, before.generation)
+            hung = pool.call(f"Hanging.{way}", gate.path, deadline_s=600)
+            assert gate.wait() == [before.pid]
+            queued = "Hanging.spin_on_thread" if way == "spin_on_thread" else "Hanging.note"
+            waiting = [client.call(queued, "never", deadline_s=600) for client in (pool, other)]
+            error = hung.exception()
+            assert type(error) is errors.WorkerHung
+            assert (error.device, error.generation, error.where) == (0, before.generation, where)
+            assert error.maybe_executed
+            assert error.was_running
+            assert f"in {function}\n" in error.stack
+            assert "hanging.py" in error.message
+            for reply in waiting:
+                beside = reply.exception()
+                assert type(beside) is errors.WorkerHung
+                assert not beside.maybe_executed
+                assert not beside.was_running
+            after = wait_generation(pool, before.generation + 1)
+            assert pool.call("Hanging.where").result() == [after.pid, after.generation]
+            assert after.restarts == before.restarts + 1
+        assert ledger.runs() == []
+        (told,) = events(pool, "hung")
+        assert told["where"] == where
+        assert told["pid"] == before.pid
+        assert f"in {function}\n" in told["stacks"]
+        assert f"in {function}\n" in (pool.run_dir / "device-0.log").read_text()
+        assert [event["code"] for event in events(pool, "fault")] == ["worker_hung"]
+
+
+def test_answers_that_came_before_the_verdict_stand(ledger: Ledger) -> None:
+    """Only what hung and what had not started fails."""
+    with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
+        done = [pool.call("Hanging.note", f"{number}") for number in range(20)]
+        hung = pool.call("Hanging.spin", gate.path, deadline_s=600)
+        gate.wait()
+        assert type(hung.exception()) is errors.WorkerHung
+        assert [reply.result() for reply in done] == [f"{number}" for number in range(20)]
+
+
+def test_without_a_limit_it_is_the_deadline_that_counts(ledger: Ledger) -> None:
+    """What is still waited for may take its time; what nobody waits for any more has the pool's limit."""
+    with (
+        ledger.start(UNLIMITED, hang_timeout_s=0.5) as pool,
+        ledger.gate("long") as long,
+        ledger.gate("hung") as hung,
+    ):
+        patient = pool.call("Unlimited.hold", long.path, deadline_s=600)
+        (pid,) = long.wait()
+        assert settled(lambda: _running_for_s(pool) > 3)
+        long.open()
+        assert patient.result() == pid
+        reply = pool.call("Unlimited.spin", hung.path, deadline_s=1)
+        hung.wait()
+        assert type(reply.exception()) is errors.DeadlineExceeded
+        wait_generation(pool, 2)
+        assert "beyond its deadline" in events(pool, "hung")[0]["text"]
+
+
+def test_a_supervisor_that_was_stopped_gives_time_again(ledger: Ledger) -> None:
+    """It has not seen whether anything got on."""
+    with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
+        reply = pool.call("Hanging.hold_for_a_while", gate.path, deadline_s=600)
+        gate.wait()
+        supervisor = psutil.Process(pool._client.supervisor_pid)
+        supervisor.suspend()
+        assert settled(lambda: supervisor.status() == psutil.STATUS_STOPPED)
+        time.sleep(6)  # the time is what is to be judged
+        supervisor.resume()
+        for _ in range(2):
+            _running_for_s(pool)  # it has looked
+        gate.open()
+        assert reply.result() == pool.devices[0].pid
+        assert pool.devices[0].generation == 1
+        assert events(pool, "hung") == []
+
+
+def test_a_worker_that_was_stopped_is_not_hung(ledger: Ledger) -> None:
+    """A debugger does that, for one."""
+    with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
+        reply = pool.call("Hanging.hold_for_a_while", gate.path, deadline_s=600)
+        (pid,) = gate.wait()
+        os.kill(pid, signal.SIGSTOP)
+        assert settled(lambda: _running_for_s(pool) > 6)
+        os.kill(pid, signal.SIGCONT)
+        gate.open()
+        assert reply.result() == pid
+        assert events(pool, "hung") == []
+
+
+def test_set_up_may_take_longer_than_a_request(ledger: Ledger) -> None:
+    """It has a time of its own, `start_timeout_s`."""
+    with ledger.start(SLOW) as pool:
+        assert pool.call("SlowToSetUp.where").result() == pool.devices[0].pid
+        assert pool.devices[0].generation == 1
+
+
+def test_a_worker_that_gets_no_processor_is_not_hung(ledger: Ledger) -> None:
+    """It has its time when others let it; of theirs nothing counts."""
+    with ledger.start(HANGING) as pool:
+        pid = pool.devices[0].pid
+        processor = min(os.sched_getaffinity(0))
+        with _busy(12, processor):
+            for thread in psutil.Process(pid).threads():
+                os.sched_setaffinity(thread.id, {processor})
+            took_s = pool.call("Hanging.compute", 0.4, deadline_s=600).result(timeout_s=120)
+        assert took_s > 3, "the others did not keep it from running"
+        assert pool.devices[0].pid == pid
+        assert events(pool, "hung") == []
+
+
+@contextmanager
+def _busy(count: int, processor: int) -> Iterator[None]:
+    """Keep a processor busy."""
+    with ExitStack() as stack:
+        for _ in range(count):
+            program = f"import os\nos.sched_setaffinity(0, {{{processor}}})\nprint(flush=True)\nwhile True: pass"
+            # In sessions of their own, among which the kernel may divide the processor first (autogroups).
+            popen = stack.enter_context(
+                subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, start_new_session=True)
+            )
+            stack.callback(popen.kill)
+            assert popen.stdout is not None
+            popen.stdout.readline()
+        yield
+
+
+def _running_for_s(pool: atomr_mp.Pool) -> float:
+    """Ask the supervisor for how long the oldest request runs."""
+    with Observer(pool.run_dir / "session.sock") as observer:
+        return observer.status(DEADLINE_S).workers[0].running_for_s

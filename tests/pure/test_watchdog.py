@@ -1,0 +1,159 @@
+"""When a worker is said to hang, and when not: the promises of `supervision/watchdog.py` and `stacks.py`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atomr_mp.protocol.board import Entry, PlaceKind, Watched
+from atomr_mp.supervision.stacks import Where, diagnose
+from atomr_mp.supervision.watchdog import LOOK_NS, Thread, Watch, able_ns
+
+S: Final = 1_000_000_000
+FAR_NS: Final = 2**62
+LOOP: Final = (PlaceKind.LOOP, 0)
+
+
+def running(watched: Watched, *, request: int = 1, started_ns: int = 0, deadline_ns: int = FAR_NS) -> Entry:
+    """Return a request that runs."""
+    return Entry(1, request, started_ns, deadline_ns, 0, watched.pack())
+
+
+@given(limit_ns=st.integers(1, 20).map(lambda limit: limit * S), able=st.lists(st.integers(0, S), max_size=60))
+def test_nothing_hangs_before_it_had_its_time_and_all_do_after_it(limit_ns: int, able: list[int]) -> None:
+    """Time counts as far as the worker was able to go on, from the first look at the request."""
+    watch, entry = Watch(), running(Watched(limit_ns))
+    for number, able_now in enumerate(able):
+        hung = watch.look(number * S, able_now, [entry], {})
+        assert (hung is entry) == (sum(able[1 : number + 1]) >= limit_ns)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60))
+def test_what_ends_in_its_place_gives_a_request_its_whole_time_again(ends: list[bool]) -> None:
+    """As on a stream, where others are before it. What ends elsewhere does not."""
+    limit = 3
+    watch, entry = Watch(), running(Watched(limit * S, kind=PlaceKind.STREAM, number=2))
+    quiet = -1
+    for number, ended in enumerate(ends, start=1):
+        here = {(PlaceKind.STREAM, 2): number * S} if ended else {}
+        hung = watch.look(number * S, S, [entry], {**here, LOOP: number * S})
+        quiet = 0 if ended else quiet + 1
+        assert (hung is entry) == (quiet >= limit)
+
+
+def test_without_a_limit_of_its_own_a_request_has_until_its_deadline() -> None:
+    """And the pool's limit after it."""
+    watch = Watch()
+    entry = running(Watched(2 * S, from_deadline=True), deadline_ns=10 * S)
+    hung = [watch.look(second * S, S, [entry], {}) is entry for second in range(14)]
+    assert hung == [False] * 12 + [True] * 2
+
+
+def test_what_is_not_watched_never_hangs() -> None:
+    """Actors may say so."""
+    watch = Watch()
+    assert not any(watch.look(second * S, S, [running(Watched())], {}) for second in range(10_000))
+
+
+def test_what_waits_for_others_is_judged_only_when_there_are_none() -> None:
+    """What it waits for is judged for itself, by its own limit."""
+    watch = Watch()
+    waiting = running(Watched(2 * S, waits=True))
+    other = running(Watched(100 * S, kind=PlaceKind.STREAM), request=2)
+    assert not any(watch.look(second * S, S, [waiting, other], {}) for second in range(50))
+    ended = dict.fromkeys([(PlaceKind.STREAM, 0)], 50 * S)
+    assert [watch.look(second * S, S, [waiting], ended) is waiting for second in range(50, 54)] == [
+        *(False, False, True, True)
+    ]
+
+
+def test_the_same_id_started_again_is_another_request() -> None:
+    """Ids are the clients'."""
+    watch, limited = Watch(), Watched(2 * S)
+    for second in range(20):
+        assert watch.look(second * S, S, [running(limited, started_ns=second)], {}) is None
+
+
+threads = st.dictionaries(
+    st.integers(1, 5), st.builds(Thread, st.sampled_from("RSDTt"), st.integers(0, 9), st.integers(0, 9))
+)
+
+
+@given(elapsed_ns=st.integers(0, 10 * S), before=threads, now=threads)
+def test_no_more_counts_than_has_passed_and_no_more_than_a_look_at_a_time(
+    elapsed_ns: int, before: dict[int, Thread], now: dict[int, Thread]
+) -> None:
+    """Whatever the kernel tells; a supervisor that was away gives time again."""
+    assert 0 <= able_ns(elapsed_ns, before, now) <= min(elapsed_ns, LOOK_NS)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "able"),
+    [
+        (Thread("S", 5, 0), Thread("S", 5, 0), S),
+        (Thread("R", 0, 0), Thread("R", S, 0), S),
+        (Thread("R", 0, 0), Thread("R", S // 4, 3 * S // 4), S // 4),
+        (Thread("R", 7, 0), Thread("R", 7, 0), 0),
+        (Thread("S", 7, 0), Thread("T", 7, 0), 0),
+        (Thread("S", 7, 0), Thread("t", 7, 0), 0),
+    ],
+    ids=["sleeps", "spins", "has to share", "gets nothing", "is stopped", "is traced"],
+)
+def test_what_kept_a_worker_from_running_does_not_count(before: Thread, now: Thread, able: int) -> None:
+    """A thread that waits for a processor, or is stopped, is not hung."""
+    idle = Thread("S", 1, 1)
+    assert able_ns(S, {1: before, 2: idle}, {1: now, 2: idle}) == able
+    assert able_ns(3600 * S, {1: before}, {1: now}) == able
+    assert able_ns(S, {}, {1: now}) == 0, "nobody has looked before"
+
+
+WORKERS: Final = "/site/atomr_mp_workers"
+IDLE: Final = f'  File "{WORKERS}/host.py", line 189 in _serve\n  File "{WORKERS}/host.py", line 90 in run\n'
+CALL: Final = f'  File "{WORKERS}/envelope.py", line 91 in call\n'
+
+
+def stack(*frames: str, current: bool = False) -> str:
+    """Return a paragraph, as `faulthandler` writes it."""
+    head = "Current thread" if current else "Thread"
+    return f"{head} 0x00007f0000000000 (most recent call first):\n{''.join(frames)}\n"
+
+
+MINE: Final = '  File "/mine.py", line 7 in spin\n'
+CUPY: Final = '  File "/site/cupy/__init__.py", line 800 in asnumpy\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "answers", "where", "function"),
+    [
+        (stack(IDLE) + stack(MINE, CALL, IDLE, current=True), PlaceKind.LOOP, True, Where.PYTHON, "spin"),
+        (stack(MINE, CALL, IDLE, current=True), PlaceKind.LOOP, False, Where.NATIVE, "spin"),
+        (stack(CUPY, MINE, CALL, IDLE, current=True), PlaceKind.STREAM, False, Where.CUDA, "asnumpy"),
+        (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
+        (stack(MINE, CALL) + stack(CUPY, CALL, IDLE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
+        (stack(IDLE, current=True), PlaceKind.STREAM, True, Where.CUDA, None),
+        ("", PlaceKind.LOOP, False, Where.NATIVE, None),
+        ("Thread 0x0 (most recent", PlaceKind.LOOP, False, Where.NATIVE, None),
+    ],
+    ids=["python", "native", "cuda", "thread", "two", "enqueued", "nothing", "torn"],
+)
+def test_stacks_tell_where_it_is(
+    text: str,
+    kind: PlaceKind,
+    answers: bool,  # noqa: FBT001
+    where: Where,
+    function: str | None,
+) -> None:
+    """The thread that runs the method, and what kind of code is innermost."""
+    hang = diagnose(text, kind, answers=answers)
+    assert (hang.where, hang.at and hang.at.function) == (where, function)
+    assert hang.method is None or hang.method.function == "spin" or hang.at is hang.method
+    assert function is None or function in hang.stack
+
+
+@given(st.text(), st.sampled_from(PlaceKind), st.booleans())
+def test_any_text_tells_something(text: str, kind: PlaceKind, answers: bool) -> None:  # noqa: FBT001
+    """It is another process's."""
+    assert diagnose(text, kind, answers=answers).where in Where

@@ -1,0 +1,39 @@
+"""What the board says of a running request by which the supervisor knows a hang: how long it may take, and where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from atomr_mp.protocol.board import PlaceKind, Watched
+from atomr_mp_workers.loading import Method
+
+LONGEST_S: Final = 10.0 * 365 * 86400
+"""Longer is never."""
+
+
+class Watching:
+    """Knows how requests are to be watched.
+
+    Args:
+        default_s: How long beyond its deadline a request may run whose actor says nothing else; 0 for ever.
+        threads: Numbers of actors' threads, by method.
+    """
+
+    def __init__(self, default_s: float, threads: Mapping[str, int]) -> None:
+        self._default_s = default_s
+        self._threads = threads
+
+    def word(self, method: Method) -> int:
+        """Return what is noted of each request of a method; 0 if it is not watched."""
+        own_s = method.hang_timeout_s
+        limit_s = self._default_s if own_s is None else own_s
+        if not 0 < limit_s <= LONGEST_S:
+            return 0
+        kind, number = PlaceKind.LOOP, 0
+        if method.thread:
+            kind, number = PlaceKind.THREAD, self._threads[method.name]
+        elif method.stream is not None:
+            kind, number = PlaceKind.STREAM, method.stream.number
+        return Watched(max(1, math.ceil(limit_s * 1000)) * 1_000_000, own_s is None, kind, number).pack()
