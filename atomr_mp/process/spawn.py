@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from atomr_mp import errors
-from atomr_mp.process.identity import Identity, wait_ended
+from atomr_mp.process.identity import Identity, stat_fields, wait_ended
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 
@@ -105,6 +105,22 @@ class WorkerProcess:
         # PermissionError: nobody is left in the group but processes that changed their user.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
+
+    def dying(self) -> ExitCause | None:
+        """Return how it ends, if it does and has given up its descriptors; None if it lives, or that is not told.
+
+        No thread of it runs any more then. The kernel still takes its memory down, which can take long, a GPU's most of
+        all; `pidfd` is readable only after that.
+        """
+        try:
+            fields = stat_fields(self.pid)
+        except ProcessLookupError:
+            return None
+        flags, status = int(fields[_FLAGS]), int(fields[_EXIT_CODE])
+        if not (flags & _PF_EXITING and status):  # 0 also stands for what we may not know
+            return None
+        code = os.waitstatus_to_exitcode(status)
+        return ExitCause(status=code) if code >= 0 else ExitCause(signal=-code)
 
     def reap(self) -> ExitCause:
         """Kill what is left of the process group, take the exit status, close the pidfd; say how it ended.
@@ -315,6 +331,13 @@ def _signal_name(number: int) -> str:
     except ValueError:
         return f"signal {number}"
 
+
+_FLAGS: Final = 9 - 3
+_EXIT_CODE: Final = 52 - 3
+"""Of what `stat_fields` returns, by the numbers of proc_pid_stat(5)."""
+
+_PF_EXITING: Final = 0x4
+"""include/linux/sched.h; set when the process begins to end, before its descriptors are closed."""
 
 CLOSE_WAIT_S: Final = 2.0
 """Longest that `WorkerProcess.close` waits for a process it had to kill."""

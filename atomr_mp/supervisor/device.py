@@ -248,7 +248,8 @@ class Device:
 
     def figures(self) -> Figures:
         """Return what all incarnations have done, those that run among them."""
-        boards = [worker.board for worker in (self.active, self.predecessor) if worker is not None]
+        workers = [worker for worker in (self.active, self.predecessor) if worker is not None]
+        boards = [worker.board for worker in workers if worker.ending is None]  # else it is in the tally
         try:
             return self._tally.figures(boards)
         finally:
@@ -357,12 +358,15 @@ class Device:
                 if worker is self.active or (worker is self.standby and worker.is_ready):
                     self._sessions.admitted(self, number)
 
-    def hung_up(self, worker: Incarnation) -> None:
+    def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
         """A process will say no more: that is the first sign of its end."""
+        had_calls = worker is not self.standby
         if worker is self.active:
             self._feed(Event.END_OF_FILE)
         elif worker is self.standby:
             worker.kill()
+        if dying and had_calls:
+            self._tell_ending(worker)  # the kernel may take long to take its memory down, and nobody need wait for that
 
     def exited(self, worker: Incarnation) -> None:
         """A process has ended."""
@@ -551,17 +555,22 @@ class Device:
 
     def _end_incarnation(self, worker: Incarnation) -> errors.AtomrError | None:
         """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
+        ending = worker.ending or self._tell_ending(worker)
+        self._let_go(worker)
+        event = "planned_end" if ending.planned else "end"
+        self._note(event, ending.text, generation=worker.generation, **ending.facts)
+        return None if ending.planned else ending.lost
+
+    def _tell_ending(self, worker: Incarnation) -> Ending:
+        """Tell what became of the requests that were on an incarnation, of which nothing runs any more."""
         board = worker.board
-        ending = Ending(worker, board)
+        ending = worker.ending = Ending(worker, board)
         self._tally.add(board, ending.in_a_word, lost=not ending.planned)
         board.release()
         if not (ending.planned or worker.wish):
             self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
         self._sessions.incarnation_ended(self, ending.told)
-        self._let_go(worker)
-        event = "planned_end" if ending.planned else "end"
-        self._note(event, ending.text, generation=worker.generation, **ending.facts)
-        return None if ending.planned else ending.lost
+        return ending
 
     def _ask_restart(self) -> None:
         lost = self._lost

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.process.cgroup import WorkerCgroup
@@ -17,6 +17,9 @@ from atomr_mp.protocol.session import ActorInfo
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.ending import Ending
 
 
 class Owner(Protocol):
@@ -31,8 +34,8 @@ class Owner(Protocol):
     def caught_up(self, worker: Incarnation) -> None:
         """All that it was to be told has been sent."""
 
-    def hung_up(self, worker: Incarnation) -> None:
-        """Its control channel has ended."""
+    def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
+        """Its control channel has ended; if it is dying, nothing of it runs any more, and its cause is known."""
 
     def exited(self, worker: Incarnation) -> None:
         """Its process has ended, and was reaped."""
@@ -80,6 +83,8 @@ class Incarnation:
         """That it was killed because its drain took too long, in words."""
         self.cause = ExitCause()
         """How it ended."""
+        self.ending: Ending | None = None
+        """What became of its requests, once that was told."""
         self.timer: Timer | None = None
         """Of its start, or of its drain."""
         self._loop = loop
@@ -194,7 +199,10 @@ class Incarnation:
         """Take note that its control channel has ended."""
         if self._hears:
             self._stop_telling()
-            self._owner.hung_up(self)
+            dying = self.process.dying()
+            if dying is not None:
+                self.cause = dying
+            self._owner.hung_up(self, dying=dying is not None)
 
     def _on_exit(self, _events: int) -> None:
         """The pidfd says that the process has ended."""

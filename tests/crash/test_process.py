@@ -99,7 +99,10 @@ def end(worker: WorkerProcess) -> ExitCause:
 def test_the_pidfd_tells_of_the_end_and_reap_of_its_cause(code: str, cause: ExitCause, words: str) -> None:
     """An exit and a signal are told apart, and said in words."""
     with start(code) as worker:
+        assert ended(worker.pidfd)
+        assert worker.dying() == (cause if words != "exited with status 0" else None)
         assert end(worker) == cause
+        assert worker.dying() is None
         assert worker.reap().describe() == words
         assert worker.pidfd == -1
 
@@ -116,6 +119,7 @@ def test_a_running_worker_is_not_reaped_and_a_reaped_one_not_killed() -> None:
     """Reap refuses before the end, and after it kill leaves the pid alone."""
     with start(WAIT_TO_BE_LET_GO) as worker:
         hear(worker)
+        assert worker.dying() is None
         with pytest.raises(RuntimeError, match="still runs"):
             worker.reap()
         assert "running" in repr(worker)
