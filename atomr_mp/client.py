@@ -409,7 +409,7 @@ class Answered(NamedTuple):
     """What came with it; the asker's to close."""
 
 
-Answers = session.Answer | session.Reloaded | session.Status | session.Inventory
+Answers = session.Answer | session.Reloaded | session.Residents | session.Status | session.Inventory
 
 
 class Observer:
@@ -475,6 +475,32 @@ class Observer:
         assert isinstance(answer, session.Reloaded)
         return answer.pending
 
+    def residents(self, timeout_s: float = 10.0) -> session.Residents:
+        """Return all resident memory."""
+        answer = self._ask(session.ListResidents(next(self._ids)), timeout_s)
+        assert isinstance(answer, session.Residents)
+        return answer
+
+    def free_resident(
+        self,
+        name: str,
+        *,
+        device: int | None = None,
+        version: str | None = None,
+        force: bool = False,
+        timeout_s: float = 10.0,
+    ) -> list[session.ResidentInfo]:
+        """Free resident memory; return what was freed.
+
+        Raises:
+            InvalidRequest: There is none of this name, it is being filled, or it is in use and this is not `force`.
+        """
+        answer = self._ask(session.FreeResident(next(self._ids), name, device, version, force), timeout_s)
+        if isinstance(answer, session.Answer) and answer.error is not None:
+            raise answer.error.error()
+        assert isinstance(answer, session.Residents)
+        return answer.residents
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """Have the pool stopped; returns once the order is taken."""
         self._order(session.StopRequest(next(self._ids)), timeout_s)
@@ -499,6 +525,8 @@ class Observer:
         | session.InventoryRequest
         | session.RestartRequest
         | session.ReloadRequest
+        | session.ListResidents
+        | session.FreeResident
         | session.StopRequest,
         timeout_s: float,
     ) -> Answers:

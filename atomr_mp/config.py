@@ -111,6 +111,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     preload: list[str] = []
     """Modules that workers find imported where `standby` is "warm", beside the runtime's own, NumPy, and CuPy on cuda.
     They must start no thread and not touch CUDA when they are imported."""
+    resident_max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Most that resident memory may take in the whole pool; 0 for no limit."""
     core_dumps: bool = False
     """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
     cgroups: bool = False
@@ -183,6 +185,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             standby=self.standby,
             standby_starts=self.standby_starts,
             preload=self.preload,
+            resident_max_bytes=self.resident_max_bytes,
         )
 
     @property

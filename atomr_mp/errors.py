@@ -39,6 +39,8 @@ __all__ = [
     "ProtocolError",
     "RemoteError",
     "RequestError",
+    "ResidentCorrupt",
+    "ResidentMismatch",
     "SetupFailed",
     "StaleGeneration",
     "Unrecoverable",
@@ -518,6 +520,28 @@ class SetupFailed(AtomrError):
 
     code: ClassVar[str] = "setup_failed"
     traceback_text: str = ""
+
+
+@dataclass(eq=False)
+class ResidentMismatch(AtomrError):
+    """Resident memory of this name and version has another layout than the actor asks for.
+
+    Holds: that memory, and whoever uses it; the device stays stopped.
+    Do: give the new layout a new version; or `atomr-mp resident free NAME`. Then `atomr-mp restart DEVICE`.
+    """
+
+    code: ClassVar[str] = "resident_mismatch"
+
+
+@dataclass(eq=False)
+class ResidentCorrupt(AtomrError):
+    """The content of resident memory is not what was sealed: its checksum is another.
+
+    Holds: whoever uses that memory goes on. It is handed to nobody any more, so the next start fills it anew.
+    Do: restart the workers that use it; if it comes again, look for memory errors of the hardware.
+    """
+
+    code: ClassVar[str] = "resident_corrupt"
 
 
 @dataclass(eq=False)

@@ -124,6 +124,9 @@ def pool_metrics(status: Status) -> Iterable[Metric]:
         GaugeMetricFamily(
             "atomr_mp_supervisor_memory_bytes", "Resident memory of the supervisor", status.supervisor_memory_bytes
         ),
+        GaugeMetricFamily(
+            "atomr_mp_resident_bytes", "Memory that outlives the workers, of all devices", status.resident_bytes
+        ),
     ]
 
 

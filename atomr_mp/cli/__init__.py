@@ -21,6 +21,7 @@ COMMANDS: Final = (
     "stop",
     "restart",
     "reload",
+    "resident",
     "logs",
     "events",
     "top",

@@ -79,6 +79,7 @@ def as_json(status: Status, run_dir: Path) -> dict[str, Any]:
         "supervisor_memory_bytes": status.supervisor_memory_bytes,
         "sessions": status.sessions,
         "refused": status.refused,
+        "resident_bytes": status.resident_bytes,
         "devices": devices,
     }
 
@@ -169,6 +170,8 @@ def _render(shown: dict[str, Any], console: Console) -> None:
         f"({size(shown['supervisor_memory_bytes'])}), {counted(shown['sessions'], 'client')}, version "
         f"{shown['version']}\nrun directory {escape(shown['run_dir'])}"
     )
+    if shown["resident_bytes"]:
+        console.print(f"resident memory {size(shown['resident_bytes'])}")
     console.print(_table(shown["devices"]), soft_wrap=False)
     for device in shown["devices"]:
         if device["reason"]:

@@ -10,6 +10,9 @@ from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Me
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp.protocol.session import ActorInfo, SlabHandle, Window
 
+Checksum = Annotated[bytes, msgspec.Meta(max_length=64)]
+"""Of the content of resident memory; empty if there is none."""
+
 
 class ActorSpec(Message, frozen=True):
     """A user's actor, named, never pickled."""
@@ -132,6 +135,29 @@ class IncarnationOver(Message, frozen=True, tag="incarnation_over"):
     generation: U32
 
 
+class ResidentAnswer(Message, frozen=True):
+    """Answer to `ResidentWanted`, one of those below."""
+
+    name: Name
+    version: Name
+
+
+class ResidentFill(ResidentAnswer, frozen=True, tag="resident_fill"):
+    """Make it and fill it; answered `ResidentSealed` or `ResidentAbandoned`."""
+
+
+class ResidentAdopt(ResidentAnswer, frozen=True, tag="resident_adopt"):
+    """It is there. With one file descriptor."""
+
+    checksum: Checksum
+
+
+class ResidentRefused(ResidentAnswer, frozen=True, tag="resident_refused"):
+    """There is none for this process."""
+
+    error: ErrorInfo
+
+
 class Drain(Message, frozen=True, tag="drain"):
     """Finish what has been received, answer it, and exit with status 0."""
 
@@ -147,6 +173,9 @@ FromSupervisor = (
     | ForeignSlab
     | IncarnationOver
     | Promote
+    | ResidentFill
+    | ResidentAdopt
+    | ResidentRefused
     | Drain
     | Prepare
 )
@@ -196,7 +225,48 @@ class Fault(Message, frozen=True, tag="fault"):
     started_ns: U64 = 0
 
 
-FromWorker = Ready | SessionAdmitted | SessionClosed | SlabExported | SessionViolated | Fault
+class OfResident(Message, frozen=True):
+    """What is said of resident memory, before `Ready`."""
+
+    name: Name
+    version: Name
+
+
+class ResidentWanted(OfResident, frozen=True, tag="resident_wanted"):
+    """Ask for resident memory; answered by a `ResidentAnswer`, at once or when another process has sealed it."""
+
+    layout: Bytes16
+    """A digest of the names, shapes and element types of its arrays."""
+    arrays: U32
+    nbytes: Annotated[int, msgspec.Meta(ge=1, le=2**62)]
+
+
+class ResidentSealed(OfResident, frozen=True, tag="resident_sealed"):
+    """It is filled, and nobody can write it any more. With one file descriptor."""
+
+    checksum: Checksum
+
+
+class ResidentAbandoned(OfResident, frozen=True, tag="resident_abandoned"):
+    """It could not be filled."""
+
+
+class ResidentRejected(OfResident, frozen=True, tag="resident_rejected"):
+    """What was adopted has another checksum, and is not used."""
+
+
+FromWorker = (
+    Ready
+    | SessionAdmitted
+    | SessionClosed
+    | SlabExported
+    | SessionViolated
+    | Fault
+    | ResidentWanted
+    | ResidentSealed
+    | ResidentAbandoned
+    | ResidentRejected
+)
 
 FROM_SUPERVISOR: Final[Codec[FromSupervisor]] = Codec(FromSupervisor, channel="control")
 FROM_WORKER: Final[Codec[FromWorker]] = Codec(FromWorker, channel="control")

@@ -157,6 +157,25 @@ class StopRequest(Message, frozen=True, tag="stop"):
     id: U32
 
 
+class ListResidents(Message, frozen=True, tag="list_residents"):
+    """Ask for all resident memory; answered by `Residents`."""
+
+    id: U32
+
+
+class FreeResident(Message, frozen=True, tag="free_resident"):
+    """Have resident memory handed to nobody any more; answered by `Residents`, or `Answer` with an error."""
+
+    id: U32
+    name: Name
+    device: U16 | None = None
+    """In whose memory; nil for any."""
+    version: Name | None = None
+    """Which; nil for all."""
+    force: bool = False
+    """Also what is in use: the memory goes with its users."""
+
+
 class OpenSlab(Message, frozen=True, tag="open_slab"):
     """Ask for a slab in which this session has a lease; answered by `SlabOpened`, or `Answer` with an error."""
 
@@ -208,6 +227,8 @@ FromClient = (
     | RestartRequest
     | ReloadRequest
     | StopRequest
+    | ListResidents
+    | FreeResident
     | OpenSlab
     | RegisterSlab
     | ForgetSlab
@@ -277,6 +298,38 @@ class Reloaded(Message, frozen=True, tag="reloaded"):
     id: U32
     pending: list[Name]
     """Settings that have changed and need a restart of the pool."""
+
+
+class ResidentUser(Message, frozen=True):
+    """A process that uses resident memory."""
+
+    device: U16
+    generation: U32
+    pid: U32
+
+
+class ResidentInfo(Message, frozen=True):
+    """A piece of resident memory."""
+
+    device: U16 | None
+    """Whose memory it lies in; nil for the host's, which all devices of the host backend have in common."""
+    name: Name
+    version: Name
+    state: Name
+    """"filling"; "sealed"; or "freed": handed to nobody any more, and still in use."""
+    nbytes: U64
+    arrays: U32
+    users: list[ResidentUser]
+    """Who has it mapped; while it is being filled, who fills it and who waits for it."""
+
+
+class Residents(Message, frozen=True, tag="residents"):
+    """Answer to `ListResidents`: all there are; to `FreeResident`: those that were freed."""
+
+    id: U32
+    residents: list[ResidentInfo]
+    max_bytes: U64
+    """Most that there may be in the pool; 0 for no limit."""
 
 
 class SlabOpened(Message, frozen=True, tag="slab_opened"):
@@ -405,6 +458,8 @@ class Status(Message, frozen=True, tag="status"):
     refused: U64
     """Sessions refused since the start: another user, another version, bytes that were no message."""
     workers: list[WorkerStatus]
+    resident_bytes: U64 = 0
+    """Resident memory, of all devices together."""
 
 
 class ProcessHeld(Message, frozen=True):
@@ -455,7 +510,16 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
 
 
 FromSupervisor = (
-    Welcome | DeviceChanged | IncarnationEnded | Answer | Reloaded | Status | SlabOpened | Inventory | Goodbye
+    Welcome
+    | DeviceChanged
+    | IncarnationEnded
+    | Answer
+    | Reloaded
+    | Status
+    | Residents
+    | SlabOpened
+    | Inventory
+    | Goodbye
 )
 
 FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="session")

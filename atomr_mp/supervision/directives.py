@@ -31,11 +31,13 @@ DIRECTIVES: Final[dict[type[errors.AtomrError], Directive]] = {
     # Cured by a new process.
     errors.ContextPoisoned: Directive.RESTART,
     errors.ProtocolError: Directive.RESTART,
+    errors.ResidentCorrupt: Directive.RESTART,
     errors.SetupFailed: Directive.RESTART,
     errors.WorkerLost: Directive.RESTART,
     # Not cured by it.
     errors.ActorLoadFailed: Directive.STOP,
     errors.ConfigurationError: Directive.STOP,
+    errors.ResidentMismatch: Directive.STOP,
     errors.Unrecoverable: Directive.STOP,
     # Not of one device.
     errors.PoolBusy: Directive.ESCALATE,

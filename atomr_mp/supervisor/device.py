@@ -26,6 +26,7 @@ from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import DevicePlan, Plan
+from atomr_mp.supervisor.residents import Residents
 from atomr_mp.supervisor.standbys import Standbys
 from atomr_mp.transport.descriptors import Descriptor
 
@@ -87,6 +88,7 @@ class Device:
         sessions: Who is told.
         nursery: Makes the processes.
         turns: Whose standby may start.
+        residents: What outlives the processes.
         ended: Called after each process end, when it has been reaped.
         changed: Called after each change of state; must not act on the device at once.
     """
@@ -103,6 +105,7 @@ class Device:
         sessions: Sessions,
         nursery: Nursery,
         turns: Turns,
+        residents: Residents,
         ended: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -137,6 +140,7 @@ class Device:
         self._epoch = epoch
         self._sessions = sessions
         self._nursery = nursery
+        self._residents = residents
         self._ended = ended
         self._changed = changed
         self._cgroups = CgroupParent.find() if plan.cgroups else None
@@ -297,6 +301,8 @@ class Device:
             case control.SlabExported():
                 shared = None if descriptor is None else descriptor.share()
                 self._sessions.exported(self, worker.generation, message, shared)
+            case control.OfResident():
+                self._residents.heard((self.index, worker.generation), message, descriptor)
             case control.SessionViolated(number, reason):
                 self._note("violation", reason, session=number)
                 self._sessions.violated(number, reason)
@@ -436,6 +442,7 @@ class Device:
         worker.close()
         self._run_dir.worker_socket(self.index, worker.generation).unlink(missing_ok=True)
         self._sessions.incarnation_over(self, worker.generation)
+        self._residents.ended((self.index, worker.generation))
 
     # --- what is to be done ----------------------------------------------------------------------------------------
 

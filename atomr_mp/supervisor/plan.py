@@ -65,6 +65,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Where they are served, as `Config.metrics` has it."""
     kill_timeout_s: float = 30.0
     """How long a killed worker may take to end."""
+    resident_max_bytes: int = 0
+    """Most that resident memory may take in the whole pool; 0 for no limit."""
     source: Source | None = None
     """None if no configuration file was given."""
 
@@ -111,6 +113,7 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
             core_dumps=new.core_dumps,
             recycling=new.recycling,
             preload=new.preload,
+            resident_max_bytes=new.resident_max_bytes,
         ),
         pending,
     )

@@ -65,6 +65,9 @@ class Orders(Protocol):
             InvalidRequest: It is being done already, or the pool stops.
         """
 
+    def resident(self, request: session.ListResidents | session.FreeResident) -> session.FromSupervisor:
+        """Return the answer to a request about resident memory."""
+
     def stop(self, why: str) -> None:
         """Stop the pool."""
 
@@ -279,6 +282,9 @@ class Sessions:
                 self._send(each, msgspec.structs.replace(self._inventory, id=request_id))
             case session.StatusRequest() | session.RestartRequest() | session.ReloadRequest() | session.StopRequest():
                 self._carry_out(each, message)
+            case session.ListResidents() | session.FreeResident():
+                self._snapshot = None
+                self._send(each, self._orders.resident(message))
             case session.Bye():
                 self._end(each, None, bye=True)
             case session.OpenSlab() | session.RegisterSlab() | session.ForgetSlab() | session.LendSlab():

@@ -29,6 +29,7 @@ from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.recycler import Recycler
 from atomr_mp.supervisor.reload import Done, Reload
+from atomr_mp.supervisor.residents import Residents
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.supervisor.usage import memory_bytes, started_at
 from atomr_mp.supervisor.watchdog import Watchdog
@@ -74,7 +75,8 @@ class Supervisor:
         self._sessions = Sessions(plan, epoch, self._loop, self)
         self._nursery = Nursery(plan, self._loop, run_dir, self._events)
         turns = Turns(plan.standby_starts)
-        self.devices: Final = [
+        self._residents = Residents(plan.backend, plan.resident_max_bytes, lambda: self.devices, self._events)
+        self.devices: Final[list[Device]] = [
             Device(
                 plan,
                 device,
@@ -85,6 +87,7 @@ class Supervisor:
                 sessions=self._sessions,
                 nursery=self._nursery,
                 turns=turns,
+                residents=self._residents,
                 ended=self._worker_ended,
                 changed=self._device_changed,
             )
@@ -131,6 +134,7 @@ class Supervisor:
         self._nursery.close()
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
+        self._residents.close()
         self._loop.forget(listener.fileno())
         listener.close()
         self._loop.close()
@@ -221,6 +225,10 @@ class Supervisor:
             for device in self.devices:
                 device.kill()
 
+    def resident(self, request: session.ListResidents | session.FreeResident) -> session.FromSupervisor:
+        """Return the answer to a request about resident memory."""
+        return self._residents.answer(request)
+
     def status(self, request_id: int) -> session.Status:
         """Return a snapshot."""
         return session.Status(
@@ -235,6 +243,7 @@ class Supervisor:
             sessions=len(self._sessions),
             refused=self._sessions.refused,
             workers=[_worker_status(device, self._nursery) for device in self.devices],
+            resident_bytes=self._residents.nbytes,
         )
 
     def inventory(self, request_id: int) -> session.Inventory:
@@ -275,6 +284,7 @@ class Supervisor:
     def _take_plan(self, plan: Plan) -> None:
         self._plan = plan
         self._nursery.take_plan(plan)
+        self._residents.limit(plan.resident_max_bytes)
         for device in self.devices:
             device.take_plan(plan)
         self._recycler.start()

@@ -370,6 +370,36 @@ class TestTheControlChannel:
         with pytest.raises(SupervisorGoneError):
             worker.receive()
 
+    def test_what_comes_before_an_answer_is_kept(self, channel: tuple[socket.socket, ControlChannel]) -> None:
+        """In its order, each with its descriptor; the answer has its own."""
+        ours, worker = channel
+        answer = control.ResidentAdopt("weights", "1", b"")
+        messages: list[control.FromSupervisor] = [slab(0), control.Drain(), answer, slab(3)]
+        for number, message in enumerate(messages):
+            made = memory(b"%d" % number)
+            descriptors.send(ours, control.FROM_SUPERVISOR.encode(message), made)
+            os.close(made)
+        assert worker.answer(control.ResidentAnswer) == answer
+        assert content(worker.take_descriptor()) == b"2"
+        assert worker.receive_waiting() == slab(0)
+        assert content(worker.take_descriptor()) == b"0"
+        assert worker.receive() == control.Drain()
+        assert worker.receive() == slab(3)
+        assert content(worker.take_descriptor()) == b"3"
+        assert worker.receive_waiting() is None
+
+    def test_what_is_kept_is_closed_with_the_channel(self, channel: tuple[socket.socket, ControlChannel]) -> None:
+        """Nobody asks for it any more."""
+        ours, worker = channel
+        before = len(open_descriptors())
+        made = memory(b"")
+        for message in (slab(0), slab(1), control.ResidentFill("weights", "1")):
+            descriptors.send(ours, control.FROM_SUPERVISOR.encode(message), made)
+        os.close(made)
+        worker.answer(control.ResidentAnswer)
+        worker.close()
+        assert len(open_descriptors()) == before - 1
+
     def test_a_worker_answers_with_a_descriptor(self, channel: tuple[socket.socket, ControlChannel]) -> None:
         """Which stays its own."""
         ours, worker = channel

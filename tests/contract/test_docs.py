@@ -162,6 +162,16 @@ def subcommands() -> dict[str, argparse.ArgumentParser]:
     raise AssertionError("the command line has no commands")
 
 
+def actions(command: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield a command's arguments and options, those of its own commands among them."""
+    for action in command._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from actions(each)
+        else:
+            yield action
+
+
 def slug(heading: str) -> str:
     """Return the anchor that a heading gets where the pages are shown."""
     plain = re.sub(r"[^\w\- ]", "", heading.lower())
@@ -213,15 +223,16 @@ def test_every_command_and_option_is_described(name: str) -> None:
     """In the page for operators or in the one for beginners."""
     text = "\n".join(path.read_text(encoding="utf-8") for path in COMMAND_PAGES)
     assert re.search(rf"`{name}\b", text), f"the command {name} is not described"
-    for action in subcommands()[name]._actions:
+    for action in actions(subcommands()[name]):
         options = [option for option in action.option_strings if option not in {"-h", "--help"}]
         assert not options or any(option in text for option in options), f"{name} {options[0]} is not described"
 
 
 def test_every_option_that_the_pages_name_exists() -> None:
     """An option in code, of no other program, is one of ours."""
-    actions = itertools.chain.from_iterable(command._actions for command in subcommands().values())
-    ours = {option for action in actions for option in action.option_strings}
+    ours = {
+        option for command in subcommands().values() for action in actions(command) for option in action.option_strings
+    }
     for path in COMMAND_PAGES:
         named = set(re.findall(r"`(?:[^`\n]* )?(--[a-z][a-z-]*)", path.read_text(encoding="utf-8")))
         assert named <= ours, path

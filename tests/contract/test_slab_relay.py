@@ -35,6 +35,7 @@ from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.reload import Done
+from atomr_mp.supervisor.residents import Residents
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.supervisor.slabs import MAX_ASKS, MAX_SLABS
 from atomr_mp.transport.descriptors import Descriptor
@@ -119,6 +120,10 @@ class Supervisor:
 
     def reload(self, _done: Done) -> None:
         """Not asked for."""
+
+    def resident(self, _request: object) -> session.FromSupervisor:
+        """Refuse."""
+        raise errors.InvalidRequest("no resident memory here")
 
     def stop(self, _why: str) -> None:
         """Do nothing."""
@@ -698,6 +703,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
             sessions=supervisor.sessions,
             nursery=Nursery(plan, supervisor.loop, run_dir, log),
             turns=Turns(1),
+            residents=Residents("host", 0, list, log),
             ended=lambda: None,
         )
         register(client, 1, b"introduced")

@@ -39,6 +39,7 @@ from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.reload import Done
+from atomr_mp.supervisor.residents import Residents
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.transport.session import Credentials, SessionListener, SessionPeer, refusal
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
@@ -338,6 +339,10 @@ class NoPool:
         """Note it."""
         self.asked.append("reload")
 
+    def resident(self, _request: object) -> session.FromSupervisor:
+        """Refuse."""
+        raise errors.InvalidRequest("no resident memory here")
+
     def stop(self, why: str) -> None:
         """Note it."""
         self.asked.append(f"stop: {why}")
@@ -417,6 +422,7 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
             sessions=connected,
             nursery=Nursery(plan, loop, run_dir, log),
             turns=Turns(1),
+            residents=Residents("host", 0, list, log),
             ended=lambda: None,
         )
         text = "\N{GRINNING FACE}" * 100_000

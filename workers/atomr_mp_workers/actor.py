@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar, overload
 
@@ -18,6 +18,21 @@ class DeviceMemory(Protocol):
 
     def keep(self, array: Any) -> DeviceArray:
         """Return a copy of an array."""
+
+
+class ResidentMemory(Protocol):
+    """What makes, or finds, memory that outlives this process."""
+
+    def get(
+        self,
+        name: str,
+        layout: Mapping[str, tuple[Sequence[int], Any]],
+        version: str,
+        fill: Callable[[Mapping[str, Any]], object],
+        *,
+        checksum: bool,
+    ) -> Mapping[str, Any]:
+        """Return the arrays of a blob."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,7 @@ class Context:
     log: logging.Logger
     """Writes to the worker's log file (`atomr-mp logs DEVICE`)."""
     memory: DeviceMemory
+    resident_memory: ResidentMemory
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> DeviceArray:
         """Return a new array in device memory, row-major, its content undefined. Any thread.
@@ -61,6 +77,73 @@ class Context:
             OutOfMemory: There is no room.
         """
         return self.memory.keep(array)
+
+    def resident(
+        self,
+        name: str,
+        layout: Mapping[str, tuple[Sequence[int], Any]],
+        *,
+        version: str,
+        fill: Callable[[Mapping[str, Any]], object],
+        checksum: bool = False,
+    ) -> Mapping[str, Any]:
+        """Return arrays in device memory that outlives this process: weights, loaded once. In `setup`, on its thread.
+
+        One process of those that ask fills them, by `fill`; the others wait until it has, or take over if it dies.
+        After that nobody can write them: writing ends the process that tries, if it is not refused before. They are
+        there for all later processes of the device, until the pool stops. On the host backend all devices have them in
+        common.
+
+        Args:
+            name: Together with the version says which content is meant, the same on each device.
+            layout: Shape and element type of each array, by its name. The types are those of `empty`, or NumPy's.
+            version: Of the content. Where it changes, the arrays are filled anew, beside the old ones as long as these
+                are in use.
+            fill: Called with the arrays by name, in the one process that is to fill them: NumPy's on the host backend,
+                CuPy's on a GPU. Their content is undefined before. It must not ask for resident memory itself.
+            checksum: Compute a checksum when they are sealed, and compare it in each process that gets them; takes some
+                seconds a GiB.
+
+        Returns:
+            The arrays, not to be written. They stay where they are as long as the process lives.
+
+        Raises:
+            InvalidRequest: Asked for outside `setup`, or the layout is none.
+            ResidentMismatch: This version exists with another layout.
+            ResidentCorrupt: The checksum differs.
+            OutOfMemory: There is no room, or the pool's limit is reached (`resident_max_bytes`).
+            SetupFailed: A process that `fill` has left behind could still write the arrays.
+        """
+        return self.resident_memory.get(name, layout, version, fill, checksum=checksum)
+
+    def resident_module(
+        self,
+        module: Any,
+        name: str,
+        *,
+        version: str,
+        load: Callable[[], Mapping[str, Any]] | None = None,
+        checksum: bool = False,
+    ) -> None:
+        """Move the parameters of a torch module into resident memory, see `resident`; its buffers stay its own.
+
+        The parameters are replaced by others that need no gradient and must not be written: it is for inference.
+
+        Args:
+            module: A `torch.nn.Module`. With `load`, its parameters may have no content (`torch.device("meta")`).
+            name: As in `resident`.
+            version: As in `resident`.
+            load: Returns the parameters' content as tensors by name, as `module.state_dict` does; called only in the
+                process that fills. None: what the module has.
+            checksum: As in `resident`.
+
+        Raises:
+            InvalidRequest: The module has no parameters, or one is missing in what `load` has returned.
+            AtomrError: As in `resident`.
+        """
+        from atomr_mp_workers.torch_resident import move
+
+        move(self, module, name, version, load, checksum=checksum)
 
 
 class Actor:

@@ -7,7 +7,8 @@ import errno
 import os
 import socket
 import struct
-from typing import Final, NoReturn
+from collections import deque
+from typing import Final, NoReturn, TypeVar
 
 from atomr_mp.errors import ProtocolError
 from atomr_mp.protocol import control
@@ -16,6 +17,9 @@ from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 
 class SupervisorGoneError(Exception):
     """The control channel has ended: so has the supervisor, or it does not want this process any more."""
+
+
+T = TypeVar("T")
 
 
 class ControlChannel:
@@ -31,6 +35,8 @@ class ControlChannel:
         self._socket.setblocking(True)
         self._came: int | None = None
         """The descriptor that came with the last message, until it is taken."""
+        self._aside: deque[tuple[control.FromSupervisor, int | None]] = deque()
+        """What came before an answer and has not been looked at, each with its descriptor."""
         self.fileno: Final = self._socket.fileno
 
     def send(self, message: control.FromWorker, descriptor: int | None = None) -> None:
@@ -47,14 +53,25 @@ class ControlChannel:
         except OSError as error:
             raise SupervisorGoneError from error
 
+    def answer(self, kind: type[T]) -> T:
+        """Return the next message of a kind; blocks.
+
+        What comes before it is returned by `receive` and `receive_waiting`: of that the descriptor tells nothing.
+        """
+        while True:
+            message = self._receive(0)
+            if isinstance(message, kind):
+                return message
+            self._aside.append((message, self.take_descriptor()))
+
     def receive(self) -> control.FromSupervisor:
         """Return the next message; blocks."""
-        return self._receive(0)
+        return self._first_aside() or self._receive(0)
 
     def receive_waiting(self) -> control.FromSupervisor | None:
         """Return the next message if one has arrived."""
         try:
-            return self._receive(socket.MSG_DONTWAIT)
+            return self._first_aside() or self._receive(socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
 
@@ -79,8 +96,17 @@ class ControlChannel:
 
     def close(self) -> None:
         """Close; may be called twice."""
+        while self._first_aside() is not None:
+            pass
         self._drop_descriptor()
         self._socket.close()
+
+    def _first_aside(self) -> control.FromSupervisor | None:
+        self._drop_descriptor()
+        if not self._aside:
+            return None
+        message, self._came = self._aside.popleft()
+        return message
 
     def _receive(self, flags: int) -> control.FromSupervisor:
         self._drop_descriptor()

@@ -32,6 +32,7 @@ from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, Method
 from atomr_mp_workers.peers import Peer, Peers, Session
+from atomr_mp_workers.residents import Residents
 from atomr_mp_workers.streams import StreamAllocator
 from atomr_mp_workers.threads import ActorThread, Completions
 from atomr_mp_workers.underway import Underway
@@ -117,6 +118,7 @@ class Host:
         self._peers = Peers(start.window, store)
         methods: dict[str, Method] = {}
         threads: dict[str, ActorThread] = {}
+        residents = Residents(device, self._channel)
         context = Context(
             start.pool,
             start.device,
@@ -125,6 +127,7 @@ class Host:
             start.generation,
             logging.getLogger("actor"),
             memory,
+            residents,
         )
         for spec in start.actors:
             try:
@@ -140,6 +143,7 @@ class Host:
             on_thread = [method.name for method in actor.methods if method.thread]
             if on_thread:
                 threads |= dict.fromkeys(on_thread, ActorThread(actor.name, device))
+        residents.close()
         actors = dict.fromkeys(threads.values())
         numbers = {name: list(actors).index(thread) for name, thread in threads.items()}
         self._envelope = Envelope(
@@ -186,13 +190,14 @@ class Host:
         control_channel, completions = self._channel.fileno(), self._completions.descriptor
         calls, handshakes = self._data.descriptors()
         poll = select.epoll()
-        listening = self._serves
-        for descriptor in (control_channel, completions, handshakes, *([calls] * listening)):
-            poll.register(descriptor, select.EPOLLIN)
         # Everything made so far lives as long as the process; a full collection need not look at it again.
         gc.collect()
         gc.freeze()
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
+        self._obey()  # what came while set-up waited for an answer is not in the channel any more
+        listening = self._serves
+        for descriptor in (control_channel, completions, handshakes, *([calls] * listening)):
+            poll.register(descriptor, select.EPOLLIN)
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
         batches = self._dispatcher.turns
         idle = True

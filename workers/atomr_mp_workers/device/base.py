@@ -55,6 +55,27 @@ class Slab(Memory):
         """Return what opens it elsewhere."""
 
 
+class Resident(Memory):
+    """Memory that can outlive this process: made here and writable until it is sealed, or sealed elsewhere."""
+
+    @abstractmethod
+    def seal(self) -> int:
+        """Wait for all that writes it, and see that nobody writes it any more; of what was made here, once.
+
+        Arrays over it stay valid, for reading. Writing through one that was made before ends this process.
+
+        Returns:
+            A descriptor that opens it elsewhere, the caller's.
+
+        Raises:
+            SetupFailed: Another process can still write it.
+        """
+
+    @abstractmethod
+    def content(self, offset: int, nbytes: int) -> Any:
+        """Return the bytes of a part, in the host's memory; waits for them."""
+
+
 class Event(Protocol):
     """The end of a piece of work."""
 
@@ -165,6 +186,22 @@ class Device(ABC):
     @abstractmethod
     def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
         """Open memory of a client for reading, as host memory; the descriptor is owned from here on.
+
+        Raises:
+            InvalidRequest: It is none.
+        """
+
+    @abstractmethod
+    def make_resident(self, nbytes: int) -> Resident:
+        """Make memory that can outlive this process; its content is undefined.
+
+        Raises:
+            OutOfMemory: There is no such memory.
+        """
+
+    @abstractmethod
+    def open_resident(self, nbytes: int, descriptor: int) -> Resident:
+        """Map sealed memory, for reading; the descriptor is owned from here on.
 
         Raises:
             InvalidRequest: It is none.

@@ -14,7 +14,7 @@ from cupy.cuda import runtime
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp_workers.device.base import Arrays, Device, Event, Memory, Slab, Stream, Work
+from atomr_mp_workers.device.base import Arrays, Device, Event, Memory, Resident, Slab, Stream, Work
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
 from atomr_mp_workers.device.cuda_streams import NOT_READY, CudaEvent, CudaStream, query
 from atomr_mp_workers.faults import STICKY, UNKNOWN, poisoned, translate
@@ -79,6 +79,20 @@ class CudaDevice(Device):
     def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
         """Map a client's memfd, as host memory."""
         return self._host.open_client_slab(nbytes, descriptor)
+
+    def make_resident(self, nbytes: int) -> Resident:
+        """Make device memory that is named by a descriptor."""
+        from atomr_mp_workers.device.cuda_resident import CudaResident, translated
+
+        with translated(nbytes, self.explain):
+            return CudaResident.make(nbytes)
+
+    def open_resident(self, nbytes: int, descriptor: int) -> Resident:
+        """Map sealed device memory."""
+        from atomr_mp_workers.device.cuda_resident import CudaResident, translated
+
+        with translated(nbytes, self.explain):
+            return CudaResident.open(nbytes, descriptor)
 
     def to_array(self, value: Any) -> tuple[Any, Layout] | None:
         """Return what lies on the GPU as a CuPy array: CuPy's own, and all that have CUDA's array interface."""

@@ -16,7 +16,7 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp_workers.device.base import Device, Event, Export, Memory, Slab, Stream, Work
+from atomr_mp_workers.device.base import Device, Event, Export, Memory, Resident, Slab, Stream, Work
 
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 """What a memfd must be sealed against before it is mapped: by nobody's doing can an access beyond its end occur."""
@@ -179,6 +179,18 @@ class HostDevice(Device):
     def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
         """Map a client's memfd for reading."""
         return _map_sealed(descriptor, nbytes, writable=False)
+
+    def make_resident(self, nbytes: int) -> Resident:
+        """Make a memfd; zero at first."""
+        from atomr_mp_workers.device.host_resident import HostResident
+
+        return HostResident.make(nbytes)
+
+    def open_resident(self, nbytes: int, descriptor: int) -> Resident:
+        """Map a sealed memfd."""
+        from atomr_mp_workers.device.host_resident import HostResident
+
+        return HostResident.open(nbytes, descriptor)
 
     def make_event(self) -> Event:
         """Return an event for threads to wait for."""

@@ -1,0 +1,168 @@
+"""Resident memory: what opens it is kept here, and never opened. Who gets it is decided by the registry."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.process.events import EventLog
+from atomr_mp.protocol import control, session
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.supervision.reclaim import Worker
+from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, Fill, Key, Refuse, Registry, Shape
+from atomr_mp.supervisor.slabs import check_memory
+from atomr_mp.transport.descriptors import Descriptor
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+
+_LOG: Final = logging.getLogger("atomr_mp.supervisor")
+
+
+_Answer = control.ResidentFill | control.ResidentAdopt | control.ResidentRefused
+
+
+class _Sealed(NamedTuple):
+    """What opens a blob, and what it must contain."""
+
+    descriptor: Descriptor
+    checksum: bytes
+
+
+class Residents:
+    """The resident memory of a pool.
+
+    Args:
+        backend: The pool's; the host's devices have memory in common.
+        max_bytes: Most that there may be; 0 for no limit.
+        devices: Returns the pool's devices, by index.
+        events: The event log.
+    """
+
+    def __init__(self, backend: str, max_bytes: int, devices: Callable[[], Sequence[Device]], events: EventLog) -> None:
+        self._on_host: Final = backend == "host"
+        self._devices = devices
+        self._events = events
+        self._registry = Registry(max_bytes)
+        self._sealed: dict[Key, _Sealed] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """What there is, what is being filled included."""
+        return self._registry.nbytes
+
+    def limit(self, max_bytes: int) -> None:
+        """Have another limit hold for what comes."""
+        self._registry.max_bytes = max_bytes
+
+    def heard(self, worker: Worker, message: control.OfResident, descriptor: Descriptor | None) -> None:
+        """Take in what a process says.
+
+        Args:
+            worker: Which.
+            message: What it says.
+            descriptor: Came with it; the caller's.
+
+        Raises:
+            ProtocolError: It is not its turn to say so, or what it has sealed is none.
+        """
+        key = Key(None if self._on_host else worker[0], message.name, message.version)
+        match message:
+            case control.ResidentWanted():
+                shape = Shape(message.layout, message.arrays, message.nbytes)
+                self._carry_out(self._registry.wanted(worker, key, shape))
+            case control.ResidentSealed():
+                self._on_sealed(worker, key, message.checksum, descriptor)
+            case control.ResidentAbandoned():
+                self._carry_out(self._registry.abandoned(worker, key))
+            case control.ResidentRejected():
+                self._note("resident_corrupt", worker, f"resident memory {key.name!r} has another checksum")
+                self._carry_out(self._registry.rejected(worker, key))
+
+    def ended(self, worker: Worker) -> None:
+        """A process has ended, and was reaped."""
+        self._carry_out(self._registry.ended(worker))
+
+    def answer(self, request: session.ListResidents | session.FreeResident) -> session.FromSupervisor:
+        """Answer an operator."""
+        match request:
+            case session.ListResidents(request_id):
+                blobs = [self._info(blob) for blob in self._registry.blobs]
+                return session.Residents(request_id, blobs, self._registry.max_bytes)
+            case session.FreeResident(request_id, name, device, version, force):
+                try:
+                    freed, actions = self._registry.free(name, device, version, force=force)
+                except errors.InvalidRequest as error:
+                    return session.Answer(request_id, ErrorInfo.of(error))
+                self._carry_out(actions)
+                return session.Residents(request_id, [self._info(blob) for blob in freed], self._registry.max_bytes)
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for sealed in self._sealed.values():
+            sealed.descriptor.close()
+        self._sealed.clear()
+
+    def _on_sealed(self, worker: Worker, key: Key, checksum: bytes, descriptor: Descriptor | None) -> None:
+        blob = self._registry.filled_by(worker, key)
+        if descriptor is None:
+            # The kernel had no room for it. The process goes on with what it has; the next one fills its own.
+            _LOG.warning("resident memory %r came without its file descriptor, and is not kept", key.name)
+            self._carry_out(self._registry.abandoned(worker, key))
+            return
+        if self._on_host:
+            try:
+                check_memory(descriptor.fileno(), blob.shape.nbytes)
+            except errors.InvalidRequest as error:
+                raise errors.ProtocolError(f"resident memory {key.name!r}: {error.message}") from error
+        actions = self._registry.sealed(worker, key)
+        self._sealed[key] = _Sealed(descriptor.share(), checksum)
+        self._note("resident_sealed", worker, f"resident memory {key.name!r} version {key.version!r} is filled")
+        self._carry_out(actions)
+
+    def _carry_out(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            match action:
+                case Drop(key):
+                    self._sealed.pop(key).descriptor.close()
+                    self._note("resident_freed", None, f"resident memory {key.name!r} version {key.version!r} is freed")
+                case Fill(worker, key):
+                    self._tell(worker, control.ResidentFill(key.name, key.version))
+                case Adopt(worker, key):
+                    descriptor, checksum = self._sealed[key]
+                    self._tell(worker, control.ResidentAdopt(key.name, key.version, checksum), descriptor.share())
+                case Refuse(worker, key, error):
+                    self._tell(worker, control.ResidentRefused(key.name, key.version, ErrorInfo.of(error)))
+
+    def _tell(self, worker: Worker, message: _Answer, descriptor: Descriptor | None = None) -> None:
+        index, generation = worker
+        process = self._devices()[index].worker(generation)
+        if process is not None:
+            process.tell(message, descriptor)
+        elif descriptor is not None:
+            descriptor.close()
+
+    def _info(self, blob: Blob) -> session.ResidentInfo:
+        devices = self._devices()
+        users = sorted(blob.users if blob.filler is None else {blob.filler, *blob.waiters})
+        processes = [(index, generation, devices[index].worker(generation)) for index, generation in users]
+        return session.ResidentInfo(
+            device=blob.key.device,
+            name=blob.key.name,
+            version=blob.key.version,
+            state=blob.state,
+            nbytes=blob.shape.nbytes,
+            arrays=blob.shape.arrays,
+            users=[
+                session.ResidentUser(index, generation, process.pid if process else 0)
+                for index, generation, process in processes
+            ],
+        )
+
+    def _note(self, event: str, worker: Worker | None, text: str) -> None:
+        _LOG.info("%s", text)
+        who = {} if worker is None else {"device": worker[0], "generation": worker[1]}
+        self._events.append({"time": time.time(), "event": event, "text": text, **who})

@@ -1,0 +1,152 @@
+"""Resident memory of the CUDA backend: physical memory of the GPU by itself, named by a file descriptor.
+
+It is there as long as anybody has the descriptor or has it mapped; the supervisor has the descriptor, without CUDA.
+A mapping has protection bits of its own, as those of the host have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Iterator
+from typing import Any, Final, Self
+
+import cupy
+from cuda.bindings import driver
+from cupy.cuda import driver as cupy_driver
+
+from atomr_mp import errors
+from atomr_mp_workers.device.base import Resident
+from atomr_mp_workers.device.cuda_memory import CudaMemory
+
+ORDINAL: Final = 0
+"""The GPU of this process is the first that it sees."""
+
+FILE_DESCRIPTOR: Final = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+READ: Final = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READ
+READ_WRITE: Final = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+
+
+class CudaResident(CudaMemory, Resident):
+    """Mapped memory, either to be filled or sealed; see `make` and `open`.
+
+    Args:
+        handle: The physical memory; owned from here on.
+        nbytes: Its size.
+        access: How it is mapped.
+
+    Raises:
+        CUDADriverError: It cannot be mapped.
+    """
+
+    def __init__(self, handle: Any, nbytes: int, access: Any) -> None:
+        with contextlib.ExitStack() as undo:
+            undo.callback(driver.cuMemRelease, handle)
+            (address,) = _checked(driver.cuMemAddressReserve(nbytes, 0, 0, 0))
+            undo.callback(driver.cuMemAddressFree, address, nbytes)
+            _map(address, nbytes, handle, access)
+            undo.pop_all()
+        super().__init__(int(address), nbytes)
+        self._handle = handle
+        weakref.finalize(self, _unmap, address, nbytes, handle).atexit = False
+
+    @classmethod
+    def make(cls, nbytes: int) -> Self:
+        """Return a new one, to be filled.
+
+        Raises:
+            CUDADriverError: There is no such memory.
+        """
+        what, rounded = _allocation(nbytes)
+        (handle,) = _checked(driver.cuMemCreate(rounded, what, 0))
+        return cls(handle, rounded, READ_WRITE)
+
+    @classmethod
+    def open(cls, nbytes: int, descriptor: int) -> Self:
+        """Return one that is sealed; the descriptor is owned from here on.
+
+        Raises:
+            CUDADriverError: It is none of this size.
+        """
+        try:
+            _, rounded = _allocation(nbytes)
+            (handle,) = _checked(driver.cuMemImportFromShareableHandle(descriptor, FILE_DESCRIPTOR))
+        finally:
+            os.close(descriptor)
+        return cls(handle, rounded, READ)
+
+    def seal(self) -> int:
+        """Map it again where it is, for reading, when all work on the GPU has ended; return its descriptor."""
+        cupy.cuda.runtime.deviceSynchronize()
+        address = driver.CUdeviceptr(self.address)
+        _checked(driver.cuMemUnmap(address, self.nbytes))
+        _map(address, self.nbytes, self._handle, READ)
+        (descriptor,) = _checked(driver.cuMemExportToShareableHandle(self._handle, FILE_DESCRIPTOR, 0))
+        return int(descriptor)
+
+    def content(self, offset: int, nbytes: int) -> Any:
+        """Return a copy of the bytes of a part."""
+        return self.bytes(None, offset, nbytes).get()
+
+
+@contextlib.contextmanager
+def translated(nbytes: int, explain: Any) -> Iterator[None]:
+    """Raise what the driver's errors mean.
+
+    Args:
+        nbytes: What was asked for.
+        explain: `Device.explain`.
+    """
+    try:
+        yield
+    except cupy_driver.CUDADriverError as error:
+        explained = explain(error)
+        if isinstance(explained, errors.OutOfMemory):
+            explained.requested_bytes = nbytes
+        raise explained or error from error
+
+
+def _allocation(nbytes: int) -> tuple[Any, int]:
+    """Return how memory is made that a descriptor names, and how much of it there can be that has this size."""
+    what = driver.CUmemAllocationProp()
+    what.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    what.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    what.location.id = ORDINAL
+    what.requestedHandleTypes = FILE_DESCRIPTOR
+    minimum = driver.CUmemAllocationGranularity_flags.CU_MEM_ALLOC_GRANULARITY_MINIMUM
+    (granularity,) = _checked(driver.cuMemGetAllocationGranularity(what, minimum))
+    return what, -(-nbytes // granularity) * granularity
+
+
+def _map(address: Any, nbytes: int, handle: Any, access: Any) -> None:
+    _checked(driver.cuMemMap(address, nbytes, 0, handle, 0))
+    how = driver.CUmemAccessDesc()
+    how.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    how.location.id = ORDINAL
+    how.flags = access
+    try:
+        _checked(driver.cuMemSetAccess(address, nbytes, [how], 1))
+    except BaseException:
+        driver.cuMemUnmap(address, nbytes)
+        raise
+
+
+def _unmap(address: Any, nbytes: int, handle: Any) -> None:
+    """Let go of it; of what a lost context answers, nothing follows."""
+    driver.cuCtxSynchronize()  # a kernel that was given it may not have begun
+    driver.cuMemUnmap(address, nbytes)
+    driver.cuMemAddressFree(address, nbytes)
+    driver.cuMemRelease(handle)
+
+
+def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what a call of the driver has returned beside its status.
+
+    Raises:
+        CUDADriverError: It has failed.
+    """
+    status, *values = result
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise cupy_driver.CUDADriverError(int(status))
+    return tuple(values)

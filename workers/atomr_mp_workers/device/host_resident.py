@@ -1,0 +1,108 @@
+"""Resident memory of the host backend: a memfd that the kernel lets nobody write any more once it is sealed."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import mmap
+import os
+from typing import Any, Final, Self
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp_workers.device.base import Resident
+from atomr_mp_workers.device.host import SEALS, HostMemory
+
+SEALED: Final = SEALS | fcntl.F_SEAL_WRITE
+"""What is never missing from sealed memory."""
+
+
+class HostResident(HostMemory, Resident):
+    """A mapped memfd, either to be filled or sealed; see `make` and `open`."""
+
+    _writing = -1
+    """The memfd, until it is sealed."""
+
+    @classmethod
+    def make(cls, nbytes: int) -> Self:
+        """Return a new one, to be filled; zero at first.
+
+        Raises:
+            OutOfMemory: There is no such memory.
+        """
+        descriptor = -1
+        try:
+            descriptor = os.memfd_create("atomr-mp-resident", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(descriptor, nbytes)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
+            made = cls(descriptor, nbytes, writable=True)
+        except OSError as error:
+            if descriptor >= 0:
+                os.close(descriptor)
+            raise errors.OutOfMemory(
+                f"no resident memory of {nbytes} bytes: {error}", requested_bytes=nbytes
+            ) from error
+        made._writing = descriptor
+        return made
+
+    @classmethod
+    def open(cls, nbytes: int, descriptor: int) -> Self:
+        """Return one that is sealed; the descriptor is owned from here on.
+
+        Raises:
+            InvalidRequest: It is none of this size, or somebody could write it.
+        """
+        try:
+            if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALED != SEALED or os.fstat(descriptor).st_size != nbytes:
+                raise errors.InvalidRequest(
+                    f"resident memory must be a memfd of exactly {nbytes} bytes, sealed in its size and content"
+                )
+            return cls(descriptor, nbytes, writable=False)
+        except (OSError, ValueError) as error:
+            raise errors.InvalidRequest(f"resident memory of {nbytes} bytes cannot be mapped: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        if self._writing >= 0:
+            os.close(self._writing)
+
+    def seal(self) -> int:
+        """Map it again where it is, for reading, and seal it; return a descriptor that is for reading only."""
+        # The kernel seals only what no mapping can write, nor could be made to by mprotect: hence through a descriptor
+        # that is for reading.
+        reading = os.open(f"/proc/self/fd/{self._writing}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _map_over(self.address, self.nbytes, reading)
+            self._read_only = True
+            fcntl.fcntl(self._writing, fcntl.F_ADD_SEALS, SEALED | fcntl.F_SEAL_SEAL)
+        except OSError as error:
+            os.close(reading)
+            raise errors.SetupFailed(
+                f"resident memory cannot be sealed: {error.strerror}; does a process that `fill` has started still "
+                "have it mapped?"
+            ) from error
+        os.close(self._writing)
+        self._writing = -1
+        return reading
+
+    def content(self, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return the bytes of a part, as they are."""
+        return self.bytes(None, offset, nbytes)
+
+
+def _map_over(address: int, nbytes: int, descriptor: int) -> None:
+    """Replace a mapping by one for reading at the same address, at once: nothing else can come to lie there."""
+    mapped = _mmap(address, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0)
+    if mapped != address:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+_MAP_FIXED: Final = 0x10
+"""Linux's, on all its architectures but some that no GPU is built for; Python has no name for it."""
+
+_mmap = ctypes.CDLL(None, use_errno=True).mmap
+_mmap.restype = ctypes.c_size_t
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
