@@ -26,6 +26,7 @@ import pytest
 import zmq
 
 import atomr_mp
+from atomr_mp import testing
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.protocol.session import DeviceInfo, DeviceState
 
@@ -105,11 +106,19 @@ class Ledger:
             self._run_dirs.append(path)
         return path
 
-    def start(self, *actors: str, gpus: int = 1, run_dir: str = "run", **settings: Any) -> atomr_mp.Pool:
-        """Start a pool on the backend under test."""
+    def start(
+        self,
+        *actors: str,
+        gpus: int = 1,
+        run_dir: str = "run",
+        faults: Iterable[testing.At] | None = None,
+        **settings: Any,
+    ) -> atomr_mp.Pool:
+        """Start a pool on the backend under test; with `faults`, if only an empty list, some can be injected."""
         if settings.setdefault("backend", BACKEND) == BACKEND:
             needs_devices(gpus)
-        return atomr_mp.start(actors=actors or (PROBE, BYSTANDER), gpus=gpus, run_dir=self.run_dir(run_dir), **settings)
+        settings |= {"actors": actors or (PROBE, BYSTANDER), "gpus": gpus, "run_dir": self.run_dir(run_dir)}
+        return atomr_mp.start(**settings) if faults is None else testing.start(faults=faults, **settings)
 
     def gate(self, name: str) -> Gate:
         """Make a gate."""
@@ -119,15 +128,6 @@ class Ledger:
         """Return what the actors have noted, oldest first."""
         path = self.path / name
         return path.read_text().split() if path.exists() else []
-
-    def trouble(self, where: str, how: str, *, always: bool = False) -> None:
-        """Have the next worker that starts meet its end in `where`; or with `always` all, until `no_trouble`."""
-        (self.path / f"trouble-{where}").write_text(f"{how} {'always' if always else 'once'}")
-
-    def no_trouble(self) -> None:
-        """Let workers start in peace."""
-        for path in self.path.glob("trouble-*"):
-            path.unlink()
 
     def processes(self) -> list[int]:
         """Return the pids of all processes that were started with this ledger, wherever they are."""

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final, Self
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.process import points
 from atomr_mp.process.logs import shift
 
 Scalar = str | int | float | bool | None
@@ -70,6 +71,7 @@ class EventLog:
             self._lost += 1
             return
         try:
+            points.point("disk")
             if self._size and self._size + len(data) > self._max_bytes:
                 self._rotate()
             if self._fd < 0:

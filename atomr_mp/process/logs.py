@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from atomr_mp import errors
+from atomr_mp.process import points
 
 _LOG: Final = logging.getLogger(__name__)
 
@@ -57,6 +58,7 @@ class RotatedOutput:
     def add(self, text: str) -> None:
         """Write lines of our own among the child's."""
         try:
+            points.point("disk")
             if os.fstat(self._fd).st_nlink == 0:  # somebody removed the file
                 os.close(self._fd)
                 self._fd = -1

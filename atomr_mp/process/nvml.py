@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.process import points
 from atomr_mp.supervision.placement import ComputeMode, Gpu
 
 DEADLINE_S: Final = 30.0
@@ -65,6 +66,7 @@ def survey(deadline_s: float = DEADLINE_S) -> Survey:
 
 
 def _survey() -> Survey:
+    points.point("nvml")
     try:
         import pynvml
     except ImportError as error:
@@ -133,6 +135,7 @@ def _nvml() -> Iterator[Any]:
     Raises:
         ConfigurationError: It cannot be asked.
     """
+    points.point("nvml")
     try:
         import pynvml
     except ImportError as error:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from atomr_mp import errors
-from atomr_mp.process import safedir
+from atomr_mp.process import points, safedir
 from atomr_mp.process.identity import Identity, boot_id, wait_ended
 
 SESSION_SOCKET: Final = "session.sock"
@@ -200,6 +200,7 @@ class HeldRunDirectory(RunDirectory):
     def record_worker(self, pid: int, start_ticks: int) -> None:
         """Note a worker that was started. A full disk loses the note, with a warning."""
         try:
+            points.point("disk")
             (self._workers / str(pid)).write_text(str(Identity(pid, start_ticks, boot_id())), encoding="ascii")
         except OSError as error:
             _LOG.warning("worker process %d cannot be noted for the next start: %s", pid, error)

@@ -81,19 +81,6 @@ def note(tag: str, file: str = "runs") -> None:
         runs.write(f"{tag}\n".encode())
 
 
-def meet_trouble(where: str) -> None:
-    """Die here, if a test wants it."""
-    path = LEDGER / f"trouble-{where}"
-    if path.exists():
-        how, when = path.read_text().split()
-        if when == "once":
-            path.unlink()
-        die(how)
-
-
-meet_trouble("import")
-
-
 class Bomb(msgspec.Struct):
     """An argument that goes off while it is decoded."""
 
@@ -127,7 +114,6 @@ class Probe(Actor):
 
     def setup(self, context: Context) -> None:
         """Remember where this is."""
-        meet_trouble("setup")
         self._context = context
 
     def teardown(self) -> None:

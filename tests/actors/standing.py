@@ -12,7 +12,7 @@ import numpy as np
 
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
-from tests.actors.probe import LEDGER, arrive, meet_trouble, note
+from tests.actors.probe import LEDGER, arrive, note
 
 
 class Standing(Actor):
@@ -21,14 +21,13 @@ class Standing(Actor):
     _context: Context
 
     def setup(self, context: Context) -> None:
-        """Say so, then wait at the gate "slow" if there is one, after the first generation also at "later", or die."""
+        """Say so, then wait at the gate "slow" if there is one, after the first generation also at "later"."""
         self._context = context
         note(f"{context.device}-{context.generation}", "setups")
         if (LEDGER / "slow.go").exists():
             arrive(str(LEDGER / "slow"))
         if context.generation > 1 and (LEDGER / "later.go").exists():
             arrive(str(LEDGER / "later"))
-        meet_trouble("standing")
 
     def teardown(self) -> None:
         """Leave a note."""

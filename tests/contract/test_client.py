@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import atomr_mp
-from atomr_mp import errors
+from atomr_mp import errors, testing
 from atomr_mp.protocol.data import MAX_LANES
 from atomr_mp.protocol.session import DeviceState
 from tests.support import Ledger, settled, wait_state
@@ -574,8 +574,8 @@ def test_the_window_counts_bytes_too(ledger: Ledger) -> None:
 @pytest.mark.parametrize("wait", [blocking, awaiting])
 def test_a_deadline_holds_for_what_waits_for_a_worker(ledger: Ledger, wait: Wait) -> None:
     """It was never sent, so it certainly did not run."""
-    with ledger.start(backoff_initial_s=30.0) as pool:
-        ledger.trouble("setup", "exit")
+    with ledger.start(backoff_initial_s=30.0, faults=[]) as pool:
+        testing.inject(pool, at="setup", fault=testing.Exit())
         pool.call("Probe.fail", "exit").exception()
         wait_state(pool, DeviceState.REBUILDING)
         reply = pool.call("Probe.note", "never", deadline_s=0.1)

@@ -7,11 +7,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from atomr_mp import testing
 from atomr_mp.process.notify import Notifier
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, needs_devices
 
@@ -45,9 +46,11 @@ def manager(ledger: Ledger) -> Iterator[Manager]:
     made.socket.close()
 
 
-def start(ledger: Ledger, manager: Manager, *options: str, watchdog_s: float = 0) -> subprocess.Popen[bytes]:
+def start(
+    ledger: Ledger, manager: Manager, *options: str, watchdog_s: float = 0, variables: Mapping[str, str] = {}
+) -> subprocess.Popen[bytes]:
     """Start a pool as a service."""
-    environment = {**os.environ, "NOTIFY_SOCKET": str(manager.path)}
+    environment = {**os.environ, "NOTIFY_SOCKET": str(manager.path), **variables}
     if watchdog_s:
         environment["WATCHDOG_USEC"] = f"{watchdog_s * 1e6:.0f}"
     command = [sys.executable, "-m", "atomr_mp.cli", "start", "--backend", BACKEND, "--run-dir", str(ledger.run_dir())]
@@ -112,11 +115,12 @@ def test_one_broken_device_does_not_keep_a_service_down(ledger: Ledger, manager:
     config = ledger.path / "pool.toml"
     needs_devices(2)
     config.write_text(f"gpus = '2'\nmax_restarts = 0\nactors = ['{ACTORS}/probe.py:Probe']\n")
-    ledger.trouble("setup", "exit")
-    with start(ledger, manager, "--config", str(config)) as service:
-        assert "STATUS=1 of 2 devices ready" in manager.hear_until("READY=1")
-        service.send_signal(signal.SIGTERM)
-        assert service.wait(DEADLINE_S) == 0
+    with testing.Faults() as faults:
+        faults.declare([testing.At("setup", testing.Exit())])
+        with start(ledger, manager, "--config", str(config), variables=faults.environment) as service:
+            assert "STATUS=1 of 2 devices ready" in manager.hear_until("READY=1")
+            service.send_signal(signal.SIGTERM)
+            assert service.wait(DEADLINE_S) == 0
 
 
 def test_without_a_manager_nothing_is_said(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import atomr_mp
-from atomr_mp import errors
+from atomr_mp import errors, testing
 from atomr_mp.client import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import data, token
@@ -221,16 +221,16 @@ def test_a_standby_that_dies_is_replaced_quietly(ledger: Ledger) -> None:
 
 def test_a_standby_that_cannot_start_is_given_up_and_tried_again_after_a_restart(ledger: Ledger) -> None:
     """It does not spin, `status` says so, and the worker goes on."""
-    with ledger.start(STANDING, **HOT | {"backoff_initial_s": 0.01}) as pool:
+    with ledger.start(STANDING, faults=[], **HOT | {"backoff_initial_s": 0.01}) as pool:
         standby = wait_standby(pool)
-        ledger.trouble("standing", "exit", always=True)
+        injected = testing.inject(pool, at="setup", fault=testing.Exit(7), times=None)
         os.kill(standby_of(pool).pid, signal.SIGKILL)
         assert settled(lambda: standby_of(pool).state == "failed")
         assert "3 standbys have ended in a row" in standby_of(pool).note
         assert "exited with status 7" in standby_of(pool).note
         assert (standby_of(pool).restarts, pool.devices[0].restarts) == (3, 0)
         assert pool._client.devices[0].standby is None
-        ledger.no_trouble()
+        injected.withdraw()
         pool.restart(0)
         wait_generation(pool, standby.generation + 3)
         wait_standby(pool, standby.generation + 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -10,8 +11,9 @@ from typing import Final, NamedTuple
 import pytest
 
 import atomr_mp
-from atomr_mp import errors
+from atomr_mp import errors, testing
 from atomr_mp.protocol.session import DeviceState
+from atomr_mp.testing import Exit, Fail, Kill
 from tests.support import PROMISE_S, Gate, Ledger, wait_generation, wait_state
 
 CAUSES: Final = {
@@ -43,7 +45,7 @@ def running() -> Iterator[Running]:
     """One pool for all cases: that it goes on is the point."""
     with (
         Ledger() as ledger,
-        ledger.start(gpus=2, max_restarts=1000, backoff_initial_s=0.0) as pool,
+        ledger.start(gpus=2, max_restarts=1000, backoff_initial_s=0.0, faults=[]) as pool,
         ledger.gate("elsewhere") as gate,
     ):
         elsewhere = pool.call("Bystander.hold", gate.path, device=1, deadline_s=600)
@@ -112,17 +114,19 @@ def test_each_caller_gets_what_is_true_of_its_request(running: Running, where: s
         assert after.restarts == before.restarts + (how != "exception")
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("fault", [Fail(), Exit(7), Kill(signal.SIGSEGV), Kill()], ids=repr)
 @pytest.mark.parametrize("where", ["import", "setup"])
-def test_a_start_that_fails_is_tried_again_and_callers_wait_for_it(running: Running, where: str, how: str) -> None:
+def test_a_start_that_fails_is_tried_again_and_callers_wait_for_it(
+    running: Running, where: testing.Point, fault: testing.Fault
+) -> None:
     """Only an actor that cannot be imported is not tried again, for that would not help: its callers are told."""
-    ledger, pool = running.ledger, running.pool
+    pool = running.pool
     before = wait_state(pool, DeviceState.READY)
-    ledger.trouble(where, how)
+    injected = testing.inject(pool, at=where, fault=fault, device=0)
     killed = pool.call("Probe.fail", "kill", device=0)
     assert type(killed.exception()) is errors.WorkerLost
     waiting = [pool.call("Probe.where", device=0) for _ in range(3)]
-    if (where, how) == ("import", "exception"):
+    if (where, fault) == ("import", Fail()):
         for reply in waiting:
             with pytest.raises(errors.DeviceUnavailable, match="on purpose") as caught:
                 reply.result()
@@ -135,6 +139,7 @@ def test_a_start_that_fails_is_tried_again_and_callers_wait_for_it(running: Runn
         waiting = [pool.call("Probe.where", device=0)]
     answers = [reply.result() for reply in waiting]
     after = pool.devices[0]
+    assert len(injected.fired) == 1
     assert answers == [[after.pid, 0, before.generation + 2]] * len(waiting)
     assert after.restarts == before.restarts + 2
     log = (pool.run_dir / "device-0.log").read_text()

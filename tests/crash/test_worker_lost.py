@@ -13,8 +13,9 @@ from typing import Any, Final
 import pytest
 
 import atomr_mp
-from atomr_mp import errors
+from atomr_mp import errors, testing
 from atomr_mp.protocol.session import DeviceState
+from atomr_mp.testing import Exit, Fail, Hang, Kill
 from tests.support import (
     ACTORS,
     PROMISE_S,
@@ -129,8 +130,8 @@ def test_the_fourth_unplanned_end_opens_the_circuit(ledger: Ledger) -> None:
 
 def test_requests_that_wait_for_a_restart_fail_when_there_is_none(ledger: Ledger) -> None:
     """They were never sent, and are told why; so is a client that connects afterwards."""
-    with ledger.start(max_restarts=2, backoff_initial_s=0.01) as pool:
-        ledger.trouble("setup", "segv", always=True)
+    with ledger.start(max_restarts=2, backoff_initial_s=0.01, faults=[]) as pool:
+        injected = testing.inject(pool, at="setup", fault=testing.Kill(signal.SIGSEGV), times=None)
         assert type(pool.call("Probe.fail", "kill").exception()) is errors.WorkerLost
         held = [pool.call("Probe.note", "held") for _ in range(5)]
         for reply in held:
@@ -139,7 +140,7 @@ def test_requests_that_wait_for_a_restart_fail_when_there_is_none(ledger: Ledger
             assert not caught.value.maybe_executed
         with atomr_mp.connect(run_dir=pool.run_dir) as other, pytest.raises(errors.DeviceUnavailable):
             other.call("Probe.note", "held")
-        ledger.no_trouble()
+        injected.withdraw()
         pool.restart(0)
         wait_generation(pool, 4)
         assert pool.call("Probe.note", "after").result() == "after"
@@ -147,32 +148,34 @@ def test_requests_that_wait_for_a_restart_fail_when_there_is_none(ledger: Ledger
 
 
 @pytest.mark.parametrize(
-    ("where", "how", "error", "words"),
+    ("where", "fault", "error", "words"),
     [
-        ("import", "exception", errors.ActorLoadFailed, "OnPurposeError: on purpose"),
-        ("import", "exit", errors.SetupFailed, "exited with status 7"),
-        ("import", "segv", errors.SetupFailed, "killed by SIGSEGV"),
-        ("import", "hang", errors.SetupFailed, "start_timeout_s"),
-        ("setup", "exception", errors.SetupFailed, "OnPurposeError: on purpose"),
-        ("setup", "exit", errors.SetupFailed, "exited with status 7"),
-        ("setup", "kill", errors.SetupFailed, "killed by SIGKILL"),
-        ("setup", "hang", errors.SetupFailed, "start_timeout_s"),
+        ("import", Fail(), errors.ActorLoadFailed, "InjectedError: on purpose"),
+        ("import", Exit(7), errors.SetupFailed, "exited with status 7"),
+        ("import", Kill(signal.SIGSEGV), errors.SetupFailed, "killed by SIGSEGV"),
+        ("import", Hang(), errors.SetupFailed, "start_timeout_s"),
+        ("setup", Fail(), errors.SetupFailed, "InjectedError: on purpose"),
+        ("setup", Exit(7), errors.SetupFailed, "exited with status 7"),
+        ("setup", Kill(), errors.SetupFailed, "killed by SIGKILL"),
+        ("setup", Hang(gil=True), errors.SetupFailed, "start_timeout_s"),
+        ("ready", Exit(7), errors.SetupFailed, "exited with status 7"),
     ],
 )
 def test_a_pool_that_cannot_start_says_why_and_leaves_nothing(
-    ledger: Ledger, where: str, how: str, error: type[errors.AtomrError], words: str
+    ledger: Ledger, where: testing.Point, fault: testing.Fault, error: type[errors.AtomrError], words: str
 ) -> None:
     """The class of the error says whether it is the actor's code, and its text where the log is."""
-    ledger.trouble(where, how, always=True)
+    start_timeout_s = 1.0 if isinstance(fault, Hang) else 60.0
+    always = [testing.At(where, fault, times=None)]
     with pytest.raises(error, match=words) as caught:
-        ledger.start(gpus=2, max_restarts=1, backoff_initial_s=0.0, start_timeout_s=1.0 if how == "hang" else 60.0)
+        ledger.start(gpus=2, max_restarts=1, backoff_initial_s=0.0, start_timeout_s=start_timeout_s, faults=always)
     assert type(caught.value) is error
     log = ledger.run_dir() / "device-0.log"
     assert str(ledger.run_dir() / "device-") in str(caught.value)
     assert "generation 1" in log.read_text()
-    if (where, how) == ("setup", "exception"):
+    if (where, fault) == ("setup", Fail()):
         assert isinstance(caught.value, errors.SetupFailed)
-        assert "raise OnPurposeError" in caught.value.traceback_text
+        assert "InjectedError: on purpose" in caught.value.traceback_text
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp_workers import points
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import Block, Holder
 from atomr_mp_workers.buffers import Store
@@ -77,6 +78,8 @@ class Run(ABC):
         """Run the method, on the thread it belongs to; never raises."""
         _current.run = self
         try:
+            if points.hook is not None:
+                points.hook("enqueue", self.method.name)
             self.take(self.method.function(*self.arguments))
         except errors.AtomrError as error:
             self.error = error
@@ -255,7 +258,7 @@ class Envelope:
         try:
             self._decode(request)
         except errors.RequestError as error:
-            self._drop(request, error)
+            self.refuse(request, error)
             return False
         self.lend(request)
         return True
@@ -299,6 +302,8 @@ class Envelope:
                 self._board.end(request.slot, time.monotonic_ns())
                 self._board.count(Counter.FAILED)
                 self._refuse(request, error)
+                if error.ends_worker:
+                    raise FatalError(error) from error
                 return False
         del peer.queued[request.id]
         self._queued -= 1
@@ -319,6 +324,8 @@ class Envelope:
         Raises:
             FatalError: The error ends this worker.
         """
+        if points.hook is not None:
+            _come_by(request)
         if request.later is not None and request.raised is None:
             request.read_later()
         if request.raised is not None:
@@ -392,8 +399,11 @@ class Envelope:
         method, session = request.method, request.peer.session
         resolved = session.holder.resolved
         try:
+            if points.hook is not None:
+                points.hook("decode", method.name)
             arguments = method.arguments(request.body, request.frames, session.resolve)
             if resolved:
+                points.point("borrow", method.name)
                 self._borrow(request, arguments, resolved)
                 if method.admit is not None:
                     method.admit(arguments[0], session.holder)
@@ -498,6 +508,18 @@ class Envelope:
             return errors.InvalidRequest(f"request id {call.id} is in use already")
         known = ", ".join(sorted(self._methods)) or "none"
         return errors.InvalidRequest(f"there is no request {call.method!r}; this pool's requests are: {known}")
+
+
+def _come_by(request: Request) -> None:
+    """Come by the point before a request's answer; what happens there is the request's."""
+    try:
+        points.point("before_reply", request.method.name)
+    except Exception as raised:  # noqa: BLE001 - as in `Run.call`
+        request.encoded = request.later = None
+        if isinstance(raised, errors.AtomrError):
+            request.error = raised
+        else:
+            request.raised = raised
 
 
 def describe(error: BaseException) -> str:

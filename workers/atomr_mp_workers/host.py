@@ -19,6 +19,7 @@ from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.marks import slab_name
+from atomr_mp_workers import points
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.batch_run import BatchedMethod
 from atomr_mp_workers.buffers import ActorMemory, Store
@@ -168,6 +169,7 @@ class Host:
         """Have an actor set itself up, on its stream if it has one."""
         setup = partial(actor.instance.setup, context)
         try:
+            points.point("setup", actor.name)
             if stream is None:
                 setup()
             else:
@@ -193,6 +195,7 @@ class Host:
         # Everything made so far lives as long as the process; a full collection need not look at it again.
         gc.collect()
         gc.freeze()
+        points.point("ready")
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         self._obey()  # what came while set-up waited for an answer is not in the channel any more
         listening = self._serves
@@ -265,6 +268,7 @@ class Host:
         """Begin to take calls, or to leave."""
         match order:
             case control.Promote():
+                points.point("promotion")
                 self._serves = True
             case control.Drain():
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)

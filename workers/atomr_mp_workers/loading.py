@@ -26,6 +26,7 @@ from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.libraries.base import LibraryRequest, check
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import ActorInfo, MethodInfo
+from atomr_mp_workers import points
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import Holder
@@ -280,7 +281,7 @@ _MAPS: Final = frozenset({0xDE, 0xDF})
 
 def _class(spec: ActorSpec) -> type[Actor]:
     location, _, name = spec.target.rpartition(":")
-    module = _module(spec.target, location)
+    module = _module(spec.target, location, spec.name)
     cls = getattr(module, name, None)
     if cls is None:
         actors = [n for n, c in vars(module).items() if isinstance(c, type) and issubclass(c, Actor) and c is not Actor]
@@ -290,8 +291,9 @@ def _class(spec: ActorSpec) -> type[Actor]:
     return cls
 
 
-def _module(target: str, location: str) -> types.ModuleType:
+def _module(target: str, location: str, name: str) -> types.ModuleType:
     try:
+        points.point("import", name)
         if not location.endswith(".py"):
             return importlib.import_module(location)
         path = Path(location)

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 from atomr_mp.protocol import control, marks
 from atomr_mp.protocol.board import BoardWriter
+from atomr_mp_workers import points
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.envelope import FatalError
 from atomr_mp_workers.host import Host
@@ -54,6 +55,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     channel = ControlChannel(control_fd)
     guard_forks([channel.fileno(), board_fd])
     try:
+        points.arm()
         loader = Loader()
         start = channel.receive()
         if isinstance(start, control.Prepare):
@@ -62,6 +64,8 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
         name_device(start.device, start.generation)
+        if points.hook is not None:
+            points.hook.begin(start)
         os.environ[marks.WORKER] = f"{start.device}-{start.generation}"
         Host(start, channel, board, loader).run()
     except SupervisorGoneError:
