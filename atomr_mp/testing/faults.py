@@ -40,7 +40,7 @@ class At:
         fault: What happens.
         device: In which device's worker or standby; None for any.
         generation: In which incarnation; None for any.
-        of: At which request, "Actor.method", or at which actor's import or setup; empty for any.
+        of: At which request, "Actor.method"; at which actor's import or setup; at which resident memory; empty for any.
         times: How often in all, whichever process comes by; None for as long as it is not withdrawn.
     """
 

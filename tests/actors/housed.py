@@ -13,7 +13,7 @@ import numpy as np
 
 from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
-from tests.actors.probe import LEDGER, arrive, meet_trouble, note
+from tests.actors.probe import LEDGER, arrive, note
 
 
 def wanted() -> dict[str, Any]:
@@ -51,7 +51,6 @@ class Housed(Actor):
             note(f"{self._context.device}-{self._context.generation}:{want['version']}", "fills")
             if (LEDGER / "filling.go").exists():
                 arrive(str(LEDGER / "filling"))
-            meet_trouble("filling")
             arrays["matrix"][...] = self._array(np.arange(want["rows"] * 8.0).reshape(-1, 8) * want["times"])
             arrays["bias"][...] = self._array(np.arange(8.0))
             self._kept = arrays["matrix"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 import atomr_mp
-from atomr_mp import errors
+from atomr_mp import errors, testing
 from atomr_mp.client import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.session import DeviceState, ResidentInfo
@@ -143,15 +143,14 @@ def test_who_waits_takes_over_from_a_filler_that_dies(ledger: Ledger) -> None:
     assert len(ledger.runs("fills")) == 2
 
 
-@pytest.mark.parametrize("how", ["kill", "exception"])
-def test_what_was_half_filled_is_filled_anew(ledger: Ledger, how: str) -> None:
+@pytest.mark.parametrize("fault", [testing.Kill(), testing.Fail()], ids=repr)
+def test_what_was_begun_is_filled_anew(ledger: Ledger, fault: testing.Fault) -> None:
     """By the next process, after its filler was killed or has raised."""
-    ledger.trouble("filling", how)
-    with ledger.start(HOUSED, **RESTARTING) as pool:
+    with ledger.start(HOUSED, faults=[testing.At("fill", fault, of="weights")], **RESTARTING) as pool:
         assert pool.call("Housed.total").result()[1:] == [total(), BIAS]
         assert pool.devices[0].generation == 2
         assert len(residents(ledger)) == 1
-    assert ledger.runs("fills") == ["0-1:1", "0-2:1"]
+    assert ledger.runs("fills") == ["0-2:1"]
 
 
 @on_host

@@ -22,6 +22,7 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.protocol import control, dtypes
 from atomr_mp.protocol.layout import MAX_BYTES, Layout
+from atomr_mp_workers import points
 from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.device.base import Device, Resident
 
@@ -121,6 +122,7 @@ class Residents:
         try:
             memory = self._device.make_resident(wanted.nbytes)
             arrays = wanted.arrays(memory, writable=True)
+            points.point("fill", name)
             fill(MappingProxyType(arrays))
             descriptor = memory.seal()
             for array in arrays.values():
