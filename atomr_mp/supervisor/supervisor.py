@@ -192,6 +192,7 @@ class Supervisor:
 
         def renew(plan: Plan, then: Callable[[], None]) -> None:
             self._nursery.take_plan(plan)
+            self._residents.limit(plan.resident_max_bytes)  # the first worker by this plan may need it
             self._nursery.renew(then)
 
         self._reload = Reload(

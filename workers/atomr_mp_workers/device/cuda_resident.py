@@ -83,6 +83,7 @@ class CudaResident(CudaMemory, Resident):
         _checked(driver.cuMemUnmap(address, self.nbytes))
         _map(address, self.nbytes, self._handle, READ)
         (descriptor,) = _checked(driver.cuMemExportToShareableHandle(self._handle, FILE_DESCRIPTOR, 0))
+        os.set_inheritable(int(descriptor), False)
         return int(descriptor)
 
     def content(self, offset: int, nbytes: int) -> Any:
