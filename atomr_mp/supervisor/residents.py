@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -114,10 +115,7 @@ class Residents:
             self._carry_out(self._registry.abandoned(worker, key))
             return
         if self._on_host:
-            try:
-                check_memory(descriptor.fileno(), blob.shape.nbytes)
-            except errors.InvalidRequest as error:
-                raise errors.ProtocolError(f"resident memory {key.name!r}: {error.message}") from error
+            _check_sealed(key, descriptor.fileno(), blob.shape.nbytes)
         actions = self._registry.sealed(worker, key)
         self._sealed[key] = _Sealed(descriptor.share(), checksum)
         self._note("resident_sealed", worker, f"resident memory {key.name!r} version {key.version!r} is filled")
@@ -166,3 +164,17 @@ class Residents:
         _LOG.info("%s", text)
         who = {} if worker is None else {"device": worker[0], "generation": worker[1]}
         self._events.append({"time": time.time(), "event": event, "text": text, **who})
+
+
+def _check_sealed(key: Key, descriptor: int, nbytes: int) -> None:
+    """Check that a descriptor is memory of this size, which nobody can write any more.
+
+    Raises:
+        ProtocolError: It is not.
+    """
+    try:
+        check_memory(descriptor, nbytes)
+    except errors.InvalidRequest as error:
+        raise errors.ProtocolError(f"resident memory {key.name!r}: {error.message}") from error
+    if not fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE:
+        raise errors.ProtocolError(f"resident memory {key.name!r}: it is not sealed against writing")

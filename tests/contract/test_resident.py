@@ -241,6 +241,18 @@ def test_more_than_the_quota_is_refused_before_it_is_made(ledger: Ledger) -> Non
     assert ledger.runs("fills") == []
 
 
+def test_a_limit_that_a_reload_raises_holds_for_its_workers(ledger: Ledger) -> None:
+    """The new version is filled beside the old one, for which there was no room."""
+    file = ledger.path / "pool.toml"
+    file.write_text(f"resident_max_bytes = {BLOB_BYTES}")
+    with ledger.start(HOUSED, config=file) as pool:
+        want(ledger, version="2")
+        file.write_text(f"resident_max_bytes = {2 * BLOB_BYTES}")
+        assert pool.reload() == []
+        assert pool.call("Housed.total").result()[1] == total()
+        assert [blob.version for blob in residents(ledger)] == ["2"]
+
+
 @on_host
 def test_what_is_freed_is_given_back(ledger: Ledger) -> None:
     """At once if nobody uses it; else, by force only, when the last that does has ended."""
