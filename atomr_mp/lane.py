@@ -581,7 +581,7 @@ class Lane(ABC):
 
 _encode_calls: Final = data.FROM_CLIENT.encode
 
-_CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING})
+_CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED})
 
 
 def _unavailable(info: DeviceInfo) -> errors.DeviceUnavailable:

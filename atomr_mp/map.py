@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.job import Failure, Job
-from atomr_mp.protocol.session import DeviceState
+from atomr_mp.protocol.session import OUT_OF_USE
 
 if TYPE_CHECKING:
     from atomr_mp.client import Client
@@ -375,7 +375,7 @@ _NOT_THE_ITEM_S: Final = (errors.PoolLost, errors.DeviceUnavailable, errors.Over
 
 
 def _open_devices(client: Client) -> int:
-    return sum(device.state is not DeviceState.STOPPED for device in client.devices)
+    return sum(device.state not in OUT_OF_USE for device in client.devices)
 
 
 def _restarts(client: Client) -> int:

@@ -19,7 +19,7 @@ from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.launch import launch
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
-from atomr_mp.protocol.session import DeviceInfo, DeviceState, Status
+from atomr_mp.protocol.session import OUT_OF_USE, DeviceInfo, Status
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
 
@@ -366,13 +366,13 @@ class Pool:
         client = self._client
 
         def settled() -> bool:
-            return all(device.admitted or device.state is DeviceState.STOPPED for device in client.devices)
+            return all(device.admitted or device.state in OUT_OF_USE for device in client.devices)
 
         if not client.wait_until(settled, timeout_s):
             late = [f"{device.index} is {device.state.value}" for device in client.devices if not device.admitted]
             raise TimeoutError(f"not all devices were ready within {timeout_s:g} s: device {', '.join(late)}")
         for device in client.devices:
-            if device.state is DeviceState.STOPPED:
+            if device.state in OUT_OF_USE:
                 error = device.error.error() if device.error else errors.SetupFailed("")
                 if not isinstance(error, errors.ActorLoadFailed | errors.SetupFailed | errors.ConfigurationError):
                     error = errors.SetupFailed("")  # it ended without a word

@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wait_ready(observer: Observer, device: int, generation: int, until: float) -> DeviceInfo:
-    from atomr_mp.protocol.session import DeviceChanged, DeviceState, Goodbye
+    from atomr_mp.protocol.session import OUT_OF_USE, DeviceChanged, DeviceState, Goodbye
 
     state = "draining"
     while True:
@@ -69,5 +69,5 @@ def _wait_ready(observer: Observer, device: int, generation: int, until: float) 
         state = info.state.value
         if info.state is DeviceState.READY and info.generation > generation:
             return info
-        if info.state is DeviceState.STOPPED:
+        if info.state in OUT_OF_USE:
             raise errors.DeviceUnavailable(f"device {device} did not start: {info.reason}", device=device)

@@ -45,7 +45,12 @@ class DeviceState(StrEnum):
     DRAINING = "draining"
     STOPPING = "stopping"
     REBUILDING = "rebuilding"
+    QUARANTINED = "quarantined"
     STOPPED = "stopped"
+
+
+OUT_OF_USE: Final = frozenset({DeviceState.STOPPED, DeviceState.QUARANTINED})
+"""States that nothing leads out of by itself, or not soon."""
 
 
 class Window(Message, frozen=True):
@@ -466,7 +471,8 @@ class ProcessHeld(Message, frozen=True):
     """A process that the supervisor has started and not reaped."""
 
     role: Name
-    """"worker"; "standby"; "predecessor", whose place it has taken; "zygote"; "reserve", made ahead; "helper"."""
+    """"worker"; "standby"; "predecessor", whose place it has taken; "stuck", killed and not ended; "zygote"; "reserve",
+    made ahead; "helper"."""
     pid: U32
     start_ticks: U64
     """Field 22 of /proc/PID/stat, so that a later process of this pid is not taken for it."""

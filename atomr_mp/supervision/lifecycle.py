@@ -48,12 +48,18 @@ class Event(StrEnum):
     """The worker is to be replaced: an operator's restart, or a planned recycle of a ready one."""
     DRAIN_TIMEOUT = auto()
     """The worker did not finish in time what it holds."""
+    KILL_TIMEOUT = auto()
+    """The worker was killed and has not ended in time: it is stuck in the kernel. It is waited for, but for nothing."""
     STOP = auto()
     """The pool stops."""
     RESTART_GRANTED = auto()
     """Directive and restart intensity allow another incarnation, after a delay."""
     RESTART_REFUSED = auto()
     """They do not: the circuit is open."""
+    QUARANTINE = auto()
+    """Nothing may be started on the device: a killed process has not ended, or the GPU needs a reset."""
+    RELEASED = auto()
+    """Nothing of that is in the way any more; whether it is well, the next start shows."""
     BACKOFF_OVER = auto()
     """The delay has passed."""
     STANDBY_DUE = auto()
@@ -61,11 +67,11 @@ class Event(StrEnum):
     STANDBY_READY = auto()
     """The standby reports that its actors are set up and its data socket is bound."""
     STANDBY_LOST = auto()
-    """The standby's process has ended, or could not be made."""
+    """The standby's process has ended, or does not although it was killed, or could not be made."""
     TAKE_OVER = auto()
     """There is a standby that is ready, and it may take the active incarnation's place."""
     PREDECESSOR_EXITED = auto()
-    """The process has ended whose place a standby has taken."""
+    """The process has ended whose place a standby has taken; or it does not, in the time that a killed one has."""
 
 
 class Action(StrEnum):
@@ -85,7 +91,7 @@ class Action(StrEnum):
     END = auto()
     """The incarnation is over: what was on it fails, or moves to the next."""
     ASK_RESTART = auto()
-    """Ask directive and restart intensity for their verdict on this end."""
+    """Ask directive and restart intensity for their verdict on this end, unless the device is to be quarantined."""
     ARM_BACKOFF = auto()
     """Start the timer of the delay that was granted."""
     RESET_BACKOFF = auto()
@@ -130,6 +136,8 @@ class UnexpectedEventError(Exception):
 
 _TAKEN_OVER: Final = Step(State.READY, (Action.PROMOTE, Action.PUBLISH, Action.RESET_BACKOFF, Action.WANT_STANDBY))
 
+_UNKILLABLE: Final = Step(State.QUARANTINED, (Action.END, Action.DISMISS))
+
 TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     # stopped: no active process, and none is to come unless somebody asks for it.
     (State.STOPPED, Event.START): Step(State.STARTING, (Action.SPAWN,)),
@@ -169,6 +177,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.POISONED, Event.END_OF_FILE): Step(State.POISONED),
     (State.POISONED, Event.START_TIMEOUT): Step(State.POISONED),
     (State.POISONED, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.POISONED, Event.KILL_TIMEOUT): _UNKILLABLE,
     # Whoever asks for a new process gets one, so this end counts as planned.
     (State.POISONED, Event.DRAIN): Step(State.DRAINING),
     (State.POISONED, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
@@ -181,6 +190,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.HUNG, Event.POISONED): Step(State.HUNG),
     (State.HUNG, Event.END_OF_FILE): Step(State.HUNG),
     (State.HUNG, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.HUNG, Event.KILL_TIMEOUT): _UNKILLABLE,
     (State.HUNG, Event.DRAIN): Step(State.DRAINING),
     (State.HUNG, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
     (State.HUNG, Event.STANDBY_DUE): Step(State.HUNG),
@@ -195,6 +205,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.LOST, Event.END_OF_FILE): Step(State.LOST),
     (State.LOST, Event.START_TIMEOUT): Step(State.LOST),
     (State.LOST, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.LOST, Event.KILL_TIMEOUT): _UNKILLABLE,
     (State.LOST, Event.DRAIN): Step(State.DRAINING),
     (State.LOST, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
     (State.LOST, Event.STANDBY_DUE): Step(State.LOST),
@@ -212,6 +223,7 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.DRAINING, Event.DRAIN): Step(State.DRAINING),
     (State.DRAINING, Event.DRAIN_TIMEOUT): Step(State.DRAINING, (Action.KILL,)),
     (State.DRAINING, Event.EXITED): Step(State.STARTING, (Action.END, Action.SPAWN)),
+    (State.DRAINING, Event.KILL_TIMEOUT): _UNKILLABLE,
     # Said again for the timer's sake: a stop takes as long as a drain may, whatever went before it.
     (State.DRAINING, Event.STOP): Step(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
     (State.DRAINING, Event.STANDBY_DUE): Step(State.DRAINING),
@@ -229,12 +241,14 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.STOPPING, Event.DRAIN_TIMEOUT): Step(State.STOPPING, (Action.KILL,)),
     (State.STOPPING, Event.STOP): Step(State.STOPPING),
     (State.STOPPING, Event.EXITED): Step(State.STOPPED, (Action.END,)),
+    (State.STOPPING, Event.KILL_TIMEOUT): Step(State.STOPPED, (Action.END,)),
     (State.STOPPING, Event.STANDBY_DUE): Step(State.STOPPING),
     (State.STOPPING, Event.STANDBY_LOST): Step(State.STOPPING),
     (State.STOPPING, Event.PREDECESSOR_EXITED): Step(State.STOPPING, (Action.END_PREDECESSOR,)),
     # rebuilding: no active process; a verdict is awaited, then the end of the back-off.
     (State.REBUILDING, Event.RESTART_GRANTED): Step(State.REBUILDING, (Action.ARM_BACKOFF,)),
     (State.REBUILDING, Event.RESTART_REFUSED): Step(State.STOPPED, (Action.DISMISS,)),
+    (State.REBUILDING, Event.QUARANTINE): Step(State.QUARANTINED, (Action.DISMISS,)),
     (State.REBUILDING, Event.BACKOFF_OVER): Step(State.STARTING, (Action.SPAWN,)),
     (State.REBUILDING, Event.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
     (State.REBUILDING, Event.STOP): Step(State.STOPPED, (Action.DISMISS,)),
@@ -242,6 +256,13 @@ TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
     (State.REBUILDING, Event.STANDBY_READY): Step(State.REBUILDING),  # taken when the back-off is over
     (State.REBUILDING, Event.STANDBY_LOST): Step(State.REBUILDING),
     (State.REBUILDING, Event.PREDECESSOR_EXITED): Step(State.REBUILDING, (Action.END_PREDECESSOR,)),
+    # quarantined: no active process, and none is to come before what is in the way has gone.
+    (State.QUARANTINED, Event.RELEASED): Step(State.STARTING, (Action.SPAWN,)),
+    (State.QUARANTINED, Event.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.QUARANTINED, Event.STOP): Step(State.STOPPED),
+    (State.QUARANTINED, Event.STANDBY_DUE): Step(State.QUARANTINED),
+    (State.QUARANTINED, Event.STANDBY_LOST): Step(State.QUARANTINED),
+    (State.QUARANTINED, Event.PREDECESSOR_EXITED): Step(State.QUARANTINED, (Action.END_PREDECESSOR,)),
 }
 
 

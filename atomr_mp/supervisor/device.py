@@ -15,7 +15,7 @@ from atomr_mp.process.logs import RotatedOutput
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
 from atomr_mp.protocol.codec import ErrorInfo, clip
-from atomr_mp.protocol.session import ActorInfo, DeviceInfo, Figures, IncarnationEnded, StandbyInfo
+from atomr_mp.protocol.session import OUT_OF_USE, ActorInfo, DeviceInfo, Figures, IncarnationEnded, StandbyInfo
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.directives import Directive, directive
 from atomr_mp.supervision.lifecycle import Action, Event, State, UnexpectedEventError, step
@@ -26,6 +26,7 @@ from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import DevicePlan, Plan
+from atomr_mp.supervisor.quarantine import Quarantine
 from atomr_mp.supervisor.residents import Residents
 from atomr_mp.supervisor.standbys import Standbys
 from atomr_mp.transport.descriptors import Descriptor
@@ -124,6 +125,7 @@ class Device:
         """What waits to be the next, or has failed at that and is still to end."""
         self.predecessor: Incarnation | None = None
         """Whose place a standby has taken, and that is still to end."""
+        self.quarantine: Final = Quarantine()
         self.last_fault = (0.0, "")
         """When an incarnation last ended that was not to, and how."""
         self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
@@ -165,7 +167,7 @@ class Device:
 
     @property
     def workers(self) -> list[Incarnation]:
-        """All processes there are."""
+        """All processes there are, but for those that are stuck."""
         return [each for each in (self.active, self.standby, self.predecessor) if each is not None]
 
     def worker(self, generation: int) -> Incarnation | None:
@@ -192,7 +194,7 @@ class Device:
             pid=active.pid if active else 0,
             restarts=self.restarts,
             reason=clip(self.reason, INFO_CHARS),
-            error=ErrorInfo.of(self._lost, INFO_CHARS) if self.state is State.STOPPED and self._lost else None,
+            error=ErrorInfo.of(self._lost, INFO_CHARS) if self.state in OUT_OF_USE and self._lost else None,
             uuid=self._device.uuid,
             standby=StandbyInfo(standby.generation, self._endpoint(standby.generation)) if waits and standby else None,
         )
@@ -214,6 +216,7 @@ class Device:
             self.active.wish = event
         if anew:
             self._dismiss()
+        self.quarantine.overruled = bool(self.quarantine.reason)
         self.standbys.forgive()
         self._feed(Event.DRAIN)
 
@@ -236,7 +239,7 @@ class Device:
 
     def kill(self) -> None:
         """End all processes now; with `stop` before it, for good."""
-        for worker in self.workers:
+        for worker in (*self.workers, *self.quarantine.stuck):
             worker.kill()
 
     @property
@@ -248,7 +251,7 @@ class Device:
     def is_settled(self) -> bool:
         """Whether nothing of it is on its way: no worker, no standby, and nothing of what was before them."""
         standby_comes = self.standby is not None and not self.standby.is_ready
-        return self.state in {State.READY, State.STOPPED} and self.predecessor is None and not standby_comes
+        return self.state in {State.READY, *OUT_OF_USE} and self.predecessor is None and not standby_comes
 
     def figures(self) -> Figures:
         """Return what all incarnations have done, those that run among them."""
@@ -381,10 +384,74 @@ class Device:
         elif worker is self.standby:
             self.standby = None
             self._end_standby(worker)
+        elif worker in self.quarantine.stuck:
+            self._end_stuck(worker)
         else:
             self._feed(Event.PREDECESSOR_EXITED)
         self._run_dir.forget_worker(worker.pid)
         self._ended()
+
+    def survived(self, worker: Incarnation) -> None:
+        """A process goes on though it was killed: it is stuck in the kernel, and nobody waits for it any longer."""
+        text = f"its worker was killed and has not ended within {self._plan.kill_timeout_s:g} s (kill_timeout_s)"
+        self._note("unkillable", text, generation=worker.generation, pid=worker.pid)
+        if worker is self.active:
+            self.restarts += not (worker.drained or worker.wish)
+            self._feed(Event.KILL_TIMEOUT)
+            self.reason = self.reason if self.state is State.STOPPED else self.quarantine.reason
+            self._sessions.device_changed(self)
+        elif worker is self.standby:
+            self.standby = None
+            self._end_standby(worker)
+        else:
+            self._feed(Event.PREDECESSOR_EXITED)
+        self._ended()
+
+    # --- quarantine ------------------------------------------------------------------------------------------------
+
+    def fall_sick(self, why: str, *, at_once: bool) -> None:
+        """Have nothing run on the device before it has recovered; may be called again.
+
+        Args:
+            why: The reason, for a person.
+            at_once: What runs is of no use, and is killed; else it finishes what it holds.
+        """
+        if self.quarantine.sick != why:
+            self._note("sick", why)
+        self.quarantine.sick = why
+        if self.standby is not None:
+            self._dismiss()
+        worker = self.active
+        if worker is None:
+            return
+        if at_once and self.state in {State.STARTING, State.READY, State.DRAINING}:
+            worker.fault = worker.fault or errors.DeviceUnavailable(why, device=self.index)
+            self._feed(Event.FAULT)
+        elif self.state in {State.STARTING, State.READY}:
+            worker.wish = "health"
+            self._feed(Event.DRAIN)
+
+    def recover(self, why: str) -> None:
+        """Let the device be used again; whether it is well, the next start shows."""
+        if self.quarantine.sick:
+            self.quarantine.sick = ""
+            self._note("recovered", why)
+            self._release()
+
+    def _end_stuck(self, worker: Incarnation) -> None:
+        self.quarantine.stuck.remove(worker)
+        worker.close()
+        self._note("unstuck", "the killed worker has ended after all", generation=worker.generation, pid=worker.pid)
+        self._release()
+
+    def _release(self) -> None:
+        """Go on, if nothing is in the way any more."""
+        if self.quarantine.reason:
+            return
+        if self.state is State.QUARANTINED:
+            self._feed(Event.RELEASED)
+        elif self.state is State.READY:
+            self._want_standby()
 
     # --- processes -------------------------------------------------------------------------------------------------
 
@@ -403,7 +470,7 @@ class Device:
         cgroup = None
         if self._cgroups is not None:
             cgroup = self._cgroups.add(f"device-{self.index}-{generation}", process.pid)
-        worker = Incarnation(self.index, process, self._loop, cgroup, self)
+        worker = Incarnation(self.index, process, self._loop, cgroup, self, plan.kill_timeout_s)
         worker.tell(
             control.Start(
                 pool=plan.pool,
@@ -438,8 +505,11 @@ class Device:
             worker.kill()
 
     def _let_go(self, worker: Incarnation) -> None:
-        """Forget a process that has ended, and have everybody forget it."""
-        worker.close()
+        """Forget a process that has ended, or never will, and have everybody forget it."""
+        if worker.is_stuck:
+            self.quarantine.stuck.append(worker)
+        else:
+            worker.close()
         self._run_dir.worker_socket(self.index, worker.generation).unlink(missing_ok=True)
         self._sessions.incarnation_over(self, worker.generation)
         self._residents.ended((self.index, worker.generation))
@@ -447,6 +517,10 @@ class Device:
     # --- what is to be done ----------------------------------------------------------------------------------------
 
     def _spawn(self) -> None:
+        if why := self.quarantine.forbids():
+            self.generation, self._no_process = self._last_generation, errors.DeviceUnavailable(why, device=self.index)
+            self._loop.call_later(0, self._on_no_process)
+            return
         trial, self._trial = self._trial, None
         self._in_use = trial or self._plan
         if trial is None and self.standby is not None and not self.standby.leaving:
@@ -582,7 +656,12 @@ class Device:
     def _ask_restart(self) -> None:
         lost = self._lost
         assert lost is not None
-        self.restarts += 1
+        self.restarts += lost is not self._no_process or not isinstance(lost, errors.DeviceUnavailable)
+        if why := self.quarantine.reason:
+            self.reason = why
+            self._note("quarantined", why)
+            self._feed(Event.QUARANTINE)
+            return
         match self._verdict(lost):
             case intensity.Granted(delay_s):
                 self._delay_s = delay_s
@@ -619,7 +698,7 @@ class Device:
         if self.standbys.mode is StandbyMode.WARM:
             # After this step, which has something better to do first.
             self._loop.call_later(0, self._make_ahead)
-        if self.standby is None and self.predecessor is None:
+        if self.standby is None and self.predecessor is None and not self.quarantine.reason:
             self.standbys.want()
 
     def _make_ahead(self) -> None:
@@ -628,7 +707,7 @@ class Device:
 
     def _standby_due(self) -> None:
         """It is our turn to start one."""
-        if self.standby is None and self.predecessor is None:
+        if self.standby is None and self.predecessor is None and not self.quarantine.reason:
             self._feed(Event.STANDBY_DUE)
         if self.standby is None:
             self.standbys.not_now()
@@ -647,7 +726,7 @@ class Device:
 
     def _call_standby(self) -> None:
         standby = self.standby
-        if standby is None or standby.leaving:
+        if standby is None or standby.leaving or self.quarantine.reason:
             return
         if not standby.listen():  # it may have died with the other
             standby.hang_up()
@@ -684,7 +763,7 @@ class Device:
         if worker.wish:
             self._note("planned_end", "its standby has left", generation=worker.generation, pid=worker.pid)
         else:
-            why = worker.fault.message if worker.fault else worker.cause.describe()
+            why = worker.fault.message if worker.fault else worker.end
             self._standby_failed(why, worker)
         announced = worker.ready_s is not None
         self._let_go(worker)

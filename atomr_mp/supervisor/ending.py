@@ -18,9 +18,10 @@ def error_of_requests(worker: Incarnation) -> errors.AtomrError:
     if isinstance(worker.fault, errors.ContextPoisoned | errors.WorkerHung):
         worker.fault.device, worker.fault.generation = worker.device, worker.generation
         return worker.fault
-    how = worker.cause.describe()
+    how = worker.end
+    why = f": {worker.fault.message}" if isinstance(worker.fault, errors.DeviceUnavailable) else ""
     return errors.WorkerLost(
-        f"device {worker.device}'s worker (generation {worker.generation}) {how}{worker.late}",
+        f"device {worker.device}'s worker (generation {worker.generation}) {how}{worker.late}{why}",
         device=worker.device,
         generation=worker.generation,
         cause=how,
@@ -84,7 +85,7 @@ class Ending:
         cause, count = self._worker.cause, self._count
         number = "" if cause.signal is None else f" (signal {cause.signal})"
         return (
-            f"ended: {cause.describe()}{number}{self._worker.late}, {count or 'no'} request{'' if count == 1 else 's'} "
+            f"ended: {self._worker.end}{number}{self._worker.late}, {count or 'no'} request{'' if count == 1 else 's'} "
             f"{'was' if count == 1 else 'were'} running"
         )
 

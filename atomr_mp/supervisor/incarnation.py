@@ -40,6 +40,9 @@ class Owner(Protocol):
     def exited(self, worker: Incarnation) -> None:
         """Its process has ended, and was reaped."""
 
+    def survived(self, worker: Incarnation) -> None:
+        """It was killed, and has not ended in time."""
+
 
 class Incarnation:
     """One process of a device, from its start to its end.
@@ -50,10 +53,17 @@ class Incarnation:
         loop: The supervisor's loop.
         cgroup: Its cgroup, if it has one.
         owner: Who is told.
+        kill_timeout_s: How long it may take to end once it is killed.
     """
 
     def __init__(
-        self, device: int, process: WorkerProcess, loop: Loop, cgroup: WorkerCgroup | None, owner: Owner
+        self,
+        device: int,
+        process: WorkerProcess,
+        loop: Loop,
+        cgroup: WorkerCgroup | None,
+        owner: Owner,
+        kill_timeout_s: float,
     ) -> None:
         self.device: Final = device
         self.process: Final = process
@@ -87,6 +97,10 @@ class Incarnation:
         """What became of its requests, once that was told."""
         self.timer: Timer | None = None
         """Of its start, or of its drain."""
+        self.is_stuck = False
+        """It was killed, and has not ended in time."""
+        self._kill_timeout_s = kill_timeout_s
+        self._kill_timer: Timer | None = None
         self._loop = loop
         self._cgroup = cgroup
         self._owner = owner
@@ -157,6 +171,13 @@ class Incarnation:
         """Send SIGKILL to its process group."""
         self.leaving = True
         self.process.kill()
+        if self._kill_timer is None and self.process.pidfd >= 0:
+            self._kill_timer = self._loop.call_later(self._kill_timeout_s, self._on_kill_timeout)
+
+    @property
+    def end(self) -> str:
+        """How it ended, in words."""
+        return "was killed and does not end" if self.is_stuck else self.cause.describe()
 
     def cancel_timer(self) -> None:
         """Forget the timer."""
@@ -209,11 +230,18 @@ class Incarnation:
         self.listen()  # its last words
         self._loop.forget(self.process.pidfd)
         self._stop_telling()
+        if self._kill_timer is not None:
+            self._kill_timer.cancel()
         self.cause = self.process.reap()
         if self._cgroup is not None:
             self._cgroup.kill()
             self._cgroup.remove()
         self._owner.exited(self)
+
+    def _on_kill_timeout(self) -> None:
+        self.is_stuck = True
+        self._stop_telling()
+        self._owner.survived(self)
 
     def _stop_telling(self) -> None:
         if self._hears:

@@ -35,7 +35,7 @@ def take_inventory(
         epoch=epoch,
         backend=backend,
         processes=[
-            *(_worker(device, worker) for device in devices for worker in device.workers),
+            *(_worker(device, worker) for device in devices for worker in (*device.workers, *device.quarantine.stuck)),
             *(session.ProcessHeld("helper", pid, start_ticks(pid)) for pid in sorted(helpers.pids)),
             *(
                 session.ProcessHeld("zygote" if pid == nursery.pid else "reserve", pid, start_ticks(pid))
@@ -50,6 +50,8 @@ def take_inventory(
 
 def _worker(device: Device, worker: Incarnation) -> session.ProcessHeld:
     role = "worker" if worker is device.active else "standby" if worker is device.standby else "predecessor"
+    if worker.is_stuck:
+        role = "stuck"
     board = worker.board
     try:
         slab_bytes, leases = (min(board.read(gauge), 2**63 - 1) for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))

@@ -55,7 +55,7 @@ class Recycler:
         limits = self._limits()
         if not limits.any or self._pausing():
             return
-        ready = [device for device in self._devices if device.state is State.READY]
+        ready = [device for device in self._devices if device.state is State.READY and not device.quarantine.reason]
         away = sum(not device.is_settled for device in self._devices)
         keys = [(device.index, device.generation) for device in ready]
         self._early = {key: self._early.get(key, random.random()) for key in keys}  # noqa: S311 - no secret

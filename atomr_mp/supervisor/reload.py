@@ -79,7 +79,7 @@ class Reload:
         if self._over or not self._generation:
             return
         device = self._left[0]
-        if device.restarts > self._restarts:  # it may be tried again by now
+        if device.restarts > self._restarts or device.state is State.QUARANTINED:  # it may be tried again by now
             self._give_up(_stopped_at(device, len(self._left) - 1))
         elif device.state is State.READY and device.generation > self._generation:
             device.take_plan(self._new)
@@ -139,6 +139,11 @@ class Reload:
             self._done(None, self._pending)
             return
         device = self._left[0]
+        if device.state is State.QUARANTINED:  # it runs the new code when it comes back
+            device.take_plan(self._new)
+            self._left.pop(0)
+            self._loop.call_later(0, self._next)
+            return
         self._generation, self._restarts = device.generation, device.restarts
         device.try_plan(self._new)
         device.replace("reload", "its worker is replaced, to run the code that is there now", anew=True)

@@ -303,7 +303,7 @@ class Supervisor:
         if self._stopping:
             return
         states = {device.state for device in self.devices}
-        if not self._was_ready and State.READY in states <= {State.READY, State.STOPPED}:
+        if not self._was_ready and State.READY in states <= {State.READY, *session.OUT_OF_USE}:
             self._was_ready = True
             self._notifier.ready(self._summary())
         else:
@@ -320,7 +320,7 @@ class Supervisor:
 
     def _end_orphans(self) -> None:
         """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
-        workers = {worker.pid for device in self.devices for worker in device.workers}
+        workers = {worker.pid for device in self.devices for worker in (*device.workers, *device.quarantine.stuck)}
         kill_adopted(workers | self._helpers.pids | self._nursery.pids, timeout_s=0)
 
     def _stop_if_done(self) -> None:

@@ -37,6 +37,10 @@ ALIVE: Final = {
 """States in which there is a process."""
 
 
+LASTING: Final = {State.READY, State.STOPPED, State.QUARANTINED}
+"""States that nothing has to lead out of."""
+
+
 class Standby(StrEnum):
     """How the process is that stands by."""
 
@@ -93,7 +97,7 @@ class Device:
     def possible(self) -> list[Event]:
         """Return what can happen now."""
         if self.asked:
-            return [Event.RESTART_GRANTED, Event.RESTART_REFUSED]
+            return [Event.RESTART_GRANTED, Event.RESTART_REFUSED, Event.QUARANTINE]
         if self.ready_at_once:
             return [Event.READY]
         events = [Event.STOP]
@@ -108,12 +112,13 @@ class Device:
             events += [Event.FAULT, Event.POISONED, Event.END_OF_FILE]
             if self.may_report_ready:
                 events.append(Event.READY)
-        if self.state is State.READY:
-            events.append(Event.HUNG)
         timers = {
             Event.START_TIMEOUT: self.start_timer,
             Event.DRAIN_TIMEOUT: self.drain_timer,
             Event.BACKOFF_OVER: self.backoff_timer,
+            Event.KILL_TIMEOUT: self.killed,
+            Event.HUNG: self.state is State.READY,
+            Event.RELEASED: self.state is State.QUARANTINED,
         }
         return events + [event for event, armed in timers.items() if armed] + self._possible_to_others()
 
@@ -160,7 +165,7 @@ class Device:
             case Action.DRAIN | Action.KILL:
                 assert self.alive, "a kill after the exit might hit another process"
             case Action.END:
-                assert event is Event.EXITED, "ended before its process did"
+                assert event is Event.EXITED or (event is Event.KILL_TIMEOUT and self.killed), "its process goes on"
                 assert not self.ended, "ended twice"
                 assert self.held or not self.published, "ended while clients still send"
             case Action.ASK_RESTART | Action.ARM_BACKOFF:
@@ -205,7 +210,7 @@ class Device:
         assert self.alive != self.ended, "an exit that ended nothing"
         assert self.state is not State.STARTING or not self.killed
         assert (self.state is State.READY) == (self.alive and self.published and not self.held)
-        assert self.state in {State.READY, State.STOPPED} or self.leads_out(), f"waits for ever: {self}"
+        assert self.state in LASTING or self.leads_out(), f"waits for ever: {self}"
 
     def _check_step(self, to: Device, event: Event, actions: tuple[Action, ...]) -> None:
         if event is Event.TAKE_OVER:
@@ -213,6 +218,8 @@ class Device:
             assert not to.killed
         elif event is Event.EXITED:
             assert to.asked != self.planned, "ends are judged if nobody asked for them, and only then"
+        elif event is Event.KILL_TIMEOUT:
+            assert to.state is (State.STOPPED if self.stopping else State.QUARANTINED), "a start beside what is stuck"
         elif self.killed and not to.planned:
             assert to.state is self.state, "a killed worker is waited for as what it was killed for"
         elif event in FAILED and not to.planned:
@@ -248,12 +255,15 @@ BY_EVENT: Final[dict[Event, dict[str, Any]]] = {
     Event.HUNG: {},
     Event.END_OF_FILE: {"connected": False},
     Event.EXITED: {"alive": False, "connected": False},
+    Event.KILL_TIMEOUT: {"alive": False, "connected": False},
     Event.START_TIMEOUT: {"start_timer": False},
     Event.DRAIN: {"started": True, "planned": True},
     Event.DRAIN_TIMEOUT: {"drain_timer": False},
     Event.STOP: {"stopping": True, "planned": True},
     Event.RESTART_GRANTED: {"asked": False},
     Event.RESTART_REFUSED: {"asked": False},
+    Event.QUARANTINE: {"asked": False},
+    Event.RELEASED: {},
     Event.BACKOFF_OVER: {"backoff_timer": False},
     Event.STANDBY_DUE: {"standby_due": False},
     Event.STANDBY_READY: {"standby": Standby.READY},

@@ -1,0 +1,98 @@
+"""A worker that survives its kill: its device is quarantined, the pool goes on, and it comes back by a real start."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors, launch
+from atomr_mp.protocol.session import DeviceState
+from tests.crash.test_hangs import HANGING, events
+from tests.support import Ledger, settled, wait_generation, wait_state, wait_until
+
+KILL_TIMEOUT_S = 0.5
+
+
+@pytest.fixture(autouse=True)
+def stuck(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Have pools started whose workers survive what the supervisor sends, as long as this file is there."""
+    monkeypatch.setattr(launch, "MODULE", "tests.programs.withholding")
+    path = ledger.path / "stuck"
+    path.touch()
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def hang(pool: atomr_mp.Pool, ledger: Ledger, device: int = 0) -> int:
+    """Have a worker hang; return its pid when its request was told so."""
+    with ledger.gate(f"gate-{pool.devices[device].generation}") as gate:
+        reply = pool.call("Hanging.spin", gate.path, device=device, deadline_s=600)
+        (pid,) = gate.wait()
+        assert type(reply.exception()) is errors.WorkerHung
+    return pid
+
+
+def test_a_device_whose_worker_does_not_end_is_quarantined_until_it_has(ledger: Ledger) -> None:
+    """Its requests fail all the same, other devices go on, and the next worker's start is the proof."""
+    with ledger.start(HANGING, gpus=2, kill_timeout_s=KILL_TIMEOUT_S) as pool:
+        pid = hang(pool, ledger)
+        info = wait_state(pool, DeviceState.QUARANTINED)
+        wait_until(pool, lambda: f"pid {pid}" in pool._client.devices[0].reason)
+        with pytest.raises(errors.DeviceUnavailable, match=f"pid {pid}"):
+            pool.call("Hanging.where", device=0)
+        assert pool.call("Hanging.where").result()[0] == pool.devices[1].pid
+        assert [event["pid"] for event in events(pool, "unkillable")] == [pid]
+        os.kill(pid, signal.SIGKILL)
+        after = wait_generation(pool, info.generation + 1)
+        assert pool.call("Hanging.where", device=0).result() == [after.pid, after.generation]
+        assert [event["pid"] for event in events(pool, "unstuck")] == [pid]
+        assert after.restarts == 1
+
+
+def test_an_operator_may_try_all_the_same(ledger: Ledger) -> None:
+    """The process that does not end stays where it is, and is reaped when it has."""
+    with ledger.start(HANGING, kill_timeout_s=KILL_TIMEOUT_S) as pool:
+        pid = hang(pool, ledger)
+        info = wait_state(pool, DeviceState.QUARANTINED)
+        pool.restart(0)
+        after = wait_generation(pool, info.generation + 1)
+        assert pool.call("Hanging.where").result() == [after.pid, after.generation]
+        os.kill(pid, signal.SIGKILL)
+        assert settled(lambda: len(events(pool, "unstuck")) == 1)
+        assert pool.call("Hanging.where").result() == [after.pid, after.generation]
+
+
+def test_nothing_is_started_beside_a_predecessor_that_does_not_end(ledger: Ledger) -> None:
+    """The standby has taken over before that was known; if it fails too, the device is quarantined."""
+    with ledger.start(HANGING, standby="hot", kill_timeout_s=KILL_TIMEOUT_S) as pool:
+        wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+        first = hang(pool, ledger)
+        wait_generation(pool, 2)
+        assert settled(lambda: len(events(pool, "unkillable")) == 1)
+        second = hang(pool, ledger)
+        wait_state(pool, DeviceState.QUARANTINED)
+        assert {event["generation"] for event in events(pool, "standby_start")} == {2}
+        os.kill(first, signal.SIGKILL)
+        assert settled(lambda: len(events(pool, "unstuck")) == 1)
+        assert pool.devices[0].state == "quarantined"
+        os.kill(second, signal.SIGKILL)
+        wait_generation(pool, 3)
+        wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+
+
+def test_a_stop_does_not_wait_for_what_does_not_end(ledger: Ledger) -> None:
+    """It is named for the next supervisor."""
+    pool = ledger.start(HANGING, kill_timeout_s=KILL_TIMEOUT_S)
+    with pool:
+        pid = hang(pool, ledger)
+        wait_state(pool, DeviceState.QUARANTINED)
+        with atomr_mp.client.Observer(pool.run_dir / "session.sock") as observer:
+            observer.stop()
+    assert settled(lambda: [path.name for path in (pool.run_dir / "workers").iterdir()] == [str(pid)])
+    os.kill(pid, signal.SIGKILL)
+    (pool.run_dir / "workers" / str(pid)).unlink()
