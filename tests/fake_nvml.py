@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -46,6 +47,16 @@ class Card:
     """By slot, with None for an empty one; None for a GPU without MIG."""
     lost: bool = False
     busy_percent: int | None = 0
+    recovery: int | None = 0
+    uncorrected: int | None = 0
+    gpu: Card | None = None
+    """Of a MIG device: the GPU that it is a slice of."""
+    instance: int = 0
+    """Of a MIG device: its number among the GPU's instances."""
+
+
+TIMEOUT: Final = 10
+RESET_REQUIRED: Final = 16
 
 
 class FakeNvml(ModuleType):
@@ -57,9 +68,20 @@ class FakeNvml(ModuleType):
         refuses: What `nvmlInit` raises, if not 0.
         before_init: Called by `nvmlInit`.
         inits: How often it is initialised.
+        events: What is reported next, each a card, the event's type, its data, and the GPU's instance.
+        registered: Types of events that each card was asked for.
     """
 
     NVMLError = NVMLError
+    NVML_ERROR_TIMEOUT = TIMEOUT
+    NVML_ERROR_GPU_IS_LOST = GPU_IS_LOST
+    NVML_ERROR_RESET_REQUIRED = RESET_REQUIRED
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+    NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
+    nvmlEventTypeXidCriticalError = 8  # noqa: N815
+    nvmlEventTypeDoubleBitEccError = 2  # noqa: N815
+    nvmlEventTypeGpuRecoveryAction = 0x8000  # noqa: N815
 
     def __init__(self, *cards: Card) -> None:
         super().__init__("pynvml")
@@ -68,6 +90,8 @@ class FakeNvml(ModuleType):
         self.refuses = 0
         self.before_init: Callable[[], object] = lambda: None
         self.inits = 0
+        self.events: deque[tuple[Card, int, int, int]] = deque()
+        self.registered: dict[str, int] = {}
 
     def nvmlInit(self) -> None:
         self.before_init()
@@ -92,6 +116,47 @@ class FakeNvml(ModuleType):
         if self.cards[index].lost:
             raise NVMLError(GPU_IS_LOST)
         return self.cards[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> Card:
+        slices = [each for card in self.cards for each in card.slices or () if each is not None]
+        for card in (*self.cards, *slices):
+            if card.uuid == uuid and not card.lost:
+                return card
+        raise NVMLError(NOT_FOUND)
+
+    def nvmlDeviceGetGpuInstanceId(self, card: Card) -> int:
+        return card.instance
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, card: Card) -> Card:
+        return _told(card.gpu)
+
+    def nvmlEventSetCreate(self) -> object:
+        return object()
+
+    def nvmlEventSetFree(self, _events: object) -> None:
+        assert self.inits
+
+    def nvmlDeviceGetSupportedEventTypes(self, _card: Card) -> int:
+        return self.nvmlEventTypeXidCriticalError | self.nvmlEventTypeGpuRecoveryAction
+
+    def nvmlDeviceRegisterEvents(self, card: Card, types: int, _events: object) -> None:
+        self.registered[card.uuid] = types
+
+    def nvmlEventSetWait_v2(self, _events: object, _timeout_ms: int) -> SimpleNamespace:
+        if not self.events:
+            raise NVMLError(TIMEOUT)
+        card, kind, data, instance = self.events.popleft()
+        return SimpleNamespace(device=card, eventType=kind, eventData=data, gpuInstanceId=instance)
+
+    def nvmlDeviceGetFieldValues(self, card: Card, fields: list[int]) -> list[SimpleNamespace]:
+        assert fields == [self.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION]
+        if card.lost:
+            raise NVMLError(GPU_IS_LOST)
+        told = NOT_SUPPORTED if card.recovery is None else 0
+        return [SimpleNamespace(nvmlReturn=told, value=SimpleNamespace(uiVal=card.recovery))]
+
+    def nvmlDeviceGetTotalEccErrors(self, card: Card, _kind: int, _counter: int) -> int:
+        return _told(card.uncorrected)
 
     def nvmlDeviceGetUUID(self, card: Card) -> str:
         return card.uuid

@@ -409,6 +409,10 @@ class Device:
 
     # --- quarantine ------------------------------------------------------------------------------------------------
 
+    def note_health(self, measure: str, text: str) -> None:
+        """Write down what the driver has reported of the GPU, beside whatever happens to the worker meanwhile."""
+        self._note("gpu", text, measure=measure, pid=self.active.pid if self.active else 0)
+
     def fall_sick(self, why: str, *, at_once: bool) -> None:
         """Have nothing run on the device before it has recovered; may be called again.
 

@@ -22,6 +22,7 @@ from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.exporter import OFF, Exporter
+from atomr_mp.supervisor.health import HealthWatch
 from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.inventory import take_inventory
 from atomr_mp.supervisor.loop import Loop
@@ -93,6 +94,8 @@ class Supervisor:
             )
             for device in plan.devices
         ]
+        gpus = {device.index: device.uuid for device in plan.devices if device.uuid}
+        self._health = HealthWatch(self._loop, self._helpers, self.devices, gpus)
         self._recycler = Recycler(
             self._loop,
             self.devices,
@@ -125,12 +128,14 @@ class Supervisor:
         self._housekeep()
         self._recycler.start()
         Watchdog(self._loop, self.devices).start()
+        self._health.start()
         if self._notifier.watchdog_s:
             self._feed_watchdog()
         self._loop.run()
         if exporter is not None:
             exporter.close()
         self._helpers.kill()
+        self._health.close()
         self._nursery.close()
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
@@ -243,7 +248,9 @@ class Supervisor:
             stopping=self._stopping,
             sessions=len(self._sessions),
             refused=self._sessions.refused,
-            workers=[_worker_status(device, self._nursery) for device in self.devices],
+            workers=[
+                _worker_status(device, self._nursery, self._health.notes(device.index)) for device in self.devices
+            ],
             resident_bytes=self._residents.nbytes,
         )
 
@@ -348,7 +355,7 @@ def _has_terminal() -> bool:
     return True
 
 
-def _worker_status(device: Device, nursery: Nursery) -> session.WorkerStatus:
+def _worker_status(device: Device, nursery: Nursery, health: list[str]) -> session.WorkerStatus:
     board = device.active.board if device.active else None
     pid = device.active.pid if device.active else 0
     try:
@@ -364,7 +371,7 @@ def _worker_status(device: Device, nursery: Nursery) -> session.WorkerStatus:
             running_for_s=(now_ns - running[0].started_ns) / 1e9 if running else 0.0,
             started_at=started_at(pid),
             memory_bytes=memory_bytes(pid),
-            notes=device.notes,
+            notes=[*device.notes, *health],
             batches=_batches(device, board) if board else [],
             slab_bytes=min(board.read(Gauge.SLAB_BYTES), 2**63 - 1) if board else 0,
             leases=min(board.read(Gauge.LEASES), 2**63 - 1) if board else 0,

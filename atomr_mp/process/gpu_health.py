@@ -1,0 +1,138 @@
+"""What NVML tells of GPUs' health: their errors as they happen, and how they are. An edge.
+
+Every call may block for ever, so it is used in a process of its own, which nobody waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
+
+from atomr_mp.protocol.health import GpuState, XidSeen
+
+NOT_TOLD: Final = {3, 4, 6, 13}
+"""Not supported, no permission, not found, no such function: a GPU or a driver that does not tell this."""
+
+ANY_INSTANCE: Final = 0xFFFFFFFF
+"""The event concerns the whole GPU."""
+
+
+class _Watched(NamedTuple):
+    device: int
+    handle: Any
+    """Of the GPU, also if the device is a slice of it."""
+    uuid: str
+    """The GPU's."""
+    instance: int | None
+    """Which of the GPU's instances a slice is in; None if it is no slice."""
+
+
+class Monitor:
+    """Holds NVML open, and with it the GPUs: none of them can be reset meanwhile. Use it with `with`.
+
+    Args:
+        uuids: The GPUs and slices to be watched, by their devices' indices.
+    """
+
+    def __init__(self, uuids: Mapping[int, str]) -> None:
+        self._uuids = uuids
+        self._watched: list[_Watched] = []
+        self._lost: list[int] = []
+        self._nvml: Any = None
+        self._events: Any = None
+
+    def __enter__(self) -> Self:
+        import pynvml
+
+        nvml = self._nvml = pynvml
+        nvml.nvmlInit()
+        self._events = nvml.nvmlEventSetCreate()
+        for device, uuid in self._uuids.items():
+            try:
+                self._watched.append(self._found(device, uuid))
+            except nvml.NVMLError:
+                self._lost.append(device)
+        for handle in {each.uuid: each.handle for each in self._watched}.values():
+            self._register(handle)
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self._nvml.nvmlEventSetFree(self._events)
+        self._nvml.nvmlShutdown()
+
+    def wait(self, timeout_s: float) -> list[XidSeen]:
+        """Wait for an event; return whom it concerns, if it is an error with a number.
+
+        Raises:
+            NVMLError: The driver goes, or was reset.
+        """
+        nvml = self._nvml
+        try:
+            event = nvml.nvmlEventSetWait_v2(self._events, round(timeout_s * 1000))
+        except nvml.NVMLError as error:
+            if error.value == nvml.NVML_ERROR_TIMEOUT:
+                return []
+            raise
+        if event.eventType != nvml.nvmlEventTypeXidCriticalError:
+            return []
+        uuid = nvml.nvmlDeviceGetUUID(event.device)
+        return [
+            XidSeen(each.device, event.eventData)
+            for each in self._watched
+            if each.uuid == uuid and (each.instance is None or event.gpuInstanceId in {each.instance, ANY_INSTANCE})
+        ]
+
+    def states(self) -> Iterator[GpuState]:
+        """Return how each is now."""
+        for device in self._lost:
+            yield GpuState(device, lost=True)
+        for each in self._watched:
+            try:
+                yield GpuState(each.device, False, self._recovery(each.handle), self._uncorrected(each.handle))
+            except self._nvml.NVMLError as error:
+                if error.value not in {self._nvml.NVML_ERROR_GPU_IS_LOST, self._nvml.NVML_ERROR_RESET_REQUIRED}:
+                    raise
+                yield GpuState(each.device, lost=True)
+
+    def _found(self, device: int, uuid: str) -> _Watched:
+        nvml = self._nvml
+        handle, instance = nvml.nvmlDeviceGetHandleByUUID(uuid), None
+        if uuid.startswith("MIG-"):
+            instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
+            handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
+        return _Watched(device, handle, nvml.nvmlDeviceGetUUID(handle), instance)
+
+    def _register(self, handle: Any) -> None:
+        nvml = self._nvml
+        wanted = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
+        for name in ("GpuRecoveryAction", "GpuUnavailableError", "FatalPoisonError"):  # of newer releases
+            wanted |= getattr(nvml, f"nvmlEventType{name}", 0)
+        try:
+            nvml.nvmlDeviceRegisterEvents(handle, wanted & nvml.nvmlDeviceGetSupportedEventTypes(handle), self._events)
+        except nvml.NVMLError as error:
+            if error.value not in NOT_TOLD:
+                raise
+
+    def _recovery(self, handle: Any) -> int | None:
+        nvml = self._nvml
+        field = getattr(nvml, "NVML_FI_DEV_GET_GPU_RECOVERY_ACTION", None)
+        if field is None:
+            return None
+        (value,) = nvml.nvmlDeviceGetFieldValues(handle, [field])
+        return int(value.value.uiVal) if value.nvmlReturn == 0 else None
+
+    def _uncorrected(self, handle: Any) -> int | None:
+        nvml = self._nvml
+        try:
+            return int(
+                nvml.nvmlDeviceGetTotalEccErrors(
+                    handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                )
+            )
+        except nvml.NVMLError as error:
+            if error.value in NOT_TOLD:
+                return None
+            raise

@@ -1,0 +1,31 @@
+"""Messages about GPUs' health, from the process that asks the driver: one packet, one message. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from atomr_mp.protocol.codec import U16, U32, U64, Codec, Message
+
+
+class XidSeen(Message, frozen=True, tag="xid"):
+    """The driver has reported an error of a GPU by its Xid number."""
+
+    device: U16
+    xid: U64
+
+
+class GpuState(Message, frozen=True, tag="state"):
+    """How a GPU is now; sent every few seconds, also if nothing has changed."""
+
+    device: U16
+    lost: bool = False
+    """The driver cannot reach it."""
+    recovery: U32 | None = None
+    """What the driver says is to be done, `nvmlDeviceGpuRecoveryAction_t`; nil if it does not say."""
+    uncorrected: U64 | None = None
+    """Errors of its memory that could not be corrected, since the driver was loaded; nil if it does not count them."""
+
+
+FromHealth = XidSeen | GpuState
+
+FROM_HEALTH: Final[Codec[FromHealth]] = Codec(FromHealth, channel="health")

@@ -1,0 +1,129 @@
+"""Does what the driver's reports of the GPUs ask for; keeps the process running that gets them."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.health import FROM_HEALTH
+from atomr_mp.supervision.health import Health, Judgement, Measure
+from atomr_mp.supervision.lifecycle import State
+from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.loop import Loop
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+
+_LOG: Final = logging.getLogger("atomr_mp.supervisor")
+
+MODULE: Final = "atomr_mp.health"
+
+AGAIN_S: Final = 5.0
+"""How long after its end the process is started again."""
+
+SILENT_S: Final = 60.0
+"""After so long without a word from it, the driver does not answer."""
+
+PACKET_BYTES: Final = 4096
+
+
+class HealthWatch:
+    """Watches the GPUs of the devices that have one.
+
+    Args:
+        loop: The supervisor's loop.
+        helpers: Start processes.
+        devices: The pool's devices.
+        uuids: Their GPUs, by index.
+    """
+
+    def __init__(self, loop: Loop, helpers: Helpers, devices: Sequence[Device], uuids: Mapping[int, str]) -> None:
+        self._loop = loop
+        self._helpers = helpers
+        self._devices = devices
+        self._uuids = uuids
+        self._health = {index: Health() for index in uuids}
+        self._notes: dict[int, str] = {}
+        self._heard_s = 0.0
+        self._ours: socket.socket | None = None
+
+    def start(self) -> None:
+        """Start the process; nothing if there is no GPU."""
+        if not self._uuids:
+            return
+        self.close()
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ours.setblocking(False)
+        self._heard_s = time.monotonic()
+        self._loop.watch(self._ours.fileno(), select.EPOLLIN, self._on_report)
+        gpus = [f"{index}={uuid}" for index, uuid in self._uuids.items()]
+        try:
+            self._helpers.start(MODULE, [str(theirs.fileno()), *gpus], [theirs.fileno()], self._ended)
+        except OSError as error:
+            _LOG.warning("the GPUs' health is not watched: %s", error)
+            self._loop.call_later(AGAIN_S, self.start)
+        finally:
+            theirs.close()
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._ours is not None:
+            self._loop.forget(self._ours.fileno())
+            self._ours.close()
+            self._ours = None
+
+    def notes(self, device: int) -> list[str]:
+        """Return what an operator should know of a device's GPU."""
+        if device not in self._uuids:
+            return []
+        notes = [self._notes[device]] if device in self._notes else []
+        silent_s = time.monotonic() - self._heard_s
+        if silent_s > SILENT_S:
+            notes.append(f"the driver has told nothing of the GPU's health for {silent_s:.0f} s; does `nvidia-smi`?")
+        return notes
+
+    def _on_report(self, _events: int) -> None:
+        while self._ours is not None:
+            try:
+                packet = self._ours.recv(PACKET_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self._loop.forget(self._ours.fileno())
+                return
+            self._heard_s = time.monotonic()
+            try:
+                report = FROM_HEALTH.decode(packet)
+            except errors.ProtocolError:
+                _LOG.exception("a report of the GPUs' health is dropped")
+                continue
+            if report.device in self._health:
+                judgement = self._health[report.device].take(report)
+                if judgement is not None:
+                    self._act(self._devices[report.device], judgement)
+
+    def _act(self, device: Device, judgement: Judgement) -> None:
+        measure, text = judgement
+        self._notes[device.index] = text
+        device.note_health(measure, text)
+        match measure:
+            case Measure.DRAIN if device.state is State.READY:
+                device.replace("health", text)
+            case Measure.RETIRE | Measure.QUARANTINE:
+                device.fall_sick(text, at_once=measure is Measure.QUARANTINE)
+            case Measure.RECOVER:
+                del self._notes[device.index]
+                device.recover(text)
+            case _:
+                pass
+
+    def _ended(self, status: int) -> None:
+        _LOG.warning("the process that watches the GPUs' health has ended with status %d", status)
+        self._loop.call_later(AGAIN_S, self.start)

@@ -1,0 +1,110 @@
+"""What the driver reports of a GPU is done, with a driver that the test drives, and real workers on the host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.config import Config
+from atomr_mp.protocol.session import DeviceState
+from tests.crash.test_hangs import HANGING, events
+from tests.support import Ledger, settled, wait_generation, wait_state
+
+STAND_INS = Path(__file__).parents[1] / "stand_ins"
+
+Report = Callable[[str], None]
+
+
+@pytest.fixture
+def report(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Report:
+    """Give the host's devices a GPU's UUID each; return what has the driver report something of the first."""
+    host_devices = Config._host_devices
+
+    def with_gpus(self: Config) -> object:
+        plans = [msgspec.structs.replace(plan, uuid=f"GPU-{plan.index}") for plan in host_devices(self)]
+        for plan in plans:
+            (ledger.path / plan.uuid).touch()
+        return plans
+
+    monkeypatch.setattr(Config, "_host_devices", with_gpus)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(STAND_INS), os.environ.get("PYTHONPATH", "")]))
+
+    def add(line: str) -> None:
+        with (ledger.path / "GPU-0").open("a") as file:
+            file.write(f"{line}\n")
+
+    return add
+
+
+def reports(pool: atomr_mp.Pool) -> list[tuple[object, object]]:
+    """Return what the event log has of the first device's GPU."""
+    return [(event["measure"], event["text"]) for event in events(pool, "gpu") if event["device"] == 0]
+
+
+def test_an_error_that_a_worker_finds_out_by_itself_is_noted_and_no_more(ledger: Ledger, report: Report) -> None:
+    """In the event log and in the status, beside what becomes of the worker."""
+    with ledger.start(HANGING, gpus=2) as pool:
+        before = pool.devices[0]
+        report("xid 31")
+        assert settled(lambda: len(reports(pool)) == 1)
+        ((measure, text),) = reports(pool)
+        assert measure == "restart"
+        assert "Xid 31" in str(text)
+        assert pool.status().workers[0].notes == [text]
+        assert pool.status().workers[1].notes == []
+        assert pool.devices[0] == before
+        assert pool.call("Hanging.where", device=0).result() == [before.pid, before.generation]
+
+
+def test_a_gpu_that_needs_a_reset_is_out_of_use_until_it_had_one(ledger: Ledger, report: Report) -> None:
+    """What runs on it fails at once, other devices go on; then a real start is the proof."""
+    with ledger.start(HANGING, gpus=2) as pool, ledger.gate("gate") as gate:
+        before = pool.devices[0]
+        running = pool.call("Hanging.hold", gate.path, device=0, deadline_s=600)
+        gate.wait()
+        report("recovery 1")
+        lost = running.exception()
+        assert type(lost) is errors.WorkerLost
+        assert "needs a reset" in lost.message
+        info = wait_state(pool, DeviceState.QUARANTINED)
+        assert "needs a reset" in info.reason
+        with pytest.raises(errors.DeviceUnavailable, match="needs a reset"):
+            pool.call("Hanging.where", device=0)
+        assert pool.call("Hanging.where").result()[0] == pool.devices[1].pid
+        report("recovery 0")
+        after = wait_generation(pool, before.generation + 1)
+        assert pool.call("Hanging.where", device=0).result() == [after.pid, after.generation]
+        assert settled(lambda: pool.status().workers[0].notes == [])
+
+
+def test_a_gpu_at_reduced_capacity_finishes_what_it_holds(ledger: Ledger, report: Report) -> None:
+    """Then nothing is started on it; an operator may all the same."""
+    with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
+        before = pool.devices[0]
+        running = pool.call("Hanging.hold", gate.path, deadline_s=600)
+        gate.wait()
+        report("recovery 4")
+        wait_state(pool, DeviceState.DRAINING)
+        gate.open()
+        assert running.result() == before.pid
+        wait_state(pool, DeviceState.QUARANTINED)
+        assert pool.devices[0].restarts == 0
+        pool.restart(0)
+        after = wait_generation(pool, before.generation + 1)
+        assert pool.call("Hanging.where").result()[0] == after.pid
+
+
+def test_a_planned_replacement_is_not_noticed(ledger: Ledger, report: Report) -> None:
+    """Where the driver asks that processes are replaced which use other GPUs' memory."""
+    with ledger.start(HANGING, standby="hot") as pool:
+        before = pool.devices[0]
+        report("recovery 3")
+        after = wait_generation(pool, before.generation + 1)
+        assert pool.call("Hanging.where").result()[0] == after.pid
+        assert after.restarts == 0
