@@ -5,6 +5,7 @@ They are as Python's `faulthandler` writes them: a paragraph for each thread, th
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -22,7 +23,7 @@ CUDA: Final = re.compile(
 """In files of what calls CUDA."""
 
 INNERMOST: Final = 3
-"""So many frames are looked at for CUDA's: what waits for the GPU does so right behind them."""
+"""So many frames of a method's own are looked at for CUDA's: what waits for the GPU does so right behind them."""
 
 
 class Where(StrEnum):
@@ -74,7 +75,8 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool) -> Hang:
         # Nothing runs here: it was given to the GPU, which has not done it.
         return Hang(Where.CUDA if kind is PlaceKind.STREAM else Where.PYTHON, "", None)
     stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
-    if any(CUDA.search(frame.file) for frame in inner[:INNERMOST]):
+    own = list(itertools.takewhile(lambda frame: not _is(frame, "envelope.py", "call"), inner))
+    if any(CUDA.search(frame.file) for frame in own[:INNERMOST]):
         where = Where.CUDA
     else:
         where = Where.PYTHON if answers else Where.NATIVE

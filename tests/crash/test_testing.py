@@ -22,7 +22,7 @@ from atomr_mp.protocol.session import DeviceState
 from atomr_mp.testing import Exit, Fail, FullDisk, Hang, HangInKernel, Kill, Poison
 from atomr_mp_workers import points
 from tests.fake_nvml import Card, FakeNvml
-from tests.support import Ledger, settled, wait_generation, wait_state
+from tests.support import BACKEND, Ledger, settled, wait_generation, wait_state
 
 OFTEN: Final[dict[str, Any]] = {"max_restarts": 1000, "backoff_initial_s": 0.0}
 OF_REQUESTS: Final[tuple[testing.Point, ...]] = ("decode", "borrow", "enqueue", "before_reply")
@@ -209,6 +209,7 @@ def test_a_crash_leaves_a_ledger_as_it_was(ledger: Ledger) -> None:
     testing.assert_nothing_left(pool)
 
 
+@pytest.mark.skipif(BACKEND != "host", reason="looks at mappings of the host's memory")
 def test_a_ledger_tells_what_is_held(ledger: Ledger) -> None:
     """A descriptor, a mapping, a child, memory of a worker."""
     with ledger.start() as pool:

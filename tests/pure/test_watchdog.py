@@ -122,6 +122,7 @@ def stack(*frames: str, current: bool = False) -> str:
 
 
 MINE: Final = '  File "/mine.py", line 7 in spin\n'
+SUBMIT: Final = f'  File "{WORKERS}/device/cuda_streams.py", line 107 in submit\n'
 CUPY: Final = '  File "/site/cupy/__init__.py", line 800 in asnumpy\n'
 
 
@@ -133,11 +134,12 @@ CUPY: Final = '  File "/site/cupy/__init__.py", line 800 in asnumpy\n'
         (stack(CUPY, MINE, CALL, IDLE, current=True), PlaceKind.STREAM, False, Where.CUDA, "asnumpy"),
         (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
         (stack(MINE, CALL) + stack(CUPY, CALL, IDLE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
+        (stack(MINE, CALL, SUBMIT, IDLE, current=True), PlaceKind.STREAM, True, Where.PYTHON, "spin"),
         (stack(IDLE, current=True), PlaceKind.STREAM, True, Where.CUDA, None),
         ("", PlaceKind.LOOP, False, Where.NATIVE, None),
         ("Thread 0x0 (most recent", PlaceKind.LOOP, False, Where.NATIVE, None),
     ],
-    ids=["python", "native", "cuda", "thread", "two", "enqueued", "nothing", "torn"],
+    ids=["python", "native", "cuda", "thread", "two", "on a stream", "enqueued", "nothing", "torn"],
 )
 def test_stacks_tell_where_it_is(
     text: str,

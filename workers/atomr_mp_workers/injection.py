@@ -93,7 +93,6 @@ class Injection:
     def _poison(self, status: int, at: Point) -> None:
         if self._backend == "cuda":
             self._kernels().poison(status)
-            return
         error = errors.ContextPoisoned(f"a test has poisoned the context, with status {status}", status=status)
         raise FatalError(error) if at in OF_THE_LOOP else error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any, Final
 
@@ -30,9 +31,11 @@ extern "C" __global__ void spin(long long for_ns) {
 
 
 def poison(status: int) -> None:
-    """Launch a kernel after which the context is lost; returns at once."""
+    """Launch a kernel after which the context is lost, and wait until it is: the driver may be late to say so."""
     arguments = (cupy.zeros(16, "uint8"),) if status == 716 else ()
     _module().get_function(KERNELS[status])((1,), (1,), arguments)
+    with contextlib.suppress(cupy.cuda.runtime.CUDARuntimeError):
+        cupy.cuda.get_current_stream().synchronize()
 
 
 def spin(seconds: float | None) -> None:
