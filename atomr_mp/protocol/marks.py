@@ -21,13 +21,19 @@ CLIENT_SLAB: Final = "atomr-mp-client"
 """Begins the name of a client's own."""
 
 
+RESIDENT: Final = "atomr-mp-resident"
+"""Begins the name of memory that outlives the workers."""
+
+
 class Owner(NamedTuple):
     """Whose memory it is."""
 
     epoch: str
     """The pool's life, see `epoch_label`."""
     worker: tuple[int, int] | None
-    """Device and generation; None for a client's."""
+    """Device and generation; None for a client's, and for what outlives the workers."""
+    resident: bool = False
+    """It outlives the workers."""
 
 
 def epoch_label(epoch: bytes) -> str:
@@ -45,15 +51,21 @@ def client_slab_name(epoch: bytes) -> str:
     return f"{CLIENT_SLAB}-{epoch_label(epoch)}"
 
 
+def resident_name(epoch: bytes) -> str:
+    """Return the name of memory that outlives the workers."""
+    return f"{RESIDENT}-{epoch_label(epoch)}"
+
+
 def owner(name: str) -> Owner | None:
-    """Return whose memory a name says that it is; None if it is no slab."""
+    """Return whose memory a name says that it is; None if it is nobody's that we know."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
     worker = None if found["device"] is None else (int(found["device"]), int(found["generation"]))
-    return Owner(found["of"] or found["pool"], worker)
+    return Owner(found["of"] or found["pool"], worker, found["kind"] == RESIDENT)
 
 
 _NAME: Final = re.compile(
-    rf"(?:{SLAB}-(?P<of>[0-9a-f]{{16}})-d(?P<device>\d+)-g(?P<generation>\d+)|{CLIENT_SLAB}-(?P<pool>[0-9a-f]{{16}}))"
+    rf"(?:{SLAB}-(?P<of>[0-9a-f]{{16}})-d(?P<device>\d+)-g(?P<generation>\d+)"
+    rf"|(?P<kind>{CLIENT_SLAB}|{RESIDENT})-(?P<pool>[0-9a-f]{{16}}))"
 )

@@ -362,6 +362,9 @@ class _Compared:
             of = marks.owner(slab.name)
             if of is None or of.epoch != self._epoch:
                 continue
+            if of.resident:
+                yield self._resident(inode, slab)
+                continue
             owner = None if of.worker is None else self._workers.get(of.worker)
             if owner is not None and inode in self._open_at(owner.pid):
                 continue  # told with the worker
@@ -384,6 +387,16 @@ class _Compared:
             whose = "a client that has ended" if worker is None else _name(worker)
             what = f"{_role(self._held[pid])}, pid {pid}, has {_slab(slab)} of {whose} mapped: an actor keeps an array"
             yield Finding(State.HELD, "memory", what, pid=pid, nbytes=slab.nbytes)
+
+    def _resident(self, inode: int, slab: Memfd) -> Finding:
+        """Tell who has memory that outlives the workers."""
+        users = {pid for pid, each in self._processes.items() if inode in each.mapped | each.opened}
+        users -= {self._observed.supervisor}
+        what = f"resident memory of {slab.nbytes:,} bytes, used by {_pids(users)}"
+        if inode in self._believed.memfds:
+            return Finding(State.OK, "memory", what, nbytes=slab.nbytes)
+        what = f"{what}, which the supervisor has not: it is being filled, or was freed and goes with the last of them"
+        return Finding(State.HELD, "memory", what, nbytes=slab.nbytes)
 
     def _open_at(self, pid: int) -> frozenset[int]:
         process = self._processes.get(pid)
@@ -481,7 +494,10 @@ class _Unsupervised:
             of = marks.owner(slab.name)
             if of is not None and of.epoch == self._observed.epoch:
                 for each in others:
-                    if inode in each.mapped | each.opened:
+                    if inode in each.mapped | each.opened and of.resident:
+                        what = f"pid {each.pid} has resident memory of {slab.nbytes:,} bytes mapped"
+                        yield Finding(State.HELD, "memory", what, "it goes with it", pid=each.pid, nbytes=slab.nbytes)
+                    elif inode in each.mapped | each.opened:
                         yield _still_mapped(each.pid, slab, of.worker, lives=self._silent)
 
 
@@ -531,6 +547,10 @@ def _role(held: ProcessHeld) -> str:
 
 def _name(worker: Worker) -> str:
     return f"device {worker[0]} generation {worker[1]}"
+
+
+def _pids(pids: Iterable[int]) -> str:
+    return "pid " + ", ".join(map(str, sorted(pids))) if pids else "nobody"
 
 
 def _slab(slab: Memfd) -> str:

@@ -13,6 +13,7 @@ from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.nursery import Nursery
+from atomr_mp.supervisor.residents import Residents
 from atomr_mp.supervisor.sessions import Sessions
 
 MOST: Final = 8192
@@ -27,9 +28,11 @@ def take_inventory(
     sessions: Sessions,
     nursery: Nursery,
     helpers: Helpers,
+    residents: Residents,
 ) -> session.Inventory:
     """Return it."""
-    held, memfds = sessions.held(), sorted({os.fstat(each).st_ino for each in sessions.descriptors})
+    descriptors = [*sessions.descriptors, *residents.descriptors]
+    held, memfds = sessions.held(), sorted({os.fstat(each).st_ino for each in descriptors})
     return session.Inventory(
         id=request_id,
         epoch=epoch,

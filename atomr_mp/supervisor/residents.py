@@ -55,6 +55,11 @@ class Residents:
         """What there is, what is being filled included."""
         return self._registry.nbytes
 
+    @property
+    def descriptors(self) -> list[int]:
+        """What is kept open here."""
+        return [sealed.descriptor.fileno() for sealed in self._sealed.values()]
+
     def limit(self, max_bytes: int) -> None:
         """Have another limit hold for what comes."""
         self._registry.max_bytes = max_bytes

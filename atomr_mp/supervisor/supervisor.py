@@ -257,7 +257,14 @@ class Supervisor:
     def inventory(self, request_id: int) -> session.Inventory:
         """Return all that there has to be."""
         return take_inventory(
-            request_id, self._epoch, self._plan.backend, self.devices, self._sessions, self._nursery, self._helpers
+            request_id,
+            self._epoch,
+            self._plan.backend,
+            self.devices,
+            self._sessions,
+            self._nursery,
+            self._helpers,
+            self._residents,
         )
 
     # --- what happens ----------------------------------------------------------------------------------------------

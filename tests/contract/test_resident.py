@@ -16,8 +16,10 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.client import Observer
+from atomr_mp.examination import examine
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.session import DeviceState, ResidentInfo
+from atomr_mp.supervision.ledger import State, Supervision
 from tests.crash.test_standby import wait_standby
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation, wait_state
 
@@ -101,6 +103,11 @@ def test_all_devices_of_the_host_have_it_in_common(ledger: Ledger) -> None:
         (blob,) = residents(ledger)
         assert (blob.device, blob.state, blob.nbytes, blob.arrays) == (None, "sealed", BLOB_BYTES, 2)
         assert [user.pid for user in blob.users] == [device.pid for device in pool.devices]
+        supervision, findings = examine(pool.run_dir, 0.5)
+        assert supervision is Supervision.ANSWERS
+        assert {each.state for each in findings} == {State.OK}
+        pids = ", ".join(str(pid) for pid in sorted(device.pid for device in pool.devices))
+        assert f"resident memory of {BLOB_BYTES:,} bytes, used by pid {pids}" in [each.what for each in findings]
         assert pool.status().resident_bytes == BLOB_BYTES
     assert len(ledger.runs("fills")) == 1
 

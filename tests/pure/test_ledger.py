@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,6 +253,28 @@ def test_anything_can_be_compared(
         assert {each.pid for each in answered.processes} <= told
 
 
+def test_resident_memory_is_told_with_its_users() -> None:
+    """What the supervisor keeps, what it does not keep, and what it keeps without knowing."""
+    observed, believed = pool(2)
+    name = marks.resident_name(EPOCH)
+    observed["slabs"] |= {inode: Memfd(name, 2**21) for inode in (70, 71, 72)}
+    processes = observed["processes"]
+    processes[SUPERVISOR] = processes[SUPERVISOR]._replace(opened=frozenset({50, 70, 72}))
+    processes[200] = processes[200]._replace(mapped=frozenset({1, 50, 70, 71}))
+    believed = msgspec.structs.replace(believed, memfds=[50, 70])
+    findings = compare(Observed(**observed), Supervision.ANSWERS, believed)
+    told = [(each.state, each.what) for each in findings if each.state is not State.OK or "resident" in each.what]
+    assert [state for state, _ in told] == [State.UNACCOUNTED, State.OK, State.HELD, State.HELD]
+    assert "inode 72" in told[0][1]
+    assert [what.partition(", which")[0] for _, what in told[1:]] == [
+        f"resident memory of 2,097,152 bytes, used by {users}" for users in ("pid 200", "pid 200", "nobody")
+    ]
+    left = compare(Observed(**with_process(observed, mapped=frozenset({70}))), Supervision.ENDED, None)
+    assert (State.HELD, "pid 666 has resident memory of 2,097,152 bytes mapped") in [
+        (each.state, each.what) for each in left
+    ]
+
+
 def looked(*names: str) -> list[Finding]:
     """Return a look at which these are unaccounted for."""
     return [Finding(State.OK, "process", "fine"), *(Finding(State.UNACCOUNTED, "x", name) for name in names)]
@@ -272,6 +295,7 @@ def test_only_what_lasts_is_told(steps: list[tuple[float, frozenset[str]]]) -> N
 
 def test_names_of_memory_say_whose_it_is() -> None:
     """Those of others are of nobody that is known."""
-    assert marks.owner(marks.slab_name(EPOCH, 3, 17)) == (LABEL, (3, 17))
-    assert marks.owner(marks.client_slab_name(EPOCH)) == (LABEL, None)
+    assert marks.owner(marks.slab_name(EPOCH, 3, 17)) == (LABEL, (3, 17), False)
+    assert marks.owner(marks.client_slab_name(EPOCH)) == (LABEL, None, False)
+    assert marks.owner(marks.resident_name(EPOCH)) == (LABEL, None, True)
     assert [marks.owner(name) for name in ("", "atomr-mp-board", "atomr-mp-slab", "atomr-mp-client-x")] == [None] * 4

@@ -18,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.marks import slab_name
+from atomr_mp.protocol.marks import resident_name, slab_name
 from atomr_mp_workers import points
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.batch_run import BatchedMethod
@@ -102,6 +102,7 @@ class Host:
         try:
             device = self._device = open_device(start.backend, execution.completion)
             device.host.slab_name = slab_name(start.epoch, start.device, start.generation)
+            device.host.resident_name = resident_name(start.epoch)
             underway = Underway()
             self._completions = Completions(execution.completion, device, underway)
             inline_bytes = 2**63 if execution.completion == "synchronous" else execution.inline_bytes

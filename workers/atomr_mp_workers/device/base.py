@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.marks import SLAB
+from atomr_mp.protocol.marks import RESIDENT, SLAB
 
 
 class Export(NamedTuple):
@@ -161,6 +161,9 @@ class Device(ABC):
 
     slab_name = SLAB
     """Of the memfds of its slabs, if they are memfds: it tells others whose they are."""
+
+    resident_name = RESIDENT
+    """Of those of memory that outlives this process."""
 
     @property
     @abstractmethod

@@ -184,7 +184,7 @@ class HostDevice(Device):
         """Make a memfd; zero at first."""
         from atomr_mp_workers.device.host_resident import HostResident
 
-        return HostResident.make(nbytes)
+        return HostResident.make(nbytes, self.resident_name)
 
     def open_resident(self, nbytes: int, descriptor: int) -> Resident:
         """Map a sealed memfd."""

@@ -11,6 +11,7 @@ from typing import Any, Final, Self
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.protocol.marks import RESIDENT
 from atomr_mp_workers.device.base import Resident
 from atomr_mp_workers.device.host import SEALS, HostMemory
 
@@ -25,15 +26,19 @@ class HostResident(HostMemory, Resident):
     """The memfd, until it is sealed."""
 
     @classmethod
-    def make(cls, nbytes: int) -> Self:
+    def make(cls, nbytes: int, name: str = RESIDENT) -> Self:
         """Return a new one, to be filled; zero at first.
+
+        Args:
+            nbytes: Its size.
+            name: As others see it.
 
         Raises:
             OutOfMemory: There is no such memory.
         """
         descriptor = -1
         try:
-            descriptor = os.memfd_create("atomr-mp-resident", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
             os.ftruncate(descriptor, nbytes)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, SEALS)
             made = cls(descriptor, nbytes, writable=True)
