@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import cupy
 import numpy as np
@@ -18,6 +19,9 @@ from atomr_mp_workers.device.base import Arrays, Device, Event, Memory, Resident
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
 from atomr_mp_workers.device.cuda_streams import NOT_READY, CudaEvent, CudaStream, query
 from atomr_mp_workers.faults import STICKY, UNKNOWN, poisoned, translate
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.cuda_resident import CudaResident
 
 TO_DEVICE: Final = 1
 TO_HOST: Final = 2
@@ -82,17 +86,31 @@ class CudaDevice(Device):
 
     def make_resident(self, nbytes: int) -> Resident:
         """Make device memory that is named by a descriptor."""
-        from atomr_mp_workers.device.cuda_resident import CudaResident, translated
-
-        with translated(nbytes, self.explain):
-            return CudaResident.make(nbytes)
+        with self._resident(nbytes) as memory:
+            return memory.make(nbytes)
 
     def open_resident(self, nbytes: int, descriptor: int) -> Resident:
         """Map sealed device memory."""
-        from atomr_mp_workers.device.cuda_resident import CudaResident, translated
+        with self._resident(nbytes) as memory:
+            return memory.open(nbytes, descriptor)
 
-        with translated(nbytes, self.explain):
-            return CudaResident.open(nbytes, descriptor)
+    @contextlib.contextmanager
+    def _resident(self, nbytes: int) -> Iterator[type[CudaResident]]:
+        """Give the class of resident memory, which takes NVIDIA's own bindings; raise what the driver's errors mean."""
+        try:
+            from atomr_mp_workers.device.cuda_resident import CudaResident
+        except ImportError as error:
+            raise errors.Unsupported(
+                f"resident memory needs cuda-bindings, which cannot be imported: {error}; install the extra cuda12 or "
+                "cuda13"
+            ) from error
+        try:
+            yield CudaResident
+        except cupy.cuda.driver.CUDADriverError as error:
+            explained = self.explain(error)
+            if isinstance(explained, errors.OutOfMemory):
+                explained.requested_bytes = nbytes
+            raise explained or error from error
 
     def to_array(self, value: Any) -> tuple[Any, Layout] | None:
         """Return what lies on the GPU as a CuPy array: CuPy's own, and all that have CUDA's array interface."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import weakref
-from collections.abc import Iterator
 from typing import Any, Final, Self
 
 import cupy
 from cuda.bindings import driver
 from cupy.cuda import driver as cupy_driver
 
-from atomr_mp import errors
 from atomr_mp_workers.device.base import Resident
 from atomr_mp_workers.device.cuda_memory import CudaMemory
 
@@ -89,23 +87,6 @@ class CudaResident(CudaMemory, Resident):
     def content(self, offset: int, nbytes: int) -> Any:
         """Return a copy of the bytes of a part."""
         return self.bytes(None, offset, nbytes).get()
-
-
-@contextlib.contextmanager
-def translated(nbytes: int, explain: Any) -> Iterator[None]:
-    """Raise what the driver's errors mean.
-
-    Args:
-        nbytes: What was asked for.
-        explain: `Device.explain`.
-    """
-    try:
-        yield
-    except cupy_driver.CUDADriverError as error:
-        explained = explain(error)
-        if isinstance(explained, errors.OutOfMemory):
-            explained.requested_bytes = nbytes
-        raise explained or error from error
 
 
 def _allocation(nbytes: int) -> tuple[Any, int]:
