@@ -2,7 +2,8 @@
 
 A blob is filled by one process and sealed; from then on it is handed to everybody who asks. The one that is asked
 first is elected. If it ends before it has sealed the blob, or gives up, what it has filled is discarded and who has
-waited longest is elected. That a process *has ended* is said here only when its pidfd has fired.
+waited longest is elected. That a process *has ended* is said here only when its pidfd has fired; or
+that it is stuck, and will not for now. What it was to fill is nobody else's: others fill memory of their own.
 """
 
 from __future__ import annotations
@@ -187,11 +188,17 @@ class Registry:
         blob.users.discard(worker)
         return self._free([blob])
 
-    def ended(self, worker: Worker) -> list[Action]:
-        """A process has ended: it writes nothing any more, and its mappings are gone."""
+    def ended(self, worker: Worker, *, stuck: bool = False) -> list[Action]:
+        """A process has ended: it writes nothing any more, and its mappings are gone.
+
+        Args:
+            worker: Which.
+            stuck: It was killed and does not end: what it has mapped, it keeps until it does.
+        """
         actions: list[Action] = []
         for blob in self.blobs:
-            blob.users.discard(worker)
+            if not stuck:
+                blob.users.discard(worker)
             if worker in blob.waiters:
                 blob.waiters.remove(worker)
             if blob.filler == worker:

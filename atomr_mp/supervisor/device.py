@@ -445,6 +445,7 @@ class Device:
     def _end_stuck(self, worker: Incarnation) -> None:
         self.quarantine.stuck.remove(worker)
         worker.close()
+        self._residents.ended((self.index, worker.generation))
         self._note("unstuck", "the killed worker has ended after all", generation=worker.generation, pid=worker.pid)
         self._release()
 
@@ -516,7 +517,7 @@ class Device:
             worker.close()
         self._run_dir.worker_socket(self.index, worker.generation).unlink(missing_ok=True)
         self._sessions.incarnation_over(self, worker.generation)
-        self._residents.ended((self.index, worker.generation))
+        self._residents.ended((self.index, worker.generation), stuck=worker.is_stuck)
 
     # --- what is to be done ----------------------------------------------------------------------------------------
 

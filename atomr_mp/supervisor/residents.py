@@ -88,9 +88,9 @@ class Residents:
                 self._note("resident_corrupt", worker, f"resident memory {key.name!r} has another checksum")
                 self._carry_out(self._registry.rejected(worker, key))
 
-    def ended(self, worker: Worker) -> None:
-        """A process has ended, and was reaped."""
-        self._carry_out(self._registry.ended(worker))
+    def ended(self, worker: Worker, *, stuck: bool = False) -> None:
+        """A process has ended, and was reaped; or it is `stuck`, and nobody waits for its end."""
+        self._carry_out(self._registry.ended(worker, stuck=stuck))
 
     def answer(self, request: session.ListResidents | session.FreeResident) -> session.FromSupervisor:
         """Answer an operator."""

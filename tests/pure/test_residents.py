@@ -84,6 +84,16 @@ def test_what_is_sealed_outlives_all_that_use_it() -> None:
     assert registry.wanted(B, V1, SMALL) == [Adopt(B, V1)]
 
 
+def test_who_is_stuck_is_not_waited_for_and_keeps_what_it_has() -> None:
+    """Until it ends after all."""
+    registry = sealed(V1)
+    registry.wanted(A, V2, SMALL)
+    registry.wanted(B, V2, SMALL)
+    assert registry.ended(A, stuck=True) == [Fill(B, V2)]
+    assert registry.sealed(B, V2) == []
+    assert registry.ended(A) == [Drop(V1)]
+
+
 def test_each_device_has_its_own() -> None:
     """On one it is sealed, on the other to be filled."""
     registry = sealed(Key(0, "weights", "1"))
@@ -221,6 +231,7 @@ class AnyWalk(RuleBasedStateMachine):
         self.registry = Registry(QUOTA)
         self.generations = [0, 0, 0]
         self.living: set[Worker] = set()
+        self.stuck: set[Worker] = set()
         self.waiting: dict[Worker, Key] = {}
         self.filling: dict[Worker, Key] = {}
         self.mapped: dict[Worker, set[Key]] = {}
@@ -276,13 +287,25 @@ class AnyWalk(RuleBasedStateMachine):
             self.carry_out(self.registry.sealed(worker, key))
 
     @precondition(lambda self: self.living)
-    @rule(data=st.data())
-    def end(self, data: Any) -> None:
-        """Any process ends at any time."""
+    @rule(data=st.data(), sticks=st.booleans())
+    def end(self, data: Any, sticks: bool) -> None:  # noqa: FBT001 - drawn
+        """Any process ends at any time, or is killed and does not."""
         worker = data.draw(st.sampled_from(sorted(self.living)))
         self.living.remove(worker)
         self.waiting.pop(worker, None)
         self.filling.pop(worker, None)
+        if sticks:
+            self.stuck.add(worker)
+        else:
+            del self.mapped[worker]
+        self.carry_out(self.registry.ended(worker, stuck=sticks))
+
+    @precondition(lambda self: self.stuck)
+    @rule(data=st.data())
+    def end_after_all(self, data: Any) -> None:
+        """What was stuck ends."""
+        worker = data.draw(st.sampled_from(sorted(self.stuck)))
+        self.stuck.remove(worker)
         del self.mapped[worker]
         self.carry_out(self.registry.ended(worker))
 
@@ -319,7 +342,7 @@ class AnyWalk(RuleBasedStateMachine):
     def no_version_outlives_its_use(self) -> None:
         """Of what nobody uses, the latest version alone is kept; nothing is held for the dead."""
         for blob in self.registry.blobs:
-            assert blob.users <= self.living
+            assert blob.users <= self.living | self.stuck
             assert blob.state is not State.FREED or blob.users
         unused = [blob for blob in self.registry.blobs if blob.state is State.SEALED and not blob.users]
         for blob in unused:
