@@ -283,21 +283,26 @@ class BoardReader:
         """Return the requests that were started and have not ended, oldest first."""
         return [entry for entry in self.entries() if entry.ended_ns == 0]
 
-    def look(self) -> tuple[list[Entry], dict[tuple[PlaceKind, int], int]]:
-        """Return what runs, oldest first, and when a request has last ended in each place, as far as it is known."""
+    def look(self, before_ns: int = 2**64) -> tuple[list[Entry], dict[tuple[PlaceKind, int], int]]:
+        """Return what runs, oldest first, and when a request has last ended in each place, as far as it is known.
+
+        Args:
+            before_ns: If nothing runs that was started before this time, nothing is returned.
+        """
         words, end = self._words, _FIRST_SLOT + _SLOT_WORDS * SLOTS
         if words[_STARTED] == words[_COMPLETED]:
             return [], {}
-        last: dict[int, int] = {}
-        running = []
         # By whole columns: of a thousand slots hardly any run, and this is done every second.
         starts, ends, watched = (words[_FIRST_SLOT + at : end : _SLOT_WORDS].tolist() for at in (3, 5, 6))
-        for slot, (started_ns, ended_ns, word) in enumerate(zip(starts, ends, watched, strict=True)):
+        slots = [slot for slot, ended_ns in enumerate(ends) if not ended_ns and starts[slot]]
+        if all(starts[slot] >= before_ns for slot in slots):
+            return [], {}
+        last: dict[int, int] = {}
+        for ended_ns, word in zip(ends, watched, strict=True):
             if ended_ns > last.get(word & _PLACE, 0):
                 last[word & _PLACE] = ended_ns
-            if started_ns and not ended_ns and (entry := self._entry(_FIRST_SLOT + slot * _SLOT_WORDS)) is not None:
-                running.append(entry)
-        running = [entry for entry in running if not entry.ended_ns]
+        entries = [self._entry(_FIRST_SLOT + slot * _SLOT_WORDS) for slot in slots]
+        running = [entry for entry in entries if entry is not None and not entry.ended_ns]
         running.sort(key=lambda entry: entry.started_ns)
         return running, {Watched.unpack(place).place: ended_ns for place, ended_ns in last.items()}
 

@@ -97,8 +97,8 @@ class _Watcher:
 
     def _entry(self, worker: Incarnation, board: BoardReader) -> Entry | None:
         """Return a request that hangs, if there is one."""
-        running, ended_ns = board.look()
         now_ns = time.monotonic_ns()
+        running, ended_ns = board.look(now_ns - LOOK_NS)
         elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
         before, self._threads = self._threads, {}
         if any(entry.watched for entry in running):
