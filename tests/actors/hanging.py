@@ -64,9 +64,9 @@ class Hanging(Actor):
         arrive(gate)
         return os.getpid()
 
-    @method(hang_timeout_s=3.0)
+    @method(hang_timeout_s=5.0)
     def hold_for_a_while(self, gate: str) -> int:
-        """Wait at a gate for three seconds at most."""
+        """Wait at a gate for five seconds at most."""
         arrive(gate)
         return os.getpid()
 

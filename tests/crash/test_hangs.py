@@ -110,10 +110,11 @@ def test_a_supervisor_that_was_stopped_gives_time_again(ledger: Ledger) -> None:
     with ledger.start(HANGING) as pool, ledger.gate("gate") as gate:
         reply = pool.call("Hanging.hold_for_a_while", gate.path, deadline_s=600)
         gate.wait()
+        assert settled(lambda: _running_for_s(pool) > 2.5)  # it has looked, and its time has begun
         supervisor = psutil.Process(pool._client.supervisor_pid)
         supervisor.suspend()
         assert settled(lambda: supervisor.status() == psutil.STATUS_STOPPED)
-        time.sleep(6)  # the time is what is to be judged
+        time.sleep(7)  # the time is what is to be judged
         supervisor.resume()
         for _ in range(2):
             _running_for_s(pool)  # it has looked
@@ -129,7 +130,7 @@ def test_a_worker_that_was_stopped_is_not_hung(ledger: Ledger) -> None:
         reply = pool.call("Hanging.hold_for_a_while", gate.path, deadline_s=600)
         (pid,) = gate.wait()
         os.kill(pid, signal.SIGSTOP)
-        assert settled(lambda: _running_for_s(pool) > 6)
+        assert settled(lambda: _running_for_s(pool) > 8)
         os.kill(pid, signal.SIGCONT)
         gate.open()
         assert reply.result() == pid
