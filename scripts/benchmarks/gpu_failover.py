@@ -3,8 +3,8 @@
     python -m scripts.benchmarks.gpu_failover [RUN …] > failover.json
 
 Needs a GPU and the extra of its CUDA version. Times are in milliseconds. The supervisor hears of a poisoned context by
-the worker's last word, of a kill by the end of its control channel; from then on the time counts. The model has 8 GiB of
-resident weights and a captured graph over them; the network is one of torch's.
+the worker's last word, of a kill by the end of its control channel; from then on the time counts. The model has 8 GiB
+of resident weights and a captured graph over them; the network is one of torch's.
 """
 
 from __future__ import annotations
@@ -143,13 +143,14 @@ def measure(model: str, standby: str, count: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and print."""
-    runs = {"Model hot": 25, "Model warm": 8, "Model none": 5, "Network hot": 20}
+    runs = {"Model hot": 25, "Model warm": 6, "Model none": 5, "Network hot": 10}
     result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "used_mib_idle": used_mib()}
     name = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     result["gpu"] = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
     for run in sys.argv[1:] or runs:
         sys.stderr.write(f"failover: {run}\n")
-        result[run] = measure(*run.split(), runs[run])
+        model, standby = run.split()
+        result[run] = measure(model, standby, runs[run])
     print(json.dumps(result, indent=1))
 
 

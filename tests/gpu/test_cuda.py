@@ -93,8 +93,8 @@ def test_a_view_is_the_memory_itself(pool: atomr_mp.Pool) -> None:
 def test_other_libraries_take_a_ref_as_it_is(pool: atomr_mp.Pool) -> None:
     """By DLPack and by CUDA's array interface."""
     import cupy
-    import torch
 
+    torch = pytest.importorskip("torch")
     ref = pool.device().put(np.arange(12, dtype="float32").reshape(3, 4))
     tensor: Any = torch.from_dlpack(ref)
     assert tensor.is_cuda

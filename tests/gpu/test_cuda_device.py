@@ -205,7 +205,8 @@ def test_a_thread_has_a_stream_of_its_own(held: Held) -> None:
 def test_errors_of_libraries_are_told_apart() -> None:
     """CuPy's, torch's, and what is none of the device's."""
     import cupy
-    import torch
+
+    torch = pytest.importorskip("torch")
 
     cases: list[tuple[Callable[[], object], type[errors.AtomrError] | None]] = [
         (lambda: cupy.cuda.runtime.malloc(2**60), errors.OutOfMemory),
