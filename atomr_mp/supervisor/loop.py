@@ -32,6 +32,8 @@ class Loop:
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._calls: dict[int, Callable[[int], None]] = {}
+        self._new: set[int] = set()
+        """Descriptors watched since the last look: what that look saw of such a number was of one closed meanwhile."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._signals: dict[int, Callable[[], None]] = {}
@@ -43,6 +45,7 @@ class Loop:
         """Call `call(events)` whenever a descriptor has one of `events`, errors and hang-ups always included."""
         self._epoll.register(descriptor, events)
         self._calls[descriptor] = call
+        self._new.add(descriptor)
 
     def rewatch(self, descriptor: int, events: int) -> None:
         """Change what a descriptor is watched for."""
@@ -68,9 +71,11 @@ class Loop:
     def run(self) -> None:
         """Run until `stop`."""
         while not self._stopped:
-            for descriptor, events in self._epoll.poll(self._until_next_timer()):
+            seen = self._epoll.poll(self._until_next_timer())
+            self._new.clear()
+            for descriptor, events in seen:
                 call = self._calls.get(descriptor)  # an earlier call of this round may have forgotten it
-                if call is not None:
+                if call is not None and descriptor not in self._new:
                     call(events)
             self._run_timers()
 
