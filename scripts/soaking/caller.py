@@ -18,6 +18,9 @@ from soaking.words import Share
 DEADLINE_S: Final = 30.0
 """Of requests that are to be answered: far more than a worker takes to come back."""
 
+LATE_S: Final = 10.0
+"""How much later than their deadline a caller may have looked at all its outcomes, on a busy machine."""
+
 GRACE_S: Final = 90.0
 """How long callers may take to come to an end: longer than any deadline."""
 
@@ -82,6 +85,12 @@ class Caller(ABC):
         except errors.AtomrError as error:
             self.tally.error(error)
             return None
+
+    def in_time(self, begun_s: float) -> None:
+        """See that a caller who has all outcomes of what it began to call then has not waited beyond its deadline."""
+        waited_s = time.monotonic() - begun_s
+        if waited_s > DEADLINE_S + LATE_S:
+            self.tally.wrong(f"a caller has waited for {waited_s:.1f} s, its deadline was {DEADLINE_S:g} s")
 
     def compare(self, what: str, expected: Any, found: Any) -> None:
         """Compare a result with what it has to be."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import threading
 import time
+import weakref
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import atomr_mp
@@ -26,16 +30,18 @@ class Blocking(Caller):
         """Do so once."""
         chance = self.chance
         made = []
+        begun_s = time.monotonic()
         for _ in range(chance.randint(1, 40)):
             value = contents.value(chance)
             method = chance.choice(["Echo.on_loop", "Echo.on_loop", "Echo.on_thread"])
             deadline_s = chance.choice([DEADLINE_S, DEADLINE_S, DEADLINE_S, SHORT_S])
             made.append((value, deadline_s, self.call(method, value, deadline_s=deadline_s)))
-        if chance.random() < 0.5 and made[-1][2] is not None:
-            made[-1][2].cancel()
+        if chance.random() < 0.5 and made[-1][-1] is not None:
+            made[-1][-1].cancel()
         for value, deadline_s, reply in made:
             if reply is not None:
                 self.settle("answer", value, reply.result, may_be_late=deadline_s == SHORT_S)
+        self.in_time(begun_s)
 
     def settle(self, what: str, expected: Any, result: Callable[[], Any], *, may_be_late: bool = False) -> None:
         """Compare a result."""
@@ -94,6 +100,65 @@ class Awaiting(Caller):
                 self.tally.error(error)
             else:
                 self.compare("awaited answer", value, answer)
+
+
+class Noted(Caller):
+    """Sees that each request has one outcome, in time, and has run at most once: as often as that outcome admits.
+
+    The actor notes what it runs in a file of this caller's.
+    """
+
+    def __init__(self, links: Links, chance: random.Random) -> None:
+        super().__init__(links, chance)
+        # Reached by the workers through /proc, and gone with this process, however that ends.
+        noted = os.memfd_create("noted", os.MFD_CLOEXEC)
+        weakref.finalize(self, os.close, noted)
+        self._path: Final = f"/proc/{os.getpid()}/fd/{noted}"
+        self._outcomes: dict[str, errors.AtomrError | None] = {}
+        self._last = 0
+
+    def act(self) -> None:
+        """Make some requests, wait for them, compare."""
+        chance = self.chance
+        called: Counter[str] = Counter()
+        made = []
+        begun_s = time.monotonic()
+        for _ in range(chance.randint(1, 30)):
+            self._last += 1
+            tag = f"{self._last}"
+            method = chance.choice(["Once.note", "Once.note_on_thread"])
+            deadline_s = chance.choice([DEADLINE_S, DEADLINE_S, SHORT_S])
+            reply = self.call(method, self._path, tag, deadline_s=deadline_s)
+            if reply is not None:
+                if chance.random() < 0.3:
+                    reply.add_done_callback(lambda _, tag=tag: called.update([tag]))  # type: ignore[misc]
+                    called[tag] -= 1
+                made.append((tag, deadline_s, reply))
+        for tag, deadline_s, reply in made:
+            error = reply.exception()
+            self._outcomes[tag] = error
+            if error is None:
+                self.compare("noted", tag, reply.result())
+            else:
+                self.tally.error(error, *[errors.DeadlineExceeded] * (deadline_s == SHORT_S))
+        self.in_time(begun_s)
+        if any(count > 0 for count in called.values()):
+            self.tally.wrong(f"called back more than once: {called}")
+        if len(self._outcomes) > 2000:
+            self.rest()
+
+    def rest(self) -> None:
+        """Compare what has run with what was said of it."""
+        ran = Counter(Path(self._path).read_text(encoding="utf-8").split())
+        for tag, error in self._outcomes.items():
+            if ran[tag] > 1:
+                self.tally.wrong(f"request {tag} has run {ran[tag]} times")
+            elif error is None and not ran[tag]:
+                self.tally.wrong(f"request {tag} was answered and has not run")
+            elif isinstance(error, errors.RequestError) and not error.maybe_executed and ran[tag]:
+                self.tally.wrong(f"request {tag} has run, and was told not to have: {error!r}")
+        self.tally.note("compared with what has run")
+        self._outcomes.clear()
 
 
 class CalledBack(Blocking):

@@ -14,9 +14,10 @@ import time
 from typing import Final
 
 import atomr_mp
+from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
 from soaking import words
 from soaking.caller import GRACE_S, Caller, Links
-from soaking.calls import AnyOf, Large
+from soaking.calls import AnyOf, Large, Noted
 from soaking.census import trim
 from soaking.everything import use_all
 from soaking.refs import AwaitingRefUser, RefUser
@@ -29,10 +30,41 @@ CALLERS: Final[tuple[type[Caller], ...]] = (
     AwaitingRefUser,
     Large,
     AnyOf,
+    Noted,
 )
 """What runs at a time, each on a thread of its own."""
 
+WITHOUT_REFS: Final[tuple[type[Caller], ...]] = (Large, AnyOf, AnyOf, Noted)
+
 COUNT_EVERY_S: Final = 0.5
+
+
+class Generations:
+    """Sees that generations only grow, and that each ends once.
+
+    Args:
+        tally: Is told if they do not.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._latest: dict[int, int] = {}
+        self._ended: set[tuple[int, int]] = set()
+
+    def __call__(self, event: DeviceChanged | IncarnationEnded) -> None:
+        """Take an event in."""
+        if isinstance(event, IncarnationEnded):
+            key = event.device, event.generation
+            if key in self._ended:
+                self._tally.wrong(f"generation {event.generation} of device {event.device} has ended twice")
+            self._ended.add(key)
+            return
+        device = event.device
+        if device.generation < self._latest.get(device.index, 0) or (
+            device.admitted and (device.index, device.generation) in self._ended
+        ):
+            self._tally.wrong(f"device {device.index} has gone back to generation {device.generation}")
+        self._latest[device.index] = device.generation
 
 
 class Program:
@@ -62,7 +94,9 @@ class Program:
         with atomr_mp.connect(run_dir=self._run_dir, name="soak") as pool:
             pool.wait_ready()
             self._links = Links(pool, tally, told.until_s, self._say)
-            callers = [make(self._links, random.Random(self._chance.random())) for make in CALLERS]
+            pool.on_event(Generations(tally))
+            kinds = CALLERS if told.refs else WITHOUT_REFS
+            callers = [make(self._links, random.Random(self._chance.random())) for make in kinds]
             threads = [threading.Thread(target=each.run, name=type(each).__name__, daemon=True) for each in callers]
             for thread in threads:
                 thread.start()
@@ -71,7 +105,7 @@ class Program:
             self._links = None
             del callers, threads
             gc.collect()
-            use_all(pool)  # with that, what was collected is given back too
+            use_all(pool, refs=told.refs)  # with that, what was collected is given back too
             self._say(tally.take())
             self._say(words.Rested())
             if self._told.get() is None:

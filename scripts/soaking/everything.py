@@ -20,25 +20,28 @@ BY_SOCKET: Final = 20_000
 BY_SHARED_MEMORY: Final = 90_000
 
 
-def use_all(pool: atomr_mp.Pool) -> None:
-    """Use every device in every way."""
+def use_all(pool: atomr_mp.Pool, *, refs: bool) -> None:
+    """Use every device in every way; with `refs`, with memory of its own too."""
     for number in range(len(pool.devices)):
         for attempt in range(ATTEMPTS):
             try:
-                _use(pool, number)
+                _use(pool, number, refs=refs)
                 break
-            except (errors.WorkerLost, errors.GpuRefStale):
+            except (errors.WorkerLost, errors.ContextPoisoned, errors.GpuRefStale):
                 if attempt == ATTEMPTS - 1:
                     raise
     assert list(pool.map("Echo.number", range(10))) == list(range(10))
 
 
-def _use(pool: atomr_mp.Pool, number: int) -> None:
-    device = pool.device(number)
-    ref = device.put(np.ones((300, 300)))
-    device.blas.gemm(ref, ref, device.zeros((300, 300), "float64")).result()
-    ref.view()
-    for method in ("Echo.on_loop", "Echo.on_thread", "Maker.keep_on_loop", "Maker.keep_on_thread"):
+def _use(pool: atomr_mp.Pool, number: int, *, refs: bool) -> None:
+    methods = ["Echo.on_loop", "Echo.on_thread"]
+    if refs:
+        device = pool.device(number)
+        ref = device.put(np.ones((300, 300)))
+        device.blas.gemm(ref, ref, device.zeros((300, 300), "float64")).result()
+        ref.view()
+        methods += ["Maker.keep_on_loop", "Maker.keep_on_thread"]
+    for method in methods:
         for count in (10, BY_SOCKET, BY_SHARED_MEMORY):
             pool.call(method, np.ones(count), device=number).result()
     asyncio.run(_await(pool, number))

@@ -210,13 +210,13 @@ class RefUser(Caller):
         self.compare("sum", total, found)
 
     def _sum_elsewhere(self, held: Held) -> None:
-        device = 1 - held.ref.device
+        device = self._other(held.ref.device)
         method = self.chance.choice(["Maker.sum_on_loop", "Maker.sum_on_thread"])
         found = self._of(held, lambda: self._result("argument on another device", method, held.ref, device=device))
         self.compare("sum on another device", _sum(held.expected), found)
 
     def _copy_elsewhere(self, held: Held) -> None:
-        device = self.pool.device(1 - held.ref.device)
+        device = self.pool.device(self._other(held.ref.device))
         target = self._try("empty", lambda: device.empty(held.ref.shape, held.ref.dtype))
 
         def copy() -> None:
@@ -361,7 +361,11 @@ class RefUser(Caller):
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _device(self) -> atomr_mp.Device:
-        return self.pool.device(self.chance.randrange(2))
+        return self.pool.device(self.chance.randrange(len(self.pool.devices)))
+
+    def _other(self, device: int) -> int:
+        """Return another device."""
+        return (device + self.chance.randrange(1, len(self.pool.devices))) % len(self.pool.devices)
 
     def _keep(self, held: Held) -> None:
         if len(self._held) < 2 * MOST_HELD:
@@ -428,7 +432,8 @@ class AwaitingRefUser(Caller):
         chance, pool = self.chance, self.pool
         array = Pattern(chance.randrange(10**6), "int64", [chance.randint(1, 60_000)]).array
         try:
-            ref = await pool.call("Maker.keep_on_loop", array, device=chance.randrange(2), deadline_s=DEADLINE_S)
+            device = chance.randrange(len(pool.devices))
+            ref = await pool.call("Maker.keep_on_loop", array, device=device, deadline_s=DEADLINE_S)
             times = chance.randint(0, 3)
             adding = [pool.call("Maker.add_on_loop", ref, 1, deadline_s=DEADLINE_S) for _ in range(times)]
             array += len(adding)

@@ -9,34 +9,31 @@ import secrets
 import signal
 import time
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import psutil
 from rich.console import Console
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client import Observer
+from atomr_mp.examination import examine
+from atomr_mp.process.rundir import SESSION_SOCKET
+from atomr_mp.supervision.ledger import State
 from soaking import words
 from soaking.caller import GRACE_S
 from soaking.census import MARK, Census, census, marked
 from soaking.clients import Client, Clients
+from soaking.disturbances import Disturbance, schedule
 
-ACTORS: Final = ("Echo", "Maker", "Hoard")
-DEVICES: Final = 2
-
-SPARED: Final = 1
-"""The device that is not killed any more from the middle of the first round on, so that its worker grows old."""
+ACTORS: Final = ("Echo", "Once", "Maker", "Hoard")
 
 ROUND_S: Final = 150.0
 """About how long a round is."""
 
-SURVIVORS: Final = 2
-VICTIMS: Final = 2
-"""How many clients are never killed, and how many at random; these are replaced."""
-
-KILL_WORKER_S: Final = 4.0
-KILL_CLIENT_S: Final = 5.0
-"""A kill comes after a time between 0 and this, again and again."""
+WORKER: Final = "kill of a worker"
+CLIENT: Final = "kill of a client"
+"""What is done to a pool."""
 
 SETTLE_S: Final = 20.0
 """How long a round's end may take to be as the beginning: what is shared waits for up to five seconds, and the clients'
@@ -58,6 +55,48 @@ ALONE: Final = ("slabs", "slab_bytes", "open_elsewhere", "client_slabs", "foreig
 """Those that are 0 when nobody is connected."""
 
 
+class Shape(NamedTuple):
+    """What runs."""
+
+    devices: int = 2
+    survivors: int = 2
+    """Clients that are never killed."""
+    victims: int = 2
+    """Clients that are killed at random, and replaced."""
+    backend: str = "host"
+    standby: str = "none"
+
+    @property
+    def spared(self) -> int:
+        """The device that is not disturbed any more from the middle of the first round on.
+
+        So its worker grows old, and what becomes of the others must not be noticed there.
+        """
+        return self.devices - 1
+
+    @property
+    def processes(self) -> int:
+        """How many the supervisor has when all are there."""
+        beside = {"none": 0, "hot": self.devices, "warm": self.devices + 1}  # the zygote, and what it has forked ahead
+        return self.devices + beside[self.standby]
+
+    @property
+    def refs(self) -> bool:
+        """Whether clients use refs, which they look at as NumPy's arrays."""
+        return self.backend == "host"
+
+
+class Moment(NamedTuple):
+    """When something is done."""
+
+    pool: atomr_mp.Pool
+    clients: Clients
+    use: words.Use
+    """What clients are told that come now."""
+    devices: range
+    """Those that may be disturbed."""
+
+
 class Soak:
     """One run.
 
@@ -66,15 +105,25 @@ class Soak:
         duration_s: How long.
         rounds: How many; None for some minutes each, and two at least.
         seed: Of all random choices.
+        shape: What runs.
     """
 
-    def __init__(self, console: Console, duration_s: float, rounds: int | None, seed: int) -> None:
+    def __init__(
+        self, console: Console, duration_s: float, rounds: int | None, seed: int, shape: Shape | None = None
+    ) -> None:
         self._console = console
         self._rounds = rounds or max(2, round(duration_s / ROUND_S))
         self._round_s = duration_s / self._rounds
         self._chance = random.Random(seed)
-        self._counts: collections.Counter[str] = collections.Counter()
+        self.shape: Final = shape or Shape()
+        self._seed = seed
+        self.counts: Final[collections.Counter[str]] = collections.Counter()
+        """What has happened, and how often."""
         self._wrong: list[str] = []
+        self.run_dir = Path()
+        """Of the pool, once it was started."""
+        self.held: Final[dict[str, list[dict[str, int]]]] = {}
+        """What processes held when they were first compared, and when they were last."""
         self._before: dict[str, Census] = {}
         """What the supervisor held before any client came, and others after their first round; the spared worker stands
         for all."""
@@ -84,14 +133,19 @@ class Soak:
         mark = os.environ[MARK] = secrets.token_hex(8)
         os.environ.update(MALLOC)
         here = psutil.Process().num_fds()
-        with self._start() as pool:
+        soaked = Path(__file__).with_name("soak_actor.py")
+        with self.start([f"{soaked}:{name}" for name in ACTORS]) as pool:
+            self.run_dir = pool.run_dir
+            self._wait_for_all(pool)
             self._before["supervisor"] = census(pool.supervisor_pid)
             clients = Clients(pool.run_dir, self._chance, self._count)
             try:
-                for _ in range(SURVIVORS):
+                for _ in range(self.shape.survivors):
                     clients.start(survives=True)
-                for number in range(self._rounds):
+                number = 0
+                while self.goes_on(number):
                     self._round(pool, clients, number)
+                    number += 1
             finally:
                 statuses = clients.close()
             if any(statuses):
@@ -102,29 +156,34 @@ class Soak:
             self._wrong.append(f"{psutil.Process().num_fds()} descriptors are open here, {here} were at the beginning")
         return self._wrong
 
-    def _start(self) -> atomr_mp.Pool:
-        actors = Path(__file__).with_name("soak_actor.py")
-        return atomr_mp.start(
-            actors=[f"{actors}:{name}" for name in ACTORS],
-            gpus=DEVICES,
-            backend="host",
-            max_restarts=10**6,
-            within_s=1.0,
-            backoff_initial_s=0.0,
-            memory_bytes=MEMORY_BYTES,
-        )
+    def start(self, actors: list[str]) -> atomr_mp.Pool:
+        """Start the pool."""
+        return atomr_mp.start(actors=actors, **self.settings())
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the pool is started with."""
+        return {
+            "gpus": self.shape.devices,
+            "backend": self.shape.backend,
+            "standby": self.shape.standby,
+            "max_restarts": 10**6,
+            "within_s": 1.0,
+            "backoff_initial_s": 0.0,
+            "memory_bytes": MEMORY_BYTES,
+        }
 
     # --- a round ---------------------------------------------------------------------------------------------------
 
     def _round(self, pool: atomr_mp.Pool, clients: Clients, number: int) -> None:
         """Let all work, and come to rest, and leave; compare what is left."""
         until_s = time.monotonic() + self._round_s
-        use = words.Use(until_s, SPARED if number else None)
+        use = words.Use(until_s, self.shape.spared if number else None, self.shape.refs)
         for client in clients.living:
             client.tell(use)
-        for _ in range(VICTIMS):
+        for _ in range(self.shape.victims):
             clients.start(survives=False).tell(use)
         self._disturb(pool, clients, use, number)
+        self.rest()
         for client in [client for client in clients.living if not client.survives]:
             self._kill_client(clients, client)
         self._wait(clients, words.Rested)
@@ -134,46 +193,84 @@ class Soak:
             client.tell(words.Leave())
         self._wait(clients, words.Left)
         self._expect(pool, ALONE, "is there though nobody is connected")
+        self._wait_for_all(pool)
         self._compare(pool, clients, number)
+        self._examine(pool)
+
+    def goes_on(self, number: int) -> bool:
+        """Whether there is another round after so many."""
+        return number < self._rounds
 
     def _disturb(self, pool: atomr_mp.Pool, clients: Clients, use: words.Use, number: int) -> None:
-        """Kill workers and clients until the time is over."""
-        chance = self._chance
+        """Do what the seed has in store for the round."""
         begun_s = report_s = time.monotonic()
-        halfway_s = begun_s + self._round_s / 2
-        worker_s, client_s = begun_s + KILL_WORKER_S / 2, begun_s + KILL_CLIENT_S / 2
-        while (now_s := time.monotonic()) < use.until_s:
-            if now_s >= worker_s:
-                worker_s = now_s + KILL_WORKER_S * chance.random()
-                self._end_worker(pool, 1 - SPARED if number or now_s > halfway_s else chance.randrange(DEVICES))
-            if now_s >= client_s:
-                client_s = now_s + KILL_CLIENT_S * chance.random()
-                victims = [client for client in clients.living if not client.survives]
-                if victims:
-                    self._kill_client(clients, chance.choice(victims))
-                    clients.start(survives=False).tell(use)
-            if now_s >= report_s:
-                report_s = now_s + max(1.0, self._round_s / 5)
-                self._report(pool, number, use.until_s - now_s)
-            clients.hear(max(0.0, min(worker_s, client_s, report_s, use.until_s) - time.monotonic()))
+        everything = schedule(f"{self._seed}/{number}", self.kinds, self._round_s)
+        for each in [*everything, None]:
+            until_s = use.until_s if each is None else begun_s + each.at_s
+            while (now_s := time.monotonic()) < until_s:
+                if now_s >= report_s:
+                    report_s = now_s + max(1.0, self._round_s / 5)
+                    self._report(pool, number, use.until_s - now_s)
+                self.look_after(now_s)
+                clients.hear(max(0.001, min(until_s, report_s, now_s + self.look_every_s) - now_s))
+            if each is not None:
+                spares = number > 0 or each.at_s > self._round_s / 2
+                devices = range(self.shape.spared if spares else self.shape.devices)
+                self.disturb(Moment(pool, clients, use, devices), each)
 
-    def _end_worker(self, pool: atomr_mp.Pool, device: int) -> None:
-        """Kill a worker, or have it replaced."""
-        if self._chance.random() < 0.3:
-            pool.restart(device)
-            self._counts["restart"] += 1
-            return
-        pid = pool.devices[device].pid
+    @property
+    def kinds(self) -> dict[str, float]:
+        """What is done, and how often, see `disturbances.schedule`."""
+        return {WORKER: 2.0, CLIENT: 2.5}
+
+    look_every_s = 1.0
+
+    def look_after(self, now_s: float) -> None:
+        """See to what was begun earlier."""
+
+    def rest(self) -> None:
+        """Have done with what was begun."""
+
+    def wrong(self, what: str) -> None:
+        """Tell of something that must not be."""
+        self._wrong.append(what)
+
+    def disturb(self, moment: Moment, what: Disturbance) -> None:
+        """Do one thing."""
+        device = what.choose(moment.devices)
+        if what.kind == CLIENT:
+            self.kill_client(moment, what)
+        elif what.again().roll < 0.3:
+            moment.pool.restart(device)
+            self.counts["restart"] += 1
+        else:
+            self.kill_worker(moment, device)
+
+    def kill_worker(self, moment: Moment, device: int) -> None:
+        """Kill a device's worker, if it has one just now."""
+        self.kill(moment.pool, moment.pool.devices[device].pid, WORKER)
+
+    def kill(self, pool: atomr_mp.Pool, pid: int, what: str) -> bool:
+        """Kill a process of the pool; return whether it was one."""
         try:
             if pid and psutil.Process(pid).ppid() == pool.supervisor_pid:
                 os.kill(pid, signal.SIGKILL)
-                self._counts["kill of a worker"] += 1
+                self.counts[what] += 1
+                return True
         except (psutil.NoSuchProcess, ProcessLookupError):  # it comes back just now
-            return
+            pass
+        return False
+
+    def kill_client(self, moment: Moment, what: Disturbance) -> None:
+        """Kill one of the clients that may be killed, and start another."""
+        victims = [client for client in moment.clients.living if not client.survives]
+        if victims:
+            self._kill_client(moment.clients, what.choose(victims))
+            moment.clients.start(survives=False).tell(moment.use)
 
     def _kill_client(self, clients: Clients, client: Client) -> None:
         clients.kill(client)
-        self._counts["kill of a client"] += 1
+        self.counts[CLIENT] += 1
 
     def _wait(self, clients: Clients, kind: type[words.FromClient]) -> None:
         late = clients.wait(kind, GRACE_S + SETTLE_S)
@@ -182,7 +279,7 @@ class Soak:
     def _let_go(self, pool: atomr_mp.Pool) -> None:
         """Have the actors drop what they have kept, which has to be as it was."""
         pool.wait_ready()
-        for device in range(DEVICES):
+        for device in range(self.shape.devices):
             try:
                 if not pool.call("Hoard.drop", device=device).result():
                     self._wrong.append(f"what an actor of device {device} kept was written over")
@@ -201,13 +298,30 @@ class Soak:
             time.sleep(0.02)  # no event tells when a share's time is over
 
     def _not_zero(self, pool: atomr_mp.Pool, names: tuple[str, ...]) -> dict[str, int]:
-        figures = [pool.device(device).statistics() for device in range(DEVICES)]
+        figures = [pool.device(device).statistics() for device in range(self.shape.devices)]
         return {
             f"{name} of device {device}": each[name]
             for device, each in enumerate(figures)
             for name in names
             if each[name]
         }
+
+    def _wait_for_all(self, pool: atomr_mp.Pool) -> None:
+        """Wait until all processes are there that are to be."""
+        until_s = time.monotonic() + SETTLE_S
+        with Observer(pool.run_dir / SESSION_SOCKET) as observer:
+            while (found := len(observer.inventory().processes)) != self.shape.processes:
+                if time.monotonic() > until_s:
+                    self._wrong.append(f"{found} processes are there, {self.shape.processes} have to be")
+                    return
+                time.sleep(0.05)  # no event tells when a process is forked ahead
+
+    def _examine(self, pool: atomr_mp.Pool) -> None:
+        """Compare what there is with what the supervisor believes."""
+        for each in examine(pool.run_dir)[1]:
+            if each.state is State.UNACCOUNTED:
+                self._wrong.append(f"unaccounted for: {each.kind}: {each.what}")
+        self.counts["examined"] += 1
 
     def _compare(self, pool: atomr_mp.Pool, clients: Clients, number: int) -> None:
         """Compare what processes hold with what they held at first, once it changes no more."""
@@ -226,6 +340,7 @@ class Soak:
             bound = self._before[_kind(name)].own_bytes + GROWTH_BYTES[name.split()[0]]
             if found.own_bytes > bound:
                 self._wrong.append(f"{name} has {found.own_bytes >> 10} KiB, more than {bound >> 10} KiB")
+        self.held.update({name: [self._before[_kind(name)]._asdict(), found._asdict()] for name, found in now.items()})
         sizes = ", ".join(
             f"{name} {found.own_bytes / 2**20:.1f} MiB, {found.descriptors} descriptors, {found.threads} threads"
             for name, found in now.items()
@@ -234,16 +349,21 @@ class Soak:
 
     def _census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:
         processes = {"supervisor": pool.supervisor_pid}
-        # The one that is spared first: what it holds after a round is what any may hold.
-        for device in sorted(pool.devices, key=lambda device: device.index != SPARED):
-            processes[f"worker {device.index}"] = device.pid
+        # Those that were forked, or have stood by, differ from each other in what they have come to open.
+        if self.shape.standby == "none":
+            processes |= self._workers(pool)
         processes |= {f"client {client.pid}": client.pid for client in clients}
         return {name: census(pid) for name, pid in processes.items()}
+
+    def _workers(self, pool: atomr_mp.Pool) -> dict[str, int]:
+        """Return all, the one that is spared first: what it holds after a round is what any may hold."""
+        by_age = sorted(pool.devices, key=lambda device: device.index != self.shape.spared)
+        return {f"worker {device.index}": device.pid for device in by_age}
 
     # --- bookkeeping -----------------------------------------------------------------------------------------------
 
     def _count(self, count: words.Count) -> None:
-        self._counts.update(count.counts)
+        self.counts.update(count.counts)
         for each in count.wrong:
             if each not in self._wrong:  # the others are counted
                 self._console.print(f"wrong: {each}", style="red", markup=False)
@@ -253,7 +373,7 @@ class Soak:
         status = pool.status()
         memory = [f"supervisor {status.supervisor_memory_bytes >> 20} MiB"]
         memory += [f"worker {worker.device.index} {worker.memory_bytes >> 20} MiB" for worker in status.workers]
-        counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self._counts.items()))
+        counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self.counts.items()))
         self._console.print(f"round {number + 1}, {left_s:.0f} s left: {counts}; {', '.join(memory)}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,22 @@ class Echo(Actor):
     def number(self, value: int) -> int:
         """Give it back; may be sent again."""
         return value
+
+
+class Once(Actor):
+    """Leaves a line for each request that has run, which outlives its process."""
+
+    @method
+    def note(self, path: str, tag: str) -> str:
+        """Leave it, and return it."""
+        with Path(path).open("ab", buffering=0) as file:
+            file.write(f"{tag}\n".encode())
+        return tag
+
+    @method(thread=True)
+    def note_on_thread(self, path: str, tag: str) -> str:
+        """Do the same on the actor's thread."""
+        return self.note(path, tag)
 
 
 class Maker(Actor):

@@ -12,6 +12,7 @@ from soaking.words import Count
 
 EXCUSED: Final = (
     errors.WorkerLost,
+    errors.ContextPoisoned,
     errors.DeviceUnavailable,
     errors.Overloaded,
     errors.Cancelled,
@@ -19,7 +20,7 @@ EXCUSED: Final = (
 )
 """What a request may end with here, if it says nothing of a device that is spared."""
 
-OF_AN_END: Final = (errors.WorkerLost, errors.DeviceUnavailable, errors.GpuRefStale)
+OF_AN_END: Final = (errors.WorkerLost, errors.ContextPoisoned, errors.DeviceUnavailable, errors.GpuRefStale)
 """What tells of a worker's end."""
 
 PLACES: Final = 4

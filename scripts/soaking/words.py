@@ -32,6 +32,8 @@ class Use(msgspec.Struct, frozen=True, tag=True):
     """CLOCK_MONOTONIC."""
     spared: int | None
     """A device that nobody kills meanwhile."""
+    refs: bool = True
+    """With refs too; they are looked at as NumPy's arrays, which on a GPU they are not."""
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):

@@ -4,15 +4,32 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import Ledger
 
-SOAK = Path(__file__).parents[2] / "scripts" / "soak.py"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def test_random_use_under_kills_loses_nothing(ledger: Ledger) -> None:  # noqa: ARG001 - counts what is left
     """A few seconds of what `scripts/soak` does for hours."""
+    command = [sys.executable, str(SCRIPTS / "soak.py"), "--minutes", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all is well" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("standby", ["none", "hot"])
+def test_in_chaos_every_law_holds_and_nothing_leaks(ledger: Ledger, standby: str) -> None:  # noqa: ARG001 - as above
+    """Half a minute each of what `scripts/chaos` does: faults at every point, kills, restarts, reloads."""
     done = subprocess.run(
-        [sys.executable, str(SOAK), "--minutes", "0.1"], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, str(SCRIPTS / "chaos.py"), "--minutes", "0.5", "--standby", standby, "--seed", "11"],
+        capture_output=True,
+        text=True,
+        timeout=350,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all is well" in done.stdout

@@ -1,0 +1,209 @@
+"""Chaos: the soak with everything that can go wrong, and every law that can be checked meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import atomr_mp
+from atomr_mp import errors, testing
+from atomr_mp.process.identity import Identity
+from atomr_mp.testing import At, Exit, FullDisk, Hang, HangInKernel, Injection, Kill, Poison
+from soaking.disturbances import Disturbance
+from soaking.soak import CLIENT, WORKER, Moment, Soak
+
+STANDBY: Final = "kill of a standby"
+ZYGOTE: Final = "kill of the zygote"
+RESTART: Final = "restart"
+RELOAD: Final = "reload"
+FAULT: Final = "fault"
+
+KILLS: Final = (WORKER, STANDBY, ZYGOTE, CLIENT)
+
+EVERY_S: Final = {WORKER: 2.5, CLIENT: 3.0, RESTART: 6.0, RELOAD: 12.0, FAULT: 1.2}
+"""How often what is done, on average."""
+
+QUICK: Final = 3.0
+"""How much more often, if kills are counted."""
+
+PROMISE_S: Final = 2.0
+"""Within this time nothing of the dead remains."""
+
+OFFERED_S: Final = 3.0
+"""How long an order for a fault waits for a process that comes by."""
+
+HUNG_S: Final = 0.5
+"""How long a process hangs that would for ever, until somebody kills it."""
+
+IN_A_REQUEST: Final[tuple[At, ...]] = (
+    At("decode", Kill()),
+    At("decode", Exit(3)),
+    At("borrow", Kill()),
+    At("enqueue", Kill(signal.SIGSEGV)),
+    At("before_reply", Kill()),
+    At("enqueue", Poison()),
+    At("before_reply", Poison(716)),
+    At("enqueue", Hang(0.2)),
+    At("enqueue", HangInKernel(0.2)),
+    At("enqueue", Hang()),
+    At("before_reply", Hang(gil=True)),
+)
+IN_A_START: Final[tuple[At, ...]] = (
+    At("import", Kill()),
+    At("setup", Kill()),
+    At("setup", Exit(3)),
+    At("setup", Poison()),
+    At("ready", Kill()),
+    At("ready", Hang(0.3)),
+)
+IN_A_PROMOTION: Final[tuple[At, ...]] = (At("promotion", Kill()), At("promotion", Hang(0.3)))
+
+
+class Offered(NamedTuple):
+    """A fault that was ordered."""
+
+    injection: Injection
+    name: str
+    until_s: float
+    hangs: bool
+    """For ever, unless somebody kills it."""
+
+
+class Dead(NamedTuple):
+    """A process that was killed."""
+
+    identity: Identity
+    socket: Path | None
+    killed_s: float
+
+
+class Chaos(Soak):
+    """One run; the arguments are those of `Soak`, and `kills`: how many there are to be, whatever time that takes."""
+
+    look_every_s = 0.05
+
+    def __init__(self, *arguments: Any, kills: int = 0, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._kills = kills
+        self._offered: list[Offered] = []
+        self._dead: list[Dead] = []
+        self._pool: atomr_mp.Pool | None = None
+        self._reloading: threading.Thread | None = None
+        self.gone_s: Final[list[float]] = []
+        """How long it took until nothing was left of each that was killed."""
+
+    def start(self, actors: list[str]) -> atomr_mp.Pool:
+        """Start a pool whose processes look for faults."""
+        self._pool = testing.start(actors=actors, faults=(), drain_timeout_s=5.0, **self.settings())
+        return self._pool
+
+    @property
+    def kinds(self) -> dict[str, float]:
+        """What is done, and how often."""
+        standby = {"none": {}, "hot": {STANDBY: 5.0}, "warm": {ZYGOTE: 8.0}}[self.shape.standby]
+        return {kind: every_s / (QUICK if self._kills else 1) for kind, every_s in {**EVERY_S, **standby}.items()}
+
+    @property
+    def killed(self) -> int:
+        """How many processes were killed."""
+        return sum(self.counts[kind] for kind in KILLS)
+
+    def goes_on(self, number: int) -> bool:
+        """Whether there is another round: two at least, as the second has a device that is spared."""
+        return super().goes_on(number) if not self._kills else number < 2 or self.killed < self._kills
+
+    def disturb(self, moment: Moment, what: Disturbance) -> None:
+        """Do one thing."""
+        device = what.choose(moment.devices)
+        match what.kind:
+            case "fault":
+                self._offer(moment, device, what.again())
+            case "kill of a worker":
+                self.kill_worker(moment, device)
+            case "kill of a client":
+                self.kill_client(moment, what)
+            case "kill of a standby" | "kill of the zygote":
+                standby = moment.pool.status().workers[device].standby
+                if standby is not None:
+                    self.kill(moment.pool, standby.pid, what.kind)
+            case "restart":
+                moment.pool.restart(device)
+                self.counts[RESTART] += 1
+            case "reload" if len(moment.devices) == self.shape.devices:  # it takes the device along that is spared
+                self._reload(moment.pool)
+
+    def kill_worker(self, moment: Moment, device: int) -> None:
+        """Kill a worker, and remember to see that nothing is left of it."""
+        info = moment.pool.devices[device]
+        with contextlib.suppress(ProcessLookupError):
+            identity = Identity.of(info.pid)
+            socket = moment.pool.run_dir / f"d{device}-g{info.generation}.sock"
+            if info.pid and self.kill(moment.pool, info.pid, WORKER):
+                self._dead.append(Dead(identity, socket, time.monotonic()))
+
+    def look_after(self, now_s: float) -> None:
+        """See that the dead leave nothing, and withdraw faults that nobody has met."""
+        for dead in list(self._dead):
+            if not dead.identity.alive() and not (dead.socket is not None and dead.socket.exists()):
+                self.gone_s.append(now_s - dead.killed_s)
+                self._dead.remove(dead)
+            elif now_s - dead.killed_s > PROMISE_S:
+                self.wrong(f"{PROMISE_S:g} s after its death something is left of pid {dead.identity.pid}")
+                self._dead.remove(dead)
+        for each in list(self._offered):
+            fired = each.injection.fired
+            if fired and each.hangs and now_s < each.until_s - OFFERED_S + HUNG_S:
+                continue
+            if fired or now_s > each.until_s:
+                self._take_back(each)
+
+    def rest(self) -> None:
+        """Have nothing go wrong any more."""
+        for each in list(self._offered):
+            self._take_back(each)
+        if self._reloading is not None:
+            self._reloading.join()
+            self._reloading = None
+
+    def _offer(self, moment: Moment, device: int, what: Disturbance) -> None:
+        """Order a fault, and have come by who is to meet it."""
+        faults = [*IN_A_REQUEST, *IN_A_START, At("disk", FullDisk(), times=None)]
+        if self.shape.standby == "hot":
+            faults += IN_A_PROMOTION
+        at = what.choose(faults)
+        injection = testing.inject(
+            moment.pool, at=at.point, fault=at.fault, device=None if at.point == "disk" else device, times=at.times
+        )
+        hangs = isinstance(at.fault, Hang | HangInKernel) and at.fault.seconds is None
+        name = f"{type(at.fault).__name__} at {at.point}"
+        self._offered.append(Offered(injection, name, time.monotonic() + OFFERED_S, hangs))
+        if at in IN_A_START or at in IN_A_PROMOTION:
+            self.kill_worker(moment, device)
+
+    def _take_back(self, offered: Offered) -> None:
+        offered.injection.withdraw()
+        for pid in offered.injection.fired:
+            self.counts[offered.name] += 1
+            if offered.hangs:
+                assert self._pool is not None
+                self.kill(self._pool, pid, WORKER)
+        self._offered.remove(offered)
+
+    def _reload(self, pool: atomr_mp.Pool) -> None:
+        if self._reloading is not None and self._reloading.is_alive():
+            return
+
+        def reload() -> None:
+            try:
+                pool.reload()
+            except (errors.AtomrError, TimeoutError) as error:  # a new worker was killed as others are
+                self.counts[f"reload ended by {type(error).__name__}"] += 1
+            else:
+                self.counts[RELOAD] += 1
+
+        self._reloading = threading.Thread(target=reload, daemon=True)
+        self._reloading.start()
