@@ -482,6 +482,8 @@ class ProcessHeld(Message, frozen=True):
     """What its board says that its slabs take."""
     leases: U64 = 0
     """How often sessions hold buffers in them."""
+    running: U32 = 0
+    """Requests that run: while they do, they may have made memory that the board does not show yet."""
 
 
 class SessionHeld(Message, frozen=True):

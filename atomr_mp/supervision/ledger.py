@@ -291,7 +291,7 @@ class _Compared:
             elif process is not None:
                 what = f"session {each.number} {each.state}: {each.client}, pid {each.pid}"
                 yield Finding(State.OK, "session", what, since=process.since, pid=each.pid)
-        leases = sum(each.leases for each in self._believed.processes)
+        leases = sum(each.leases for each in self._believed.processes if not each.running)
         if leases and not any(each.state in {"calls", "ended"} for each in self._believed.sessions):
             yield Finding(
                 State.UNACCOUNTED,
@@ -341,7 +341,7 @@ class _Compared:
         what = f"{_role(held)} has {len(mine)} memfds of {found_bytes:,} bytes"
         # On a GPU most slabs are no memfds.
         too_few = found_bytes < held.slab_bytes and self._believed.backend == "host"
-        if too_few or found_bytes > held.slab_bytes:
+        if (too_few or found_bytes > held.slab_bytes) and not held.running:
             yield Finding(
                 State.UNACCOUNTED,
                 "memory",

@@ -58,7 +58,8 @@ def _worker(device: Device, worker: Incarnation) -> session.ProcessHeld:
     board = worker.board
     try:
         slab_bytes, leases = (min(board.read(gauge), 2**63 - 1) for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))
+        running = len(board.running())
     finally:
         board.release()
     ticks = worker.process.identity.start_ticks
-    return session.ProcessHeld(role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases)
+    return session.ProcessHeld(role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases, running)

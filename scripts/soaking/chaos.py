@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.process.identity import Identity
+from atomr_mp.protocol.session import DeviceState
 from atomr_mp.testing import At, Exit, FullDisk, Hang, HangInKernel, Injection, Kill, Poison
 from soaking.disturbances import Disturbance
 from soaking.soak import CLIENT, WORKER, Moment, Soak
@@ -35,6 +36,9 @@ PROMISE_S: Final = 2.0
 
 OFFERED_S: Final = 3.0
 """How long an order for a fault waits for a process that comes by."""
+
+PATIENCE_S: Final = 8.0
+"""How long a device that is not ready is disturbed nevertheless; where kills are counted, it is left to come back."""
 
 HUNG_S: Final = 0.5
 """How long a process hangs that would for ever, until somebody kills it."""
@@ -93,6 +97,8 @@ class Chaos(Soak):
         self._dead: list[Dead] = []
         self._pool: atomr_mp.Pool | None = None
         self._reloading: threading.Thread | None = None
+        self._ready_s: dict[int, float] = {}
+        """When each device was last seen to be ready."""
         self.gone_s: Final[list[float]] = []
         """How long it took until nothing was left of each that was killed."""
 
@@ -119,6 +125,9 @@ class Chaos(Soak):
     def disturb(self, moment: Moment, what: Disturbance) -> None:
         """Do one thing."""
         device = what.choose(moment.devices)
+        if what.kind != CLIENT and not self._bears_more(moment.pool, device):
+            self.counts["left in peace"] += 1
+            return
         match what.kind:
             case "fault":
                 self._offer(moment, device, what.again())
@@ -168,6 +177,14 @@ class Chaos(Soak):
         if self._reloading is not None:
             self._reloading.join()
             self._reloading = None
+
+    def _bears_more(self, pool: atomr_mp.Pool, device: int) -> bool:
+        """Return whether a device may be disturbed: calls to it are to be answered before their deadline."""
+        now_s = time.monotonic()
+        if pool.devices[device].state is DeviceState.READY:
+            self._ready_s[device] = now_s
+        patience_s = 0.0 if self._kills else PATIENCE_S
+        return now_s - self._ready_s.setdefault(device, now_s) <= patience_s
 
     def _offer(self, moment: Moment, device: int, what: Disturbance) -> None:
         """Order a fault, and have come by who is to meet it."""

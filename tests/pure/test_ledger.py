@@ -148,6 +148,15 @@ def test_whatever_is_added_or_missing_is_found(change: Any, kind: str) -> None:
     assert states(findings, State.UNACCOUNTED) == [kind]
 
 
+def test_what_a_running_request_has_made_is_not_shown_yet() -> None:
+    """So it is not compared."""
+    observed, believed = pool(2)
+    more = observed | {"slabs": observed["slabs"] | {1: slab(0, 3)._replace(nbytes=8192)}}
+    running = [msgspec.structs.replace(each, running=1) for each in believed.processes]
+    found = compare(Observed(**more), Supervision.ANSWERS, msgspec.structs.replace(believed, processes=running))
+    assert not states(found, State.UNACCOUNTED)
+
+
 def test_a_believed_process_must_be_the_same_one() -> None:
     """Another that has its pid by now is not."""
     observed, believed = pool(1)

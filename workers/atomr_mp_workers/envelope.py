@@ -403,7 +403,8 @@ class Envelope:
                 points.hook("decode", method.name)
             arguments = method.arguments(request.body, request.frames, session.resolve)
             if resolved:
-                points.point("borrow", method.name)
+                if points.hook is not None:
+                    points.hook("borrow", method.name)
                 self._borrow(request, arguments, resolved)
                 if method.admit is not None:
                     method.admit(arguments[0], session.holder)
