@@ -78,7 +78,10 @@ def figures(chaos: Chaos, options: dict[str, Any], wrong: list[str], took_s: flo
         "options": {name: value for name, value in options.items() if name != "output"},
         "took_s": round(took_s, 1),
         "kills": chaos.killed,
-        "kills_by_kind": {kind: chaos.counts[kind] for kind in KILLS},
+        "kills_by_kind": {
+            **{kind: chaos.counts[kind] for kind in KILLS},
+            "by a fault in a worker": chaos.killed - sum(chaos.counts[kind] for kind in KILLS),
+        },
         "nothing_left_of_a_worker_after_ms": {
             "count": len(gone_ms),
             "median": statistics.median(gone_ms) if gone_ms else None,

@@ -38,7 +38,7 @@ OFFERED_S: Final = 3.0
 """How long an order for a fault waits for a process that comes by."""
 
 PATIENCE_S: Final = 8.0
-"""How long a device that is not ready is disturbed nevertheless; where kills are counted, it is left to come back."""
+"""How long a device that is not ready is disturbed nevertheless, or waited for where kills are counted."""
 
 HUNG_S: Final = 0.5
 """How long a process hangs that would for ever, until somebody kills it."""
@@ -115,8 +115,8 @@ class Chaos(Soak):
 
     @property
     def killed(self) -> int:
-        """How many processes were killed."""
-        return sum(self.counts[kind] for kind in KILLS)
+        """How many processes were killed, by us or by a fault that they met."""
+        return sum(count for name, count in self.counts.items() if name in KILLS or name.startswith(("Kill", "Exit")))
 
     def goes_on(self, number: int) -> bool:
         """Whether there is another round: two at least, as the second has a device that is spared."""
@@ -125,7 +125,7 @@ class Chaos(Soak):
     def disturb(self, moment: Moment, what: Disturbance) -> None:
         """Do one thing."""
         device = what.choose(moment.devices)
-        if what.kind != CLIENT and not self._bears_more(moment.pool, device):
+        if what.kind != CLIENT and not self._bears_more(moment, device):
             self.counts["left in peace"] += 1
             return
         match what.kind:
@@ -178,11 +178,21 @@ class Chaos(Soak):
             self._reloading.join()
             self._reloading = None
 
-    def _bears_more(self, pool: atomr_mp.Pool, device: int) -> bool:
-        """Return whether a device may be disturbed: calls to it are to be answered before their deadline."""
-        now_s = time.monotonic()
-        if pool.devices[device].state is DeviceState.READY:
-            self._ready_s[device] = now_s
+    def _bears_more(self, moment: Moment, device: int) -> bool:
+        """Return whether a device may be disturbed: calls to it are to be answered before their deadline.
+
+        If kills are counted, wait until it has come back.
+        """
+        until_s = time.monotonic() + (PATIENCE_S if self._kills else 0)
+        while True:
+            now_s = time.monotonic()
+            ready = moment.pool.devices[device].state is DeviceState.READY
+            if ready:
+                self._ready_s[device] = now_s
+            if ready or now_s > until_s:
+                break
+            self.look_after(now_s)
+            moment.clients.hear(self.look_every_s)
         patience_s = 0.0 if self._kills else PATIENCE_S
         return now_s - self._ready_s.setdefault(device, now_s) <= patience_s
 
