@@ -1,4 +1,4 @@
-"""Measures the runtime side by side with its floor, interleaved in one run; see `--help`.
+"""Measures the runtime side by side with its floor, and with others of its kind, interleaved in one run; see `--help`.
 
 Every measurement is base, runtime, base, runtime, … with fresh processes each time, so that both see the same
 machine. The ratios mean more than the times. Goals are shown next to the results; none is enforced.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import machine, report
-from benchmarks.contestants import BASE, CONTESTANTS
+from benchmarks.contestants import BASE, CONTESTANTS, missing
 from benchmarks.metrics import Results
 from benchmarks.rounds import RoundFailedError, run_round
 from benchmarks.scenarios import NEEDED, SCENARIOS
@@ -35,20 +35,25 @@ def main() -> int:
     facts = machine.facts()
     print(report.facts_text(facts))
     results: Results = {}
-    failures: list[str] = []
+    failures = [
+        f"{name} is absent: {package} is not installed (scripts/setup bench)"
+        for name in arguments.against
+        if (package := missing(name))
+    ]
+    contestants = [name for name in arguments.against if not missing(name)]
     try:
         for scenario in arguments.only:
             if (needed := NEEDED.get(scenario)) and importlib.util.find_spec(needed) is None:
                 failures.append(f"{scenario} is left out: {needed} is not installed (scripts/setup bench)")
                 continue
-            _measure(scenario, arguments.against, rounds, sizes, results, failures)
+            _measure(scenario, contestants, rounds, sizes, results, failures)
     except KeyboardInterrupt:
         failures.append("interrupted: the table holds what was measured until then")
-    print(report.tables_text(results, arguments.against, rounds))
+    print(report.tables_text(results, contestants, rounds))
     for failure in failures:
         print(f"bench: {failure}", file=sys.stderr)
     if arguments.json:
-        written = report.as_json(results, arguments.against, rounds, facts, failures)
+        written = report.as_json(results, contestants, rounds, facts, failures)
         arguments.json.write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     return 0
 
@@ -71,7 +76,7 @@ def _arguments() -> argparse.Namespace:
     peers = [name for name in CONTESTANTS if name != BASE]
     parser = argparse.ArgumentParser(
         prog="scripts/bench",
-        description="Measure the runtime side by side with a bare pyzmq echo.",
+        description="Measure the runtime, and others of its kind, side by side with a bare pyzmq echo.",
         epilog=f"Measurements: {', '.join(SCENARIOS)}. Contestants: {', '.join(peers)}.",
     )
     parser.add_argument("--rounds", type=_positive, metavar="N", help=f"default: {ROUNDS}, or {QUICK_ROUNDS} if quick")

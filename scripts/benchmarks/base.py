@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.contestant import BATCH, Client, Contestant, Embed
+from benchmarks.contestant import BATCH, Arrays, Client, Contestant, Embed
 
 if TYPE_CHECKING:
     import zmq
@@ -55,9 +55,17 @@ class Base(Contestant):
         connection = self._open(0)
         return Client(connection.empty, connection.submit, connection.take)
 
-    def processes(self) -> dict[str, int]:
+    def processes(self) -> dict[str, list[int]]:
         """Return the worker."""
-        return {"worker": self._workers[0].pid}
+        return {"worker": [self._workers[0].pid]}
+
+    def arrays(self) -> Arrays:
+        """Return a copy within this process."""
+
+        def copy(source: Any, target: Any) -> None:
+            target[...] = source
+
+        return Arrays(put=copy, take=copy)
 
     def embedding(self, backend: str) -> Embed:
         """Return the model itself, in this process."""

@@ -7,16 +7,14 @@ the machine does otherwise is about the same in both.
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from benchmarks.contestant import Arrays, Contestant
+from benchmarks.contestant import Contestant
 from benchmarks.sizes import Sizes
-
-if TYPE_CHECKING:
-    import numpy as np
 
 MIB: Final = 2**20
 COPIES: Final = 7
@@ -32,29 +30,33 @@ def buffers(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
     contestant.start(2)
     found: dict[str, float] = {}
     arrays = contestant.arrays()
+    if arrays is None:
+        return found
     for size in (64, 512):
         source = np.ones(size * MIB, np.uint8)
         target = np.zeros_like(source)
-        put, take = (_copy, _copy) if arrays is None else (arrays.put, arrays.take)
-        found[f"put_{size}"] = _median_ms(lambda: put(source, target), COPIES)  # noqa: B023 - called here
-        found[f"take_{size}"] = _median_ms(lambda: take(source, target), COPIES)  # noqa: B023 - called here
-    if arrays is not None:
-        found |= _handed_on(arrays, sizes)
+        for name, way in (("put", arrays.put), ("take", arrays.take)):
+            if way is not None:
+                found[f"{name}_{size}"] = _median_ms(functools.partial(way, source, target), COPIES)
+    if arrays.hand_on is not None:
+        found |= _handed_on(arrays.hand_on)
+    if arrays.with_ref is not None:
+        found["ref"] = _added_us(*arrays.with_ref, sizes)
     return found
 
 
-def _handed_on(arrays: Arrays, sizes: Sizes) -> dict[str, float]:
-    found = {"first_512": _median_ms(lambda: arrays.hand_on(512 * MIB), 1)}
+def _handed_on(hand_on: Callable[[int], object]) -> dict[str, float]:
+    found = {"first_512": _median_ms(lambda: hand_on(512 * MIB), 1)}
     for size in (64, 512):
-        found[f"hand_on_{size}"] = _median_ms(lambda: arrays.hand_on(size * MIB), HAND_ONS)  # noqa: B023 - called here
-    _median_ms(arrays.plain, sizes.warm_up)
+        found[f"hand_on_{size}"] = _median_ms(functools.partial(hand_on, size * MIB), HAND_ONS)
+    return found
+
+
+def _added_us(plain: Callable[[], object], with_ref: Callable[[], object], sizes: Sizes) -> float:
+    _median_ms(plain, sizes.warm_up)
     blocks = max(1, sizes.calls // BLOCK_CALLS)
-    added = [_median_ms(arrays.with_ref, BLOCK_CALLS) - _median_ms(arrays.plain, BLOCK_CALLS) for _ in range(blocks)]
-    return found | {"ref": statistics.median(added) * 1e3}
-
-
-def _copy(source: np.ndarray, target: np.ndarray) -> None:
-    target[...] = source
+    added = [_median_ms(with_ref, BLOCK_CALLS) - _median_ms(plain, BLOCK_CALLS) for _ in range(blocks)]
+    return statistics.median(added) * 1e3
 
 
 def _median_ms(call: Callable[[], object], count: int) -> float:

@@ -45,4 +45,5 @@ def _rate(client: Client, payload: bytes, seconds: float, window: int) -> float:
     return answered / (now - begun)
 
 
-main()
+if __name__ == "__main__":  # peers may start their processes by importing this again
+    main()

@@ -11,7 +11,9 @@ from benchmarks.sizes import Sizes
 
 
 def clients(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
-    """Return the sum of the clients' rates."""
+    """Return the sum of the clients' rates, if there can be several."""
+    if not contestant.joinable:
+        return {}
     contestant.start(1)
     command = [
         *(sys.executable, "-m", "benchmarks.client_process", contestant.name, str(contestant.directory)),

@@ -47,28 +47,34 @@ class Recovery:
 
     pid: Callable[[], int]
     """Return the worker's process, once it is there."""
-    empty: Callable[[], object]
-    """Make an empty call of this worker and return once it is answered."""
+    empty: Callable[[], object] | None
+    """Make an empty call of this worker and return once it is answered; None if a lost worker stays lost."""
     hold: Callable[[str], Callable[[], object]]
     """Start a request that opens the fifo of this path for writing, then sleeps; return what waits for its answer."""
-    lost: type[Exception]
+    lost: type[Exception] | tuple[type[Exception], ...]
     """What a caller gets whose request was on the worker."""
+
+
+class SilenceError(Exception):
+    """A caller was told nothing within `SILENCE_S`, and would wait for ever or for a timeout of its own."""
+
+
+SILENCE_S: Final = 5.0
+"""How long a caller waits for word of a worker that was killed."""
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """How a contestant moves arrays of bytes."""
+    """How a contestant moves arrays of bytes; what it has no way for is None."""
 
-    put: Callable[[Any, Any], object]
+    put: Callable[[Any, Any], object] | None = None
     """Copy the first array to device 0; the second is the base's."""
-    take: Callable[[Any, Any], object]
+    take: Callable[[Any, Any], object] | None = None
     """Copy an array of the same size from device 0 into the second array."""
-    hand_on: Callable[[int], object]
+    hand_on: Callable[[int], object] | None = None
     """Have device 0 make an array of so many bytes, and device 1 read it."""
-    plain: Callable[[], object]
-    """Make a call with a number."""
-    with_ref: Callable[[], object]
-    """Make the same call with an array that is on the device."""
+    with_ref: tuple[Callable[[], object], Callable[[], object]] | None = None
+    """Make a call with a number; make the same call with an array that is on the device."""
 
 
 class Contestant(ABC):
@@ -84,6 +90,8 @@ class Contestant(ABC):
     """The statement that imports it."""
     used: str
     """The statement that imports what every application needs of it: where a package loads late, that is more."""
+    joinable: bool = True
+    """Whether `connect` works in other processes than that of `start`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory: Final = directory
@@ -106,7 +114,7 @@ class Contestant(ABC):
     def connect(self) -> Client:
         """Return a client, of the worker 0 if there are several.
 
-        Also in another process than that of `start`, on a contestant with the same directory.
+        If it is `joinable`, also in another process than that of `start`, on a contestant with the same directory.
         """
 
     def connect_async(self) -> AsyncClient | None:
@@ -114,11 +122,11 @@ class Contestant(ABC):
         return None
 
     @abstractmethod
-    def processes(self) -> dict[str, int]:
-        """Return the pids of its "worker" 0 and, if it has one, its "supervisor"."""
+    def processes(self) -> dict[str, list[int]]:
+        """Return the pids of its "worker" 0 and of what else it has started, its "supervisor", the principal first."""
 
     def recovery(self) -> Recovery | None:
-        """Return how to lose and find a worker, or None if lost workers stay lost."""
+        """Return how to lose a worker, and find it again if that is possible; None if nobody can tell."""
         return None
 
     def failover(self, standby: str) -> Recovery | None:

@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 from benchmarks.contestant import Contestant
 
 BASE: Final = "base"
 """What all others are compared with."""
 
-CONTESTANTS: Final[dict[str, str]] = {
-    BASE: "benchmarks.base:Base",
-    "runtime": "benchmarks.runtime:Runtime",
+
+class Entry(NamedTuple):
+    """Where a contestant is."""
+
+    place: str
+    """Module and class."""
+    needed: str = ""
+    """The package that has to be installed beside the project's own; empty if none."""
+
+
+CONTESTANTS: Final[dict[str, Entry]] = {
+    BASE: Entry("benchmarks.base:Base"),
+    "runtime": Entry("benchmarks.runtime:Runtime"),
+    "ray": Entry("benchmarks.peers.ray_actors:RayActors", "ray"),
+    "ray-serve": Entry("benchmarks.peers.ray_serve:RayServe", "ray"),
+    "xoscar": Entry("benchmarks.peers.xoscar_pool:XoscarPool", "xoscar"),
+    "loky": Entry("benchmarks.peers.loky_executor:LokyExecutor", "loky"),
+    "torch-mp": Entry("benchmarks.peers.torch_queues:TorchQueues", "torch"),
+    "litserve": Entry("benchmarks.peers.litserve_server:LitserveServer", "litserve"),
 }
-"""Names, and where their classes are."""
 
 
 def load(name: str, directory: Path) -> Contestant:
     """Return the contestant of this name."""
-    module, _, cls = CONTESTANTS[name].partition(":")
+    module, _, cls = CONTESTANTS[name].place.partition(":")
     return cast("Contestant", getattr(importlib.import_module(module), cls)(directory))
+
+
+def missing(name: str) -> str:
+    """Return what would have to be installed for a contestant; empty if nothing."""
+    needed = CONTESTANTS[name].needed
+    return needed if needed and importlib.util.find_spec(needed) is None else ""

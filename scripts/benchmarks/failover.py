@@ -17,7 +17,7 @@ def failover(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
     found = {}
     for standby in STANDBYS:
         way = contestant.failover(standby)
-        if way is not None:
+        if way is not None and way.empty is not None:
             idle_kill_s(way)  # the first is of a process that has seen less
             found[standby] = statistics.median(idle_kill_s(way) for _ in range(2 * sizes.kills)) * 1e3
     return found

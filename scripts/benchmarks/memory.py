@@ -14,4 +14,7 @@ def memory(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
     empty = contestant.connect().empty
     for _ in range(sizes.warm_up):
         empty()
-    return {name: psutil.Process(pid).memory_full_info().uss / 2**20 for name, pid in contestant.processes().items()}
+    return {
+        name: sum(psutil.Process(pid).memory_full_info().uss for pid in pids) / 2**20
+        for name, pids in contestant.processes().items()
+    }

@@ -7,8 +7,11 @@ from typing import Final
 
 TIMES: Final = "×"  # noqa: RUF001 - the sign that is meant
 
-Results = dict[tuple[str, str], list[dict[str, float]]]
-"""By contestant and scenario: each round's numbers by the name of their metric; none if the round failed."""
+Value = float | str
+"""A number, or words where there is none."""
+
+Results = dict[tuple[str, str], list[dict[str, Value]]]
+"""By contestant and scenario: each round's values by the name of their metric; none if the round failed."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +40,8 @@ class Metric:
     scenario: str
     name: str
     title: str
-    unit: str
+    unit: str = ""
+    """Empty for words."""
     goal: Goal | None = None
     """The runtime's; other contestants have none."""
     against: str = ""
@@ -73,6 +77,13 @@ METRICS: Final = (
     Metric("buffers", "ref", "what a ref argument adds to a call", "µs", Goal(15.0)),
     Metric("recovery", "idle_kill", "idle kill → next answer", "ms", Goal(400.0)),
     Metric("recovery", "held_kill", "kill → error of the request in flight", "ms", Goal(10.0)),
+    Metric("recovery", "held_error", "what the request in flight is told"),
+    Metric("aftermath", "application_gone", "kill of the application → all its processes are gone", "ms"),
+    Metric("aftermath", "application_left", "its processes that are left after 5 s", "processes"),
+    Metric("aftermath", "application_shm", "its shared memory that is left", "MiB"),
+    Metric("aftermath", "supervisor_gone", "kill of the supervisor → all processes are gone", "ms"),
+    Metric("aftermath", "supervisor_left", "processes that are left after 5 s", "processes"),
+    Metric("aftermath", "supervisor_shm", "shared memory that is left", "MiB"),
     Metric("failover", "none", "idle kill → next answer, no standby", "ms"),
     Metric("failover", "warm", "idle kill → next answer, warm", "ms", Goal(12.0)),
     Metric("failover", "hot", "idle kill → next answer, hot", "ms", Goal(6.0)),

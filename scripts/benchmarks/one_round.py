@@ -22,4 +22,5 @@ def main() -> None:
     print(json.dumps(found))
 
 
-main()
+if __name__ == "__main__":  # peers may start their processes by importing this again
+    main()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.contestants import BASE
-from benchmarks.metrics import METRICS, TIMES, Metric, Results
+from benchmarks.metrics import METRICS, TIMES, Metric, Results, Value
 
 RUNTIME: Final = "runtime"
 DASH: Final = "–"  # noqa: RUF001 - the sign that is meant
@@ -29,7 +29,7 @@ class Row:
 
 
 def tables_text(results: Results, contestants: list[str], rounds: int) -> str:
-    """Return a Markdown table for each contestant."""
+    """Return a Markdown table for each contestant and, if there are several, one of all side by side."""
     texts = []
     for name in contestants:
         cells = [[column.format(name) for column in HEADER], *[_cells(row) for row in rows(results, name)]]
@@ -38,6 +38,8 @@ def tables_text(results: Results, contestants: list[str], rounds: int) -> str:
         f"Rounds: {rounds}; medians of them. Ratios are to the base just before and after each round; "
         "asyncio's are to the blocking base."
     )
+    if len(contestants) > 1:
+        texts.append(_aligned(_side_by_side(results, contestants)))
     return "\n\n".join(["", *texts, note])
 
 
@@ -59,6 +61,7 @@ def as_json(
         "rounds": rounds,
         "failures": failures,
         "results": {name: [_record(row) for row in rows(results, name)] for name in contestants},
+        "words": {name: _words(results, name) for name in contestants},
     }
 
 
@@ -68,15 +71,16 @@ def rows(results: Results, contestant: str) -> list[Row]:
     for metric in METRICS:
         base_rounds = results.get((BASE, metric.scenario), [])
         own_rounds = results.get((contestant, metric.scenario), [])
-        values = [measured[metric.name] for measured in own_rounds if metric.name in measured]
+        values = _numbers(own_rounds, metric.name)
         if not values:
             continue
-        base = [measured[metric.base] for measured in base_rounds if metric.base in measured]
+        base = _numbers(base_rounds, metric.base)
         ratios = []
         for number, measured in enumerate(own_rounds):
-            around = [near[metric.base] for near in base_rounds[number : number + 2] if metric.base in near]
-            if around and metric.name in measured:
-                ratios.append(measured[metric.name] / statistics.mean(around))
+            around = _numbers(base_rounds[number : number + 2], metric.base)
+            own = _numbers([measured], metric.name)
+            if own and any(around):
+                ratios.append(own[0] / statistics.mean(around))
         found.append(Row(metric, base, values, ratios, _met(metric, contestant, values, ratios)))
     return found
 
@@ -86,6 +90,37 @@ def _met(metric: Metric, contestant: str, values: list[float], ratios: list[floa
         return None
     judged = ratios if metric.goal.ratio else values
     return metric.goal.is_met(statistics.median(judged)) if judged else None
+
+
+def _numbers(rounds: list[dict[str, Value]], name: str) -> list[float]:
+    found = [measured.get(name) for measured in rounds]
+    return [value for value in found if isinstance(value, int | float)]
+
+
+def _words(results: Results, contestant: str) -> dict[str, str]:
+    """Return what was found that is no number, by the name of its metric."""
+    found: dict[str, dict[str, None]] = {}
+    for (name, _scenario), measured in results.items():
+        for metric, value in ((metric, value) for values in measured for metric, value in values.items()):
+            if name == contestant and isinstance(value, str):
+                found.setdefault(metric, {})[value] = None
+    return {metric: " or ".join(values) for metric, values in found.items()}
+
+
+def _side_by_side(results: Results, contestants: list[str]) -> list[list[str]]:
+    """Return one line a metric, with the median of each contestant."""
+    names = [BASE, *contestants]
+    medians = {name: {row.metric: statistics.median(row.values) for row in rows(results, name)} for name in names}
+    words = {name: _words(results, name) for name in names}
+    lines = [["measurement", "unit", *names]]
+    for metric in METRICS:
+        cells = [
+            _number(medians[name][metric]) if metric in medians[name] else words[name].get(metric.name, DASH)
+            for name in names
+        ]
+        if any(cell != DASH for cell in cells[1:]):
+            lines.append([metric.title, metric.unit, *cells])
+    return lines
 
 
 def _cells(row: Row) -> list[str]:

@@ -58,10 +58,10 @@ class Runtime(Contestant):
         echo = self._echo()
         return AsyncClient(echo.empty, echo.echo)
 
-    def processes(self) -> dict[str, int]:
+    def processes(self) -> dict[str, list[int]]:
         """Return the supervisor and device 0's process."""
         pool = self._joined()
-        return {"supervisor": pool.supervisor_pid, "worker": pool.devices[0].pid}
+        return {"supervisor": [pool.supervisor_pid], "worker": [pool.devices[0].pid]}
 
     def recovery(self) -> Recovery:
         """Return how to lose device 0's process."""
@@ -115,7 +115,8 @@ class Runtime(Contestant):
                 raise RuntimeError("what was handed on is not what was made")
             made.free()
 
-        return Arrays(put, take, hand_on, lambda: echo.seen(1).result(), lambda: echo.seen(small).result())
+        with_ref = (lambda: echo.seen(1).result(), lambda: echo.seen(small).result())
+        return Arrays(put, take, hand_on, with_ref)
 
     def embedding(self, backend: str) -> Embed:
         """Return the example's actor, through `map`."""

@@ -5,9 +5,10 @@ Each runs in a process of its own, which has imported nothing of the contestant 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
+from benchmarks.aftermath import aftermath
 from benchmarks.buffers import buffers
 from benchmarks.concurrent_clients import clients
 from benchmarks.contestant import Contestant
@@ -17,11 +18,12 @@ from benchmarks.importing import import_time
 from benchmarks.latency import latency
 from benchmarks.launching import launch
 from benchmarks.memory import memory
+from benchmarks.metrics import Value
 from benchmarks.recovery import recovery
 from benchmarks.sizes import Sizes
 from benchmarks.throughput import throughput
 
-Scenario = Callable[[Contestant, Sizes], dict[str, float]]
+Scenario = Callable[[Contestant, Sizes], Mapping[str, Value]]
 
 SCENARIOS: Final[dict[str, Scenario]] = {
     "latency": latency,
@@ -33,6 +35,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "buffers": buffers,
     "recovery": recovery,
     "failover": failover,
+    "aftermath": aftermath,
     "embed": embed,
 }
 

@@ -1,0 +1,76 @@
+"""LitServe's server, a program: serves until it is killed.
+
+Arguments: the port, how many workers, what the model runs on: "host", "cuda", or "none" for an echo without a model.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import litserve
+
+from benchmarks.contestant import BATCH, BATCH_WAIT_S
+from benchmarks.peers import together
+
+
+class Echo(litserve.LitAPI):  # type: ignore[misc]  # without types where it is not installed
+    """Does as little as possible."""
+
+    def setup(self, _device: str) -> None:
+        """Have nothing."""
+
+    def predict(self, request: dict[str, Any]) -> Any:
+        """Answer."""
+        if request["call"] == "hold":
+            together.hold(request["fifo"])
+        return {"empty": None, "echo": request.get("payload"), "pid": os.getpid()}.get(request["call"])
+
+
+class Embedding(litserve.LitAPI):  # type: ignore[misc]
+    """Has the model, and is given batches."""
+
+    def __init__(self, backend: str) -> None:
+        super().__init__(max_batch_size=BATCH, batch_timeout=BATCH_WAIT_S)
+        self._backend = backend
+
+    def setup(self, _device: str) -> None:
+        """Load it."""
+        self._model = together.Model(self._backend)
+
+    def decode_request(self, request: dict[str, Any]) -> Any:
+        """Return the text."""
+        return request["text"]
+
+    def batch(self, inputs: list[str]) -> list[str]:
+        """Leave them as they are."""
+        return inputs
+
+    def predict(self, texts: list[str]) -> Any:
+        """Return the vectors of a batch."""
+        return self._model.encode(texts)
+
+    def unbatch(self, output: Any) -> Any:
+        """Return them one by one."""
+        return list(output)
+
+    def encode_response(self, output: Any) -> Any:
+        """Return what JSON can have."""
+        return output.tolist()
+
+
+def main() -> None:
+    """Serve."""
+    port, workers, backend = sys.argv[1:]
+    server = litserve.LitServer(
+        Echo() if backend == "none" else Embedding(backend),
+        accelerator="cuda" if backend == "cuda" else "cpu",
+        workers_per_device=int(workers),
+        restart_workers=True,
+    )
+    server.run(host="127.0.0.1", port=int(port), num_api_servers=1, log_level="error", generate_client_file=False)
+
+
+if __name__ == "__main__":
+    main()
