@@ -35,7 +35,7 @@ def aftermath(contestant: Contestant, _sizes: Sizes) -> dict[str, float]:
 def _killed(contestant: Contestant, name: str, victim: Callable[[int, int], int]) -> dict[str, float]:
     import psutil
 
-    directory = contestant.directory / name
+    directory = contestant.directory / name[0]  # short, for sockets' paths must be
     directory.mkdir()
     before = _shared()
     command = [sys.executable, "-m", "benchmarks.application", contestant.name, str(directory)]
