@@ -7,6 +7,7 @@ left behind. So neither a scraper nor the driver ever delays the supervisor's lo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import socket
 import sys
@@ -83,6 +84,7 @@ class PoolCollector:
                 os._exit(1)  # the session is over: the next of these processes has one of its own, if there is a pool
         yield from pool_metrics(status)
         yield from device_metrics(status.workers)
+        yield from batch_metrics(status.workers)
         if status.backend == "cuda":
             yield from gpu_metrics(status.workers, self._driver.usage())
 
@@ -173,6 +175,27 @@ GAUGES: Final[dict[str, tuple[str, Callable[[WorkerStatus], float]]]] = {
     "atomr_mp_slab_bytes": ("Device memory of the slabs for buffers", lambda worker: worker.slab_bytes),
     "atomr_mp_leases": ("How often sessions hold buffers", lambda worker: worker.leases),
 }
+
+
+def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
+    """Return what is told of batched methods; it begins anew with each worker."""
+    labels = ["device", "method"]
+    items = HistogramMetricFamily("atomr_mp_batch_items", "Requests in a batch", labels=labels)
+    wait = CounterMetricFamily(
+        "atomr_mp_batch_wait_seconds", "How long requests waited for their batches, in all", labels=labels
+    )
+    longest = GaugeMetricFamily(
+        "atomr_mp_batch_longest_wait_seconds", "How long a request waited for its batch at most", labels=labels
+    )
+    for worker in workers:
+        for of in worker.batches:
+            device = [str(worker.device.index), of.method]
+            below = list(itertools.accumulate(of.sizes))
+            buckets = [*((repr(float(2**power)), count) for power, count in enumerate(below)), ("+Inf", of.batches)]
+            items.add_metric(device, buckets, of.items)
+            wait.add_metric(device, of.wait_s)
+            longest.add_metric(device, of.longest_wait_s)
+    return [items, wait, longest]
 
 
 def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, nvml.Usage]) -> Iterator[Metric]:

@@ -176,6 +176,12 @@ def _render(shown: dict[str, Any], console: Console) -> None:
     for device in shown["devices"]:
         if device["reason"]:
             console.print(f"device {device['index']} is {device['state']}: {escape(device['reason'])}")
+        for each in device["batches"]:
+            if each["batches"]:
+                console.print(
+                    f"device {device['index']}, {escape(each['method'])}: in batches of {each['mean_items']:.1f}, "
+                    f"after {each['mean_wait_s'] * 1e3:.1f} ms (means of {counted(each['items'], 'request')})"
+                )
         for note in device["notes"]:
             console.print(f"device {device['index']}: {escape(note)}")
         if device["standby"] and device["standby"]["note"]:

@@ -91,7 +91,28 @@ def view(before: Sample, after: Sample) -> RenderableType:
         for worker in sorted(status.workers, key=lambda worker: -worker.last_fault_at)
         if worker.last_fault
     ]
-    return Group(head, _table(before, after), *(["last faults:", *faults] if faults else ["no faults"]))
+    told = [*batches(before, after), *(["last faults:", *faults] if faults else ["no faults"])]
+    return Group(head, _table(before, after), *told)
+
+
+def batches(before: Sample, after: Sample) -> list[str]:
+    """Return a line for each batched method that had batches between two snapshots, under a title."""
+    from rich.markup import escape
+
+    lines = []
+    for earlier, worker in zip(before.status.workers, after.status.workers, strict=True):
+        if earlier.device.generation != worker.device.generation:
+            continue  # its figures begin anew
+        for old, new in zip(earlier.batches, worker.batches, strict=False):
+            count, items = new.batches - old.batches, new.items - old.items
+            if count and items:
+                wait = _latency((new.wait_s - old.wait_s) / items * 1e9)
+                rate = _rate(count / max(after.at_s - before.at_s, 1e-3))
+                lines.append(
+                    f"device {worker.device.index}, {escape(new.method)}: {rate}/s of {items / count:.1f} requests, "
+                    f"after {wait} (means)"
+                )
+    return ["batches:", *lines] if lines else []
 
 
 def _table(before: Sample, after: Sample) -> RenderableType:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from atomr_mp.cli.top import Sample, quantile, view
-from atomr_mp.protocol.session import DeviceInfo, DeviceState, Figures, Status, WorkerStatus
+from atomr_mp.cli.top import Sample, batches, quantile, view
+from atomr_mp.protocol.session import BatchStatus, DeviceInfo, DeviceState, Figures, Status, WorkerStatus
 
 NS = st.integers(1, 2**40)
 
@@ -62,6 +62,27 @@ def test_a_view_shows_the_last_interval() -> None:
     assert rows["0"][6:10] == ["1.45", "µs", "2.03", "µs"]
     assert rows["1"][1:8] == ["rebuilding", "4", "1", "0", "0", "-", "-"]
     assert lines[-1] == "device 1, 1 min 0 s ago: killed by [SIGKILL]"
+
+
+def test_batches_of_the_last_interval_are_shown() -> None:
+    """How many, how large, after how long; not those of another worker."""
+    sizes = [0] * 11
+    first = [BatchStatus("Embed.embed", 10, 100, 1.0, 0.5, sizes), BatchStatus("Embed.idle", 1, 1, 0.0, 0.0, sizes)]
+    later = [BatchStatus("Embed.embed", 30, 700, 2.5, 0.5, sizes), first[1]]
+    figures = Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), [])
+    before, after = (
+        Status(1, "p", "host", "1", 7, 0.0, 0, False, 1, 0, [msgspec.structs.replace(worker(0, figures), batches=each)])
+        for each in (first, later)
+    )
+    assert batches(Sample(10.0, before), Sample(12.0, after)) == [
+        "batches:",
+        "device 0, Embed.embed: 10/s of 30.0 requests, after 2.5 ms (means)",
+    ]
+    assert batches(Sample(10.0, after), Sample(12.0, after)) == []
+    (again,) = after.workers
+    info = msgspec.structs.replace(again.device, generation=5)
+    renewed = msgspec.structs.replace(after, workers=[msgspec.structs.replace(again, device=info)])
+    assert batches(Sample(10.0, before), Sample(12.0, renewed)) == []
 
 
 def worker(index: int, figures: Figures) -> WorkerStatus:
