@@ -64,12 +64,14 @@ class Large(Blocking):
             sent = contents.Pattern(chance.randrange(10**6), "int64", [int(2 ** chance.uniform(15, 19))])
             array = sent.array
             where = chance.choice(["on_loop", "on_thread"])
-            match chance.randrange(4):
+            match chance.randrange(5):
                 case 0:
                     made.append(("large echo", array, self.call(f"Echo.{where}", array)))
                 case 1:
                     made.append(("large result", array, self.call(f"Maker.array_{where}", sent.seed, sent.shape[0])))
                 case 2:
+                    made.append(("resident memory", True, self.call("Housed.whole")))
+                case 3:
                     made.append(("kept argument", True, self.call("Hoard.keep", array, int(array.sum()))))
                 case _:
                     made.append(("large argument", int(array.sum()), self.call(f"Maker.sum_{where}", array)))

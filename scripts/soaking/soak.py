@@ -26,7 +26,7 @@ from soaking.census import MARK, Census, census, marked
 from soaking.clients import Client, Clients
 from soaking.disturbances import Disturbance, schedule
 
-ACTORS: Final = ("Echo", "Once", "Maker", "Hoard")
+ACTORS: Final = ("Echo", "Once", "Maker", "Housed", "Hoard")
 
 ROUND_S: Final = 150.0
 """About how long a round is."""
@@ -47,6 +47,9 @@ MALLOC: Final = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 
 MEMORY_BYTES: Final = 4 * 2**30
 """Most that a device's slabs may take. None of it may be wanting."""
+
+RESIDENT_BYTES: Final = DEVICES * 2 * 2**20
+"""What the actors have in resident memory: a version for each device, and none that is out of use."""
 
 AT_REST: Final = ("used_bytes", "leases", "views", "shared")
 """Figures of a device's memory that are 0 when nobody holds anything."""
@@ -194,6 +197,8 @@ class Soak:
         self._wait(clients, words.Left)
         self._expect(pool, ALONE, "is there though nobody is connected")
         self._wait_for_all(pool)
+        if (nbytes := pool.status().resident_bytes) != RESIDENT_BYTES:
+            self._wrong.append(f"there are {nbytes} bytes of resident memory, and should be {RESIDENT_BYTES}")
         self._compare(pool, clients, number)
         self._examine(pool)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 from atomr_mp_workers import Actor, Context, DeviceArray, method
 
 Array = NDArray[np.generic]
+
+RESIDENT_ITEMS: Final = 2**18
 
 
 class Echo(Actor):
@@ -108,6 +111,31 @@ class Maker(Actor):
     def add_on_thread(self, target: Array, number: int) -> None:
         """Do the same on the actor's thread."""
         target += np.asarray(number, target.dtype)  # type: ignore[misc]
+
+
+class Housed(Actor):
+    """Has an array in resident memory, every few processes a new one."""
+
+    def setup(self, context: Context) -> None:
+        """Fill it, or find it."""
+        version = context.generation // 3
+        self._seed = 1000 * context.device + version
+
+        def fill(arrays: Mapping[str, Any]) -> None:
+            arrays["pattern"][...] = self._pattern()
+
+        arrays = context.resident(
+            f"pattern-{context.device}", {"pattern": ((RESIDENT_ITEMS,), "int64")}, version=f"{version}", fill=fill
+        )
+        self._array = arrays["pattern"]
+
+    def _pattern(self) -> Any:
+        return np.arange(self._seed, self._seed + RESIDENT_ITEMS, dtype=np.int64) * 7 % 251
+
+    @method
+    def whole(self) -> bool:
+        """Return whether it is as it was filled, by whichever process."""
+        return bool(np.array_equal(self._array, self._pattern()))
 
 
 class Hoard(Actor):
