@@ -24,7 +24,9 @@ _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 MODULE: Final = "atomr_mp.health"
 
 AGAIN_S: Final = 5.0
-"""How long after its end the process is started again."""
+"""How long after its end the process is started again; each further time twice as long, until it has told something."""
+
+AGAIN_MAX_S: Final = 300.0
 
 SILENT_S: Final = 60.0
 """After so long without a word from it, the driver does not answer."""
@@ -49,7 +51,8 @@ class HealthWatch:
         self._uuids = uuids
         self._health = {index: Health() for index in uuids}
         self._notes: dict[int, str] = {}
-        self._heard_s = 0.0
+        self._heard_s = time.monotonic()
+        self._again_s = AGAIN_S
         self._ours: socket.socket | None = None
 
     def start(self) -> None:
@@ -59,14 +62,13 @@ class HealthWatch:
         self.close()
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
-        self._heard_s = time.monotonic()
         self._loop.watch(self._ours.fileno(), select.EPOLLIN, self._on_report)
         gpus = [f"{index}={uuid}" for index, uuid in self._uuids.items()]
         try:
             self._helpers.start(MODULE, [str(theirs.fileno()), *gpus], [theirs.fileno()], self._ended)
         except OSError as error:
             _LOG.warning("the GPUs' health is not watched: %s", error)
-            self._loop.call_later(AGAIN_S, self.start)
+            self._start_again()
         finally:
             theirs.close()
 
@@ -98,7 +100,7 @@ class HealthWatch:
             if not packet:
                 self._loop.forget(self._ours.fileno())
                 return
-            self._heard_s = time.monotonic()
+            self._heard_s, self._again_s = time.monotonic(), AGAIN_S
             try:
                 report = FROM_HEALTH.decode(packet)
             except errors.ProtocolError:
@@ -126,4 +128,8 @@ class HealthWatch:
 
     def _ended(self, status: int) -> None:
         _LOG.warning("the process that watches the GPUs' health has ended with status %d", status)
-        self._loop.call_later(AGAIN_S, self.start)
+        self._start_again()
+
+    def _start_again(self) -> None:
+        self._loop.call_later(self._again_s, self.start)
+        self._again_s = min(2 * self._again_s, AGAIN_MAX_S)

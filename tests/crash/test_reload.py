@@ -120,7 +120,8 @@ def test_a_reload_starts_workers_and_standbys_anew(ledger: Ledger, versions: Ver
         wait_generation(pool, 4)
         assert pool.call("Versioned.version").result() == "the second"
         assert not events(pool.run_dir, "standby_end")
-        assert [event["generation"] for event in events(pool.run_dir, "promoted")] == [4]
+        # It is written down after the clients were told.
+        assert settled(lambda: [event["generation"] for event in events(pool.run_dir, "promoted")] == [4])
 
 
 def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
