@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
+from atomr_mp.process import points
 from atomr_mp.protocol.health import GpuState, XidSeen
 
 NOT_TOLD: Final = {3, 4, 6, 13}
@@ -87,6 +88,7 @@ class Monitor:
 
     def states(self) -> Iterator[GpuState]:
         """Return how each is now."""
+        points.point("nvml")
         for device in self._lost:
             yield GpuState(device, lost=True)
         for each in self._watched:

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 
-from atomr_mp_workers import Actor, Context, method
+from atomr_mp_workers import Actor, Batch, Context, method
 from tests.actors.probe import announce, arrive, note
 
 
@@ -57,6 +57,12 @@ class Hanging(Actor):
     def spin_on_thread(self, gate: str) -> None:
         """Never end, beside the loop."""
         self.spin(gate)
+
+    @method(batch=Batch(max_wait_s=0.0))
+    def spin_in_batch(self, gates: list[str]) -> list[None]:
+        """Never end, with what others have called."""
+        self.spin(gates[0])
+        return [None for _ in gates]
 
     @method(hang_timeout_s=math.inf)
     def hold(self, gate: str) -> int:

@@ -28,6 +28,7 @@ WAYS: Final = {
     "wait_for_nobody": ("python", "wait_for_nobody"),
     "lock_in_c": ("native", "lock_in_c"),
     "spin_on_thread": ("python", "spin"),
+    "spin_in_batch": ("python", "spin"),
 }
 """Where each is found, and the function of the test's own in its stack."""
 

@@ -11,6 +11,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, launch
+from atomr_mp.cli.status import EXIT, as_json
 from atomr_mp.protocol.session import DeviceState
 from tests.crash.test_hangs import HANGING, events
 from tests.support import Ledger, settled, wait_generation, wait_state, wait_until
@@ -47,6 +48,10 @@ def test_a_device_whose_worker_does_not_end_is_quarantined_until_it_has(ledger: 
             pool.call("Hanging.where", device=0)
         assert pool.call("Hanging.where").result()[0] == pool.devices[1].pid
         assert [event["pid"] for event in events(pool, "unkillable")] == [pid]
+        shown = as_json(pool.status(), pool.run_dir)
+        assert (shown["state"], EXIT[shown["state"]]) == ("degraded", 1)
+        assert shown["devices"][0]["state"] == "quarantined"
+        assert f"pid {pid}" in shown["devices"][0]["reason"]
         os.kill(pid, signal.SIGKILL)
         after = wait_generation(pool, info.generation + 1)
         assert pool.call("Hanging.where", device=0).result() == [after.pid, after.generation]
