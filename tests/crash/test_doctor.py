@@ -17,7 +17,7 @@ import pytest
 from atomr_mp.examination import examine
 from atomr_mp.protocol import marks
 from atomr_mp.supervision.ledger import Finding, State, Supervision
-from tests.support import DEADLINE_S, PROBE, Ledger, Watched, settled, wait_generation
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, Watched, settled, wait_generation
 
 SLEEP: Final = (sys.executable, "-I", "-S", "-c", "import signal; signal.pause()")
 
@@ -107,6 +107,20 @@ def test_what_a_client_has_mapped_of_a_dead_worker_is_shown_with_its_pid(ledger:
         del view
         assert settled(lambda: not found(pool.run_dir, State.HELD))
         assert not found(pool.run_dir, State.UNACCOUNTED)
+
+
+def test_resident_memory_is_told_with_who_has_it_mapped(ledger: Ledger) -> None:
+    """It outlives the worker that has filled it, and is accounted for."""
+    with ledger.start(f"{ACTORS}/housed.py:Housed", gpus=2) as pool:
+        if pool.status().backend != "host":
+            pytest.skip("a GPU's memory is mapped by no name")
+        for generation in (1, 2):
+            wait_generation(pool, generation)
+            (told,) = (each for each in found(pool.run_dir, State.OK) if "resident memory" in each.what)
+            assert all(str(device.pid) in told.what for device in pool.devices)
+            assert not found(pool.run_dir, State.UNACCOUNTED)
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_generation(pool, 3)
 
 
 def test_what_an_actor_starts_is_its_worker_s_and_outlives_only_a_killed_supervisor(ledger: Ledger) -> None:
