@@ -48,8 +48,8 @@ MALLOC: Final = {"MALLOC_MMAP_THRESHOLD_": "65536"}
 MEMORY_BYTES: Final = 4 * 2**30
 """Most that a device's slabs may take. None of it may be wanting."""
 
-RESIDENT_BYTES: Final = DEVICES * 2 * 2**20
-"""What the actors have in resident memory: a version for each device, and none that is out of use."""
+RESIDENT_BYTES: Final = 2 * 2**20
+"""What the actors of each device have in resident memory: a version, and none that is out of use."""
 
 AT_REST: Final = ("used_bytes", "leases", "views", "shared")
 """Figures of a device's memory that are 0 when nobody holds anything."""
@@ -197,8 +197,8 @@ class Soak:
         self._wait(clients, words.Left)
         self._expect(pool, ALONE, "is there though nobody is connected")
         self._wait_for_all(pool)
-        if (nbytes := pool.status().resident_bytes) != RESIDENT_BYTES:
-            self._wrong.append(f"there are {nbytes} bytes of resident memory, and should be {RESIDENT_BYTES}")
+        if (nbytes := pool.status().resident_bytes) != (wanted := self.shape.devices * RESIDENT_BYTES):
+            self._wrong.append(f"there are {nbytes} bytes of resident memory, and should be {wanted}")
         self._compare(pool, clients, number)
         self._examine(pool)
 
