@@ -46,9 +46,10 @@ def assert_nothing_left(pool: atomr_mp.Pool | str | Path, within_s: float = PROM
 class Ledger:
     """Counts what this process and a pool hold at the beginning of a `with`, and compares at its end.
 
-    Of this process: descriptors, threads, child processes, and slabs that are mapped. Of the pool: its processes, what
-    its supervisor has open, and the memory of its workers. What is held less is no matter; what is garbage is collected
-    first. Warm up before: what a process starts or opens once for all, as the first large array, is not given back.
+    Of this process: descriptors, threads, child processes, and slabs that are mapped. Of the pool: its processes and
+    sessions, what its supervisor has open, and the memory of its workers. What is held less is no matter; what is
+    garbage is collected first. Warm up before: what a process starts or opens once for all, as the first large array,
+    is not given back.
 
     Args:
         pool: A pool that runs before and after, if one is to be counted too.
@@ -105,7 +106,9 @@ class _Count(NamedTuple):
     children: int
     slabs_mapped: int
     pool_processes: int = 0
+    pool_sessions: int = 0
     supervisor_descriptors: int = 0
+    """But for sockets: to count asks, and the session of that may still be open."""
     worker_slab_bytes: int = 0
 
 
@@ -126,7 +129,10 @@ def _count(pool: atomr_mp.Pool | None) -> _Count:
     status = pool.status()
     return mine._replace(
         pool_processes=sum(each.marked for each in found.values()),
-        supervisor_descriptors=sum(supervisor.descriptors.values()) if supervisor else 0,
+        pool_sessions=status.sessions,
+        supervisor_descriptors=sum(
+            count for kind, count in (supervisor.descriptors if supervisor else {}).items() if kind != "socket"
+        ),
         worker_slab_bytes=sum(each.slab_bytes for each in status.workers),
     )
 
