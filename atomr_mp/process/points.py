@@ -5,6 +5,7 @@ In production each is a look at a module's name, which is None.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import threading
@@ -41,12 +42,23 @@ def _meet(directory: Path, at: str) -> None:
                 (directory / name).unlink()
             except FileNotFoundError:
                 continue
+        _tell(directory / injection.fired(name))
         match fault:
             case injection.Hang(seconds):
                 threading.Event().wait(seconds)
             case injection.FullDisk():
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return
+
+
+def _tell(pipe: Path) -> None:
+    """Say that a fault happens here."""
+    with contextlib.suppress(OSError):  # nobody wants to know
+        descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            os.write(descriptor, b"%d\n" % os.getpid())
+        finally:
+            os.close(descriptor)
 
 
 arm(os.environ.get(injection.DIRECTORY))

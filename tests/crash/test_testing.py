@@ -148,10 +148,11 @@ def test_a_standby_may_meet_a_fault_at_its_promotion(ledger: Ledger, fault: test
 def test_a_full_disk_costs_events_and_nothing_else(ledger: Ledger) -> None:
     """They are counted in the first that can be written again."""
     with ledger.start(faults=[], **OFTEN) as pool:
-        with testing.inject(pool, at="disk", fault=FullDisk(), times=None):
+        with testing.inject(pool, at="disk", fault=FullDisk(), times=None) as injected:
             os.kill(pool.devices[0].pid, signal.SIGKILL)
             wait_generation(pool, 2)
             assert pool.call("Probe.where").result()[2] == 2
+            assert set(injected.fired) == {pool.supervisor_pid}
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_generation(pool, 3)
     events = list(read_events(ledger.run_dir() / "events.msgpack"))
