@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from types import ModuleType, SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from unittest import mock
 
 import numpy as np
@@ -30,6 +30,14 @@ STREAM: Final = 5
 HOST, DEVICE = 0, 1
 
 
+class CublasError(Exception):
+    """As the binding raises it."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
 class FakeCublas(ModuleType):
     """The binding, with one handle."""
 
@@ -40,10 +48,15 @@ class FakeCublas(ModuleType):
     PointerMode = enum.IntEnum("PointerMode", {"HOST": HOST, "DEVICE": DEVICE})
     ComputeType = enum.IntEnum("ComputeType", {"COMPUTE_32F": 68, "COMPUTE_64F": 70})
     GemmAlgo = enum.IntEnum("GemmAlgo", {"DFALT": -1})
+    Status = enum.IntEnum("Status", {"INVALID_VALUE": 7, "NOT_SUPPORTED": 15})
     Math = enum.IntEnum("Math", {"DEFAULT_MATH": 0, "DISALLOW_REDUCED_PRECISION_REDUCTION": 16})
+
+    cuBLASError = CublasError  # noqa: N815 - the binding's
 
     def __init__(self) -> None:
         super().__init__("nvmath.bindings.cublas")
+        self.refused: dict[str, int] = {}
+        """Routines that are not done, and the status in place of it."""
         self.mode = HOST
         self.settings: list[str] = []
         """What was set of the handle, in order; all but the pointer mode."""
@@ -51,6 +64,8 @@ class FakeCublas(ModuleType):
     def __getattr__(self, name: str) -> Callable[..., object]:
         if name not in SIGNATURES:
             raise AttributeError(name)
+        if name in self.refused:
+            return functools.partial(_refuse, self.refused[name])
         routine, dtype = ROUTINES[name]
         return functools.partial(_call, self, name, routine, dtype)
 
@@ -337,6 +352,10 @@ SIGNATURES: Final = {
     for name, (_, parameters) in named.items()
 } | {name: parameters.split() for name, (_, parameters) in _OTHERS.items()}
 """Parameters by their order."""
+
+
+def _refuse(status: int, *_arguments: object) -> NoReturn:
+    raise CublasError(status)
 
 
 def _call(cublas: FakeCublas, name: str, routine: Routine, dtype: str, *arguments: int) -> object:

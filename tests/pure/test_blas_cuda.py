@@ -71,6 +71,23 @@ def test_what_is_asked_of_cublas_gives_what_is_meant(actor: Actor, name: str) ->
     agrees()
 
 
+def test_batches_that_cublas_does_not_support_are_multiplied_one_by_one() -> None:
+    """Any other status is an error."""
+    actor = Actor()
+    batched = "gemm_strided_batched_ex_64"
+    actor.cublas.refused[batched] = actor.cublas.Status.NOT_SUPPORTED
+
+    @given(requests("gemm_strided_batched"), st.integers(0, 2**32 - 1))
+    @settings(max_examples=50, deadline=None)
+    def agrees(request: LibraryRequest, seed: int) -> None:
+        assert_agrees(request, np.random.default_rng(seed), actor.run)
+
+    agrees()
+    actor.cublas.refused[batched] = actor.cublas.Status.INVALID_VALUE
+    with pytest.raises(actor.cublas.cuBLASError):
+        actor.run(example("gemm_strided_batched"))
+
+
 def test_the_handle_is_made_once_by_the_first_request() -> None:
     """The workspace comes after the stream: setting that resets it."""
     actor = Actor()

@@ -19,6 +19,7 @@ import numpy as np
 from cupy.lib.stride_tricks import as_strided
 from nvmath.bindings import cublas
 
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Operand
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import Scalar, scalar
@@ -33,6 +34,7 @@ from atomr_mp_workers.libraries.blas.kinds import (
     LOWER,
     MATH,
     NON_UNIT,
+    NOT_SUPPORTED,
     OPS,
     RIGHT,
     UNIT,
@@ -305,9 +307,21 @@ class Blas(Library):
         c = _address(request.c), of, request.ldc, request.stride_c
         if request.order == "row":  # as for gemm
             m, n, op_a, a, op_b, b = n, m, op_b, b, op_a, a
-        cublas.gemm_strided_batched_ex_64(
-            self._handle, op_a, op_b, m, n, k, alpha, *a, *b, beta, *c, batch, kind.compute, ALGORITHM
-        )
+        try:
+            cublas.gemm_strided_batched_ex_64(
+                self._handle, op_a, op_b, m, n, k, alpha, *a, *b, beta, *c, batch, kind.compute, ALGORITHM
+            )
+        except cublas.cuBLASError as error:
+            # Seen with cuBLAS 13.1 where each product has one element, and operands overlap; its manual has no such
+            # limit. One at a time they do not.
+            if error.status != NOT_SUPPORTED:
+                raise
+            item_bytes = dtypes.ITEM_BYTES[request.c.dtype]
+            for number in range(batch):
+                at = [(start + number * stride * item_bytes, of, ld) for start, _, ld, stride in (a, b, c)]
+                cublas.gemm_ex_64(
+                    self._handle, op_a, op_b, m, n, k, alpha, *at[0], *at[1], beta, *at[2], kind.compute, ALGORITHM
+                )
 
     # --- conjugated, but not transposed -------------------------------------------------------------------------------
 

@@ -94,4 +94,5 @@ UNIT, NON_UNIT = int(cublas.DiagType.UNIT), int(cublas.DiagType.NON_UNIT)
 HOST, DEVICE = int(cublas.PointerMode.HOST), int(cublas.PointerMode.DEVICE)
 # Sums of half-precision products are not rounded on the way (cublasMath_t).
 MATH: Final = int(cublas.Math.DEFAULT_MATH) | int(cublas.Math.DISALLOW_REDUCED_PRECISION_REDUCTION)
+NOT_SUPPORTED: Final = int(cublas.Status.NOT_SUPPORTED)
 ALGORITHM: Final = int(cublas.GemmAlgo.DFALT)
