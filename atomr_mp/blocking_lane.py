@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from atomr_mp import errors
-from atomr_mp.lane import MESSAGE_CALLS, Lane, Link
+from atomr_mp.lane import MESSAGE_CALLS, Lane, Link, Told
 from atomr_mp.protocol import data
-from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, IncarnationEnded
+from atomr_mp.protocol.session import DeviceInfo
 from atomr_mp.releases import Releases
 from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
@@ -77,7 +76,7 @@ class BlockingLane(Lane):
             else:
                 self._step(reply, left_s)
 
-    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+    def take(self, message: Told) -> None:
         """Take a lifecycle event, at once."""
         self._apply(message)
 

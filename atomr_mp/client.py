@@ -24,6 +24,7 @@ from atomr_mp.lane import FORKED, Lane
 from atomr_mp.protocol import session, token
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.releases import Releases
+from atomr_mp.replay import Suspicions, was_answered
 from atomr_mp.reply import Reply
 from atomr_mp.transport import data as transport
 from atomr_mp.transport.session import SessionConnection
@@ -54,6 +55,7 @@ class Client:
     Args:
         connection: A connection to the supervisor; owned from here on.
         name: What this client is called in logs and `status`.
+        max_replays: How often a request is sent again by itself; None for the pool's setting.
 
     Raises:
         PoolLost: The supervisor went away.
@@ -61,7 +63,7 @@ class Client:
         NotAuthorized: It refuses this process.
     """
 
-    def __init__(self, connection: SessionConnection, name: str | None = None) -> None:
+    def __init__(self, connection: SessionConnection, name: str | None = None, max_replays: int | None = None) -> None:
         self._connection = connection
         try:
             welcome = greet(connection, name or default_name(), observer=False)
@@ -76,6 +78,8 @@ class Client:
         self.session_descriptor: Final = connection.fileno()
         self.devices = list(welcome.devices)
         """The devices as last heard of."""
+        self.max_replays: Final = welcome.max_replays if max_replays is None else max_replays
+        self.suspicions: Final = Suspicions(welcome.suspicions)
         self.methods: dict[str, session.MethodInfo] = {}
         """The pool's requests by "Actor.method"."""
         self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
@@ -119,13 +123,16 @@ class Client:
         deadline_s: float,
         priority: int = 0,
         blocking: bool = False,
+        replays: int = 0,
     ) -> Reply:
         """Send a request; see `pool.Pool` for what the arguments mean.
 
-        With `blocking`, its result may be waited for in an event loop's thread too.
+        With `blocking`, its result may be waited for in an event loop's thread too. `replays` is how many
+        ends of workers it counts as having been part of already.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
+            PoisonRequest: It has ended workers, and is not admitted.
             Overloaded: The window is full.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more, or this client was closed.
@@ -137,7 +144,8 @@ class Client:
         now_ns = time.monotonic_ns()
         if now_ns - self.session_polled_ns > READ_EVERY_NS:
             self.read_session()
-        return lane.submit(next(self._ids), device, method, arguments, now_ns + int(deadline_s * 1e9), priority)
+        deadline_ns = now_ns + int(deadline_s * 1e9)
+        return lane.submit(next(self._ids), device, method, arguments, deadline_ns, priority, replays)
 
     def read_session(self) -> None:
         """Take in what the supervisor has said, without waiting."""
@@ -149,6 +157,10 @@ class Client:
                 for message in self._connection.receive_waiting():
                     if isinstance(message, session.Answer | session.SlabOpened):
                         self._answer(message)
+                    elif isinstance(message, session.Suspicions):
+                        self.suspicions.take(message.changed)
+                        for lane in (self._blocking, *self._loops.values()):
+                            lane.take(message)
                     else:
                         self._hear(message)
             except (errors.PoolLost, errors.ProtocolError) as error:
@@ -260,6 +272,18 @@ class Client:
         """Say something in the session that is not answered; nothing if the pool is lost."""
         with contextlib.suppress(errors.PoolLost):
             self._say(lambda: message)
+
+    def report(self, device: int, generation: int, suspects: list[session.Request]) -> int:
+        """Say what of ours ran when an incarnation ended; return the number of the answer, `session.Suspicions`."""
+        number = next(self._questions)
+        self.tell(session.Suspect(number, device, generation, suspects[: session.MAX_SUSPECTS]))
+        return number
+
+    def acquit(self, reply: Reply) -> None:
+        """Say that a request has run alone and its worker lives, if that is how it has ended."""
+        request = reply._alone  # noqa: SLF001 - as a lane does
+        if request is not None and was_answered(reply):
+            self.tell(session.Acquit(request))
 
     def _say(self, message: Callable[[], session.FromClient], descriptor: int | None = None) -> None:
         with self._sending:

@@ -247,6 +247,11 @@ class Placement:
         self._layout = layout
         self.id: Final = number
 
+    @property
+    def array(self) -> np.ndarray[Any, Any]:
+        """The array, not to be written."""
+        return self._room.slab.mapping.array(self._layout, writable=False, keep=self._room)
+
     def to_wire(self) -> ClientArray:
         """Return what crosses the wire."""
         layout = self._layout

@@ -113,6 +113,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     They must start no thread and not touch CUDA when they are imported."""
     resident_max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Most that resident memory may take in the whole pool; 0 for no limit."""
+    max_replays: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 2
+    """How often a client sends a request again that a worker's end took along, if its method is idempotent; 0
+    for never."""
+    max_suspicions: Annotated[int, msgspec.Meta(ge=0)] = 2
+    """Ends of workers while the same request ran after which it is refused, if at the last nothing else ran there; 0
+    for never: then nothing is run alone either."""
     core_dumps: bool = False
     """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
     cgroups: bool = False
@@ -186,6 +192,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             standby_starts=self.standby_starts,
             preload=self.preload,
             resident_max_bytes=self.resident_max_bytes,
+            max_replays=self.max_replays,
+            max_suspicions=self.max_suspicions,
         )
 
     @property

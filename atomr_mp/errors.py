@@ -32,6 +32,7 @@ __all__ = [
     "NotAuthorized",
     "OutOfMemory",
     "Overloaded",
+    "PoisonRequest",
     "PoolBusy",
     "PoolLost",
     "PoolMismatch",
@@ -191,6 +192,25 @@ class ContextPoisoned(RequestError):
     generation: int = 0
     status: int = 0
     was_running: bool = True
+
+
+@dataclass(eq=False)
+class PoisonRequest(RequestError):
+    """This method with these arguments has ended workers, at last when nothing else ran there; it is refused.
+
+    Holds: the worker, and all other requests. The ends are not counted against the device.
+    Do: correct the arguments or the method; `atomr-mp reload` admits it again.
+
+    Args:
+        fingerprint: Of method and arguments, as the event log has it.
+        method: "Actor.method".
+        ends: How many workers have ended while it ran.
+    """
+
+    code: ClassVar[str] = "poison_request"
+    fingerprint: str = ""
+    method: str = ""
+    ends: int = 0
 
 
 @dataclass(eq=False)

@@ -17,10 +17,22 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
+from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, DeviceState, IncarnationEnded, StandbyInfo
+from atomr_mp.protocol.session import (
+    DeviceChanged,
+    DeviceInfo,
+    DeviceState,
+    IncarnationEnded,
+    Request,
+    StandbyInfo,
+    Suspicion,
+    Suspicions,
+    Verdict,
+)
 from atomr_mp.releases import Lease, Releases
+from atomr_mp.replay import Lost, identify, may_replay, poison
 from atomr_mp.reply import Reply, set_done
 from atomr_mp.transport.data import DataConnection
 
@@ -39,6 +51,9 @@ MESSAGE_CALLS: Final = 16
 FORKED: Final = "this process was forked from the client's; connect again in the child"
 
 Callback = Callable[[Reply], object]
+
+Told = DeviceChanged | IncarnationEnded | Suspicions | errors.PoolLost
+"""What the supervisor says, for lanes."""
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -61,6 +76,8 @@ class Link:
         """Requests without an answer, sent or held."""
         self.held: deque[Reply] = deque()
         """Requests that wait for an incarnation, in order."""
+        self.parked: dict[Reply, Lost] = {}
+        """Requests of an ended incarnation, until the supervisor has said what is held of them."""
         self.outbox: list[Reply] = []
         """Requests that wait to be sent together."""
         self.connection: DataConnection | None = None
@@ -93,6 +110,7 @@ class Lane(ABC):
         self.number: Final = number
         self._lock = threading.Lock()
         self._place_array: Final = client.place
+        self._suspicions: Final = client.suspicions
         self._links = [Link(info, Flight(client.login.window, info.index)) for info in devices]
         self._called_back: deque[Reply] = deque()
         """Finished replies whose callbacks are to be run once the lock is free."""
@@ -102,7 +120,7 @@ class Lane(ABC):
 
     # --- what replies and the client call --------------------------------------------------------------------------
 
-    def submit(
+    def submit(  # noqa: C901 - a further call would cost more
         self,
         request_id: int,
         device: int | None,
@@ -110,6 +128,7 @@ class Lane(ABC):
         arguments: object,
         deadline_ns: int,
         priority: int = 0,
+        replays: int = 0,
     ) -> Reply:
         """Send a request, or hold it while its device comes back.
 
@@ -120,17 +139,22 @@ class Lane(ABC):
             arguments: A sequence by position, or a mapping by name.
             deadline_ns: CLOCK_MONOTONIC.
             priority: Its priority in the worker.
+            replays: How many ends of workers it counts as having been part of already.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
+            PoisonRequest: It has ended workers, and is not admitted.
             Overloaded: The window is full.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more.
         """
+        alone = self._suspicions.admit(method, arguments) if method in self._suspicions.methods else None
         body, payload, placed = values.encode(arguments, self._place_array)
         reply = Reply(self, request_id, method, deadline_ns, body)
         if priority:
             reply._priority = priority
+        if replays:
+            reply._replays = replays
         if placed:
             reply._kept, reply._copies, reply._refs, device = self._client.buffers.attach(placed, device)
         payload_bytes = len(body)
@@ -145,7 +169,12 @@ class Lane(ABC):
                 raise _unavailable(link.info)
             in_flight = link.flight.add(request_id, reply, payload_bytes)
             reply._link = link
-            if not link.sending:
+            if device is not None:
+                reply._pinned = True
+            if alone is not None:
+                self._isolate(reply, alone)
+                self._put(link, reply)
+            elif not link.sending:
                 link.held.append(reply)
             elif in_flight == 1:
                 self._send(link, [reply])  # the worker has nothing of ours
@@ -157,6 +186,7 @@ class Lane(ABC):
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start."""
         with self._lock:
+            reply._cancelled = True
             if not reply.done and self._withdraw(reply):
                 self._end(reply, errors.Cancelled("cancelled before it was sent"))
         self.call_back()
@@ -197,16 +227,18 @@ class Lane(ABC):
     # --- what the supervisor says ----------------------------------------------------------------------------------
 
     @abstractmethod
-    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+    def take(self, message: Told) -> None:
         """Take a lifecycle event, from whichever thread has received it; it then lets `call_back` run."""
 
-    def _apply(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+    def _apply(self, message: Told) -> None:
         with self._lock:
             match message:
                 case DeviceChanged(info):
                     self._device_changed(self._links[info.index], info)
                 case IncarnationEnded():
                     self._incarnation_ended(self._links[message.device], message)
+                case Suspicions():
+                    self._judged(message)
                 case errors.PoolLost():
                     self._pool_lost(message)
 
@@ -219,8 +251,9 @@ class Lane(ABC):
             self._prepare(link, info.standby)
         link.sending = info.admitted and info.state is DeviceState.READY
         if link.sending:
-            link.outbox.extend(link.held)
-            link.held.clear()
+            held, link.held = link.held, deque()
+            for reply in held:
+                self._put(link, reply)
             self._flush(link)
             return
         self._hold(link)
@@ -282,30 +315,142 @@ class Lane(ABC):
             only: These requests, and no others; None for all.
         """
         started, running = frozenset(ended.started), frozenset(ended.running)
-        back = []
+        back: list[Reply] = []
+        lost: list[tuple[Reply, errors.RequestError]] = []
         for request_id, reply in link.flight.items():
-            if reply._sent_generation != ended.generation or (only is not None and request_id not in only):
+            if reply._sent_generation != ended.generation or reply in link.parked:
+                continue
+            if only is not None and request_id not in only:
                 continue
             forgotten = reply._sent_ns <= ended.known_since_ns
             maybe_executed = request_id in started or forgotten
             if ended.planned and not maybe_executed:
                 back.append(reply)
                 continue
-            link.flight.take(request_id)
-            error = ended.error.error()
-            if isinstance(error, errors.RequestError):
-                error.maybe_executed = maybe_executed
+            error = reply._struck or ended.error.error()
+            if not isinstance(error, errors.RequestError):
+                error = errors.WorkerLost(str(error), device=ended.device, generation=ended.generation)
+            reply._struck = None
+            error.maybe_executed = maybe_executed
             if isinstance(error, errors.WorkerLost | errors.ContextPoisoned):
                 error.was_running = request_id in running or (forgotten and request_id not in started)
-            self._end(reply, error)
+            lost.append((reply, error))
         for reply in reversed(back):
             reply._sent_generation = 0
-            if link.sending:
-                link.outbox.append(reply)
-            else:
-                link.held.appendleft(reply)
+            self._put(link, reply, first=True)
+        self._settle_lost(link, ended, lost)
         if link.sending and link.outbox:
             self._flush(link)
+
+    # --- what is sent again ----------------------------------------------------------------------------------------
+
+    def _settle_lost(self, link: Link, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
+        """Send again what was on an incarnation that has ended, if it may be, and fail the rest.
+
+        If any of it may be what the incarnation died of, that is done when the supervisor has said what is held of it.
+        """
+        suspects: dict[Reply, Request] = {}
+        for reply, _ in lost:
+            if reply.id in ended.suspects and reply.method in self._client.methods:
+                request = identify(reply)
+                if request is not None:
+                    suspects[reply] = request
+        report = self._client.report(ended.device, ended.generation, list(suspects.values())) if suspects else 0
+        for reply, error in reversed(lost):
+            if error.maybe_executed:
+                reply._may_have_run = True
+                reply._replays += getattr(error, "was_running", True)
+            again = may_replay(reply, self._client.methods.get(reply.method), self._client.max_replays)
+            link.parked[reply] = Lost(report, error, suspects.get(reply), again)
+            if not report:
+                self._resume(link, reply)
+
+    def _judged(self, message: Suspicions) -> None:
+        """Take note of what is held of requests; the client has done so already."""
+        for link in self._links:
+            if message.changed:
+                self._look_again(link)
+            for reply in [reply for reply, lost in link.parked.items() if lost.report == message.id]:
+                self._resume(link, reply)
+            if link.sending and link.outbox:
+                self._flush(link)
+
+    def _resume(self, link: Link, reply: Reply) -> None:
+        """Send a request again, or fail it, by what is held of it."""
+        lost = link.parked.pop(reply)
+        found = self._held_of(reply, lost.suspect)
+        error: errors.AtomrError = lost.error
+        if found is not None and found.verdict is Verdict.QUARANTINED:
+            error = poison(found, maybe_executed=lost.error.maybe_executed)
+        elif lost.again and not reply.done and not reply._cancelled:
+            alone = lost.suspect if found is None else found.request
+            if alone is not None:
+                self._isolate(reply, alone)
+            reply._sent_generation = 0
+            to = self._another(link, reply)
+            if to.sending or to.info.state not in _CLOSED:
+                self._put(to, reply, first=True)
+                return
+            link, error = to, _unavailable(to.info)
+        elif reply._cancelled:
+            error = errors.Cancelled("cancelled, and its worker has ended", maybe_executed=lost.error.maybe_executed)
+        link.flight.take(reply.id)
+        self._end(reply, error)
+
+    def _another(self, link: Link, reply: Reply) -> Link:
+        """Go over to whichever device a request is to be sent to again; what may end workers stays where it was."""
+        if reply._pinned or (reply._alone is not None and link.info.state not in _CLOSED):
+            return link
+        try:
+            to = self._place()
+            if to is not link:
+                to.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
+        except (errors.DeviceUnavailable, errors.Overloaded):
+            return link
+        if to is not link:
+            link.flight.take(reply.id)
+            reply._link = to
+        return to
+
+    def _look_again(self, link: Link) -> None:
+        """Look again at what waits to be sent, as at the door."""
+        for reply in [*link.held, *link.outbox]:
+            found = self._held_of(reply, None)
+            if found is None or reply._alone is not None:
+                continue
+            (link.held if reply in link.held else link.outbox).remove(reply)
+            if found.verdict is Verdict.QUARANTINED:
+                link.flight.take(reply.id)
+                self._end(reply, poison(found, maybe_executed=False))
+            else:
+                self._isolate(reply, found.request)
+                self._put(link, reply)
+
+    def _held_of(self, reply: Reply, request: Request | None) -> Suspicion | None:
+        """Return what is held of a request, of which it may be known already which it is."""
+        if reply.method not in self._suspicions.methods:
+            return None
+        if request is None:
+            request = identify(reply)
+        return None if request is None else self._suspicions.of(request)
+
+    def _isolate(self, reply: Reply, request: Request) -> None:
+        """Have a request run alone, and the supervisor told if its worker lives."""
+        if reply._alone is None:
+            reply._callbacks = [*(reply._callbacks or ()), self._client.acquit]
+        reply._alone = request
+
+    def _put(self, link: Link, reply: Reply, *, first: bool = False) -> None:
+        """Send a request, or have it wait: with others to be sent together, or for the device."""
+        if not link.sending:
+            if first:
+                link.held.appendleft(reply)
+            else:
+                link.held.append(reply)
+        elif reply._alone is not None:
+            self._send(link, [reply], data.Alone)
+        else:
+            link.outbox.append(reply)
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         self._lost = lost
@@ -318,6 +463,7 @@ class Lane(ABC):
             self._receive(link)
             self._disconnect_all(link)
             link.held.clear()
+            link.parked.clear()
             for request_id, reply in link.flight.items():
                 link.flight.take(request_id)
                 error = _copy(lost)
@@ -385,7 +531,7 @@ class Lane(ABC):
             for reply in together:  # their header could be a frame too long, which ends the connection
                 self._send(link, [reply])
 
-    def _send(self, link: Link, replies: list[Reply]) -> None:
+    def _send(self, link: Link, replies: list[Reply], kind: type[data.Calls] = data.Calls) -> None:
         connection = link.connection
         assert connection is not None
         calls: list[data.Call] = []
@@ -411,7 +557,7 @@ class Lane(ABC):
             )
             reply._sent_ns = now_ns
             reply._sent_generation = generation
-        link.unread = connection.send(_encode_calls(data.Calls(link.token, calls, releases.serial)), frames)
+        link.unread = connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
         if link.unread:
             self._arrived(link)
 
@@ -450,6 +596,8 @@ class Lane(ABC):
             at = 0
             for answer in decoded.replies:
                 reply = take(answer.id)
+                if reply is not None and answer.error is not None and self._strikes(link, reply, answer.error, former):
+                    continue
                 if answer.leases or (reply is not None and reply._copies):
                     self._settle(releases, reply, answer)
                 if reply is not None and reply._kept:
@@ -474,6 +622,18 @@ class Lane(ABC):
         elif isinstance(error, errors.OutOfMemory):
             self._client.out_of_memory(releases)
 
+    def _strikes(self, link: Link, reply: Reply, info: ErrorInfo, former: bool) -> bool:  # noqa: FBT001
+        """Return whether an answer's error ends its worker: then the request's outcome comes with that end."""
+        if info.code != errors.ContextPoisoned.code or reply.done:
+            return False
+        error = info.error()
+        assert isinstance(error, errors.RequestError)
+        link.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
+        reply._struck = error
+        if not former:
+            self._hold(link)  # the supervisor will say so too, but later
+        return True
+
     def _end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome, unless it has one: its deadline may have passed before."""
         if reply._kept and reply._link is not None and reply.id not in reply._link.flight:
@@ -481,6 +641,8 @@ class Lane(ABC):
         if reply.done:
             return
         if error is not None:
+            if reply._may_have_run and isinstance(error, errors.RequestError):
+                error.maybe_executed = True
             reply._error = error
         if reply._payload:
             reply._payload = ()
@@ -503,7 +665,7 @@ class Lane(ABC):
                     reply,
                     errors.DeadlineExceeded(
                         f"no answer to {reply.method} within its deadline; "
-                        + ("it may be running still" if sent else "it was never sent"),
+                        + ("it may be running still" if sent else f"it was {_NOT_SENT[reply._may_have_run]}"),
                         maybe_executed=sent,
                     ),
                 )
@@ -514,8 +676,9 @@ class Lane(ABC):
         link = reply._link
         assert link is not None
         unsent = link.held if reply in link.held else link.outbox if reply in link.outbox else None
-        if unsent is not None:
-            unsent.remove(reply)
+        if unsent is not None or link.parked.pop(reply, None) is not None:
+            if unsent is not None:
+                unsent.remove(reply)
             link.flight.take(reply.id)
             return True
         former = link.former
@@ -578,6 +741,8 @@ class Lane(ABC):
             link.former.connection.close()
             link.former = None
 
+
+_NOT_SENT: Final = {False: "never sent", True: "not sent again after its worker had ended"}
 
 _encode_calls: Final = data.FROM_CLIENT.encode
 

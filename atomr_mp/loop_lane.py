@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.lane import Lane, Link
-from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, IncarnationEnded
+from atomr_mp.lane import Lane, Link, Told
+from atomr_mp.protocol.session import DeviceInfo
 from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
 
@@ -37,7 +37,7 @@ class LoopLane(Lane):
         self._loop = loop
         self._flushing = False
         """The outboxes will be sent at the end of this turn of the loop."""
-        self._told: deque[DeviceChanged | IncarnationEnded | errors.PoolLost] = deque()
+        self._told: deque[Told] = deque()
         """Lifecycle events that have not been applied."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
@@ -69,7 +69,7 @@ class LoopLane(Lane):
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self.cancel, reply)
 
-    def take(self, message: DeviceChanged | IncarnationEnded | errors.PoolLost) -> None:
+    def take(self, message: Told) -> None:
         """Take a lifecycle event, in the loop; in the order in which they came, whoever has received them."""
         self._told.append(message)
         if asyncio._get_running_loop() is self._loop:

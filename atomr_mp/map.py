@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.job import Failure, Job
 from atomr_mp.protocol.session import OUT_OF_USE
+from atomr_mp.replay import NEVER
 
 if TYPE_CHECKING:
     from atomr_mp.client import Client
@@ -293,6 +294,7 @@ class _Run:
                 device=None,
                 deadline_s=self._deadline_s,
                 priority=self._priority,
+                replays=NEVER,  # the job decides on that
             )
         except errors.Overloaded as error:
             if self._job.refused(index, error):

@@ -93,7 +93,13 @@ def start(
     return started
 
 
-def connect(pool: str | None = None, *, run_dir: str | Path | None = None, name: str | None = None) -> Pool:
+def connect(
+    pool: str | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    name: str | None = None,
+    max_replays: int | None = None,
+) -> Pool:
     """Join a pool that runs already, on its own or as another application's.
 
     Args:
@@ -101,13 +107,15 @@ def connect(pool: str | None = None, *, run_dir: str | Path | None = None, name:
         run_dir: Its run directory, if it is not the default for its name; by default that of ATOMR_MP_RUN_DIR, if that
             is set and no name is given.
         name: What this client is called in logs and `status`.
+        max_replays: How often a call of this client is sent again by itself that ran when its worker ended, if its
+            method is idempotent; 0 for never, nor if it only waited there; None for the pool's setting.
 
     Raises:
         PoolUnreachable: No pool runs there.
         NotAuthorized: It belongs to another user.
     """
     directory = RunDirectory.open(find_run_dir(pool, run_dir))
-    return Pool(Client(SessionConnection.connect(directory.session_socket), name), directory.path, None)
+    return Pool(Client(SessionConnection.connect(directory.session_socket), name, max_replays), directory.path, None)
 
 
 class Pool:

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 
     from atomr_mp.client_slabs import Placement
     from atomr_mp.lane import Lane, Link
+    from atomr_mp.protocol.session import Request
     from atomr_mp.releases import Lease
 
 
 class Reply:
-    """The answer to one request: a result or an error, once.
+    """The answer to one request: a result or an error, once, however often it had to be sent.
 
     A reply of a call that was made in a running event loop belongs to that loop: `await` it there. Any other may be
     waited for with `result` by any thread, or awaited from any loop.
@@ -42,6 +43,17 @@ class Reply:
     _priority = 0
     _leases: dict[int, Lease] | None = None
     """Of the refs in the result, by buffer: here from the answer's arrival on, whether or not it is ever decoded."""
+    _pinned = False
+    """The device was named: it goes to no other."""
+    _alone: Request | None = None
+    """What it is, if it is to run alone."""
+    _replays = 0
+    """How often it was running when its worker ended."""
+    _may_have_run = False
+    """In an attempt before this one."""
+    _cancelled = False
+    _struck: errors.RequestError | None = None
+    """It was answered with an error that ends its worker; its outcome comes with that end."""
     _error: errors.AtomrError | None = None
     _callbacks: list[Callable[[Reply], object]] | None = None
     _future: asyncio.Future[None] | None = None

@@ -114,7 +114,11 @@ class Ledger:
         faults: Iterable[testing.At] | None = None,
         **settings: Any,
     ) -> atomr_mp.Pool:
-        """Start a pool on the backend under test; with `faults`, if only an empty list, some can be injected."""
+        """Start a pool on the backend under test; with `faults`, if only an empty list, some can be injected.
+
+        It bears being ended by the same request again and again.
+        """
+        settings.setdefault("max_suspicions", 0)
         if settings.setdefault("backend", BACKEND) == BACKEND:
             needs_devices(gpus)
         settings |= {"actors": actors or (PROBE, BYSTANDER), "gpus": gpus, "run_dir": self.run_dir(run_dir)}

@@ -3,12 +3,13 @@
 The worker writes, the supervisor reads, without a lock and without asking: also when the worker hangs in C code or
 has just died. Words are aligned 64-bit integers; an entry of the ring is guarded by its sequence number (odd while it
 is being written). Layout, in words: magic, counters and gauges (`Counter`, `Gauge`), among them in word 6 the latest
-start that is no longer among the entries; from word 64 the histogram of latencies; from word 128 `SLOTS` entries of
-(sequence, session number, request id, start, deadline, end, watched), times in CLOCK_MONOTONIC nanoseconds, end 0 while
-the request runs; `Watched` is how long it may take, and where it runs. Words that are not named are 0. Behind them are
-`BATCHED` blocks of figures of batches, one for each batched method (`Batches`); their words change one by one, so a
-reader may see a batch in part. The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads,
-written when it gets the signal `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`.
+start that is no longer among the entries, in words 20 and 21 session and id of the request that runs alone, if one
+does; from word 64 the histogram of latencies; from word 128 `SLOTS` entries of (sequence, session number, request id,
+start, deadline, end, watched), times in CLOCK_MONOTONIC nanoseconds, end 0 while the request runs; `Watched` is how
+long it may take, and where it runs. Words that are not named are 0. Behind them are `BATCHED` blocks of figures of
+batches, one for each batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
+The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
+`STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`.
 
 The histogram has 64 counters; that of number N counts the requests whose answer was ready in less than 2^N ns, and not
 in less than half of it, after they had arrived.
@@ -68,6 +69,9 @@ STACK_SIGNAL: Final = 62
 
 OFF_BOARD: Final = -1
 """Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""
+
+_ALONE: Final = 20
+"""Words of session and request id of what runs alone; 0 if nothing does."""
 
 _FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
@@ -229,6 +233,12 @@ class BoardWriter:
         words[_FIRST_SLOT + slot * _SLOT_WORDS + 5] = now_ns
         self._free.append(slot)
 
+    def alone(self, session: int, request_id: int) -> None:
+        """Note what runs alone, zeros if nothing does any more."""
+        self._words[_ALONE] = 0
+        self._words[_ALONE + 1] = request_id
+        self._words[_ALONE] = session
+
     def batch(self, method: int, waits_ns: list[int]) -> None:
         """Note that a batch has started.
 
@@ -319,6 +329,11 @@ class BoardReader:
     def clear_stack(self) -> None:
         """Forget the text; the memory has to be writable."""
         self._memory[STACK_AT:] = bytes(STACK_BYTES)
+
+    def alone(self) -> tuple[int, int] | None:
+        """Return session and request id of what runs alone, None if nothing does."""
+        session = self._words[_ALONE]
+        return (session, self._words[_ALONE + 1]) if session else None
 
     def known_since_ns(self) -> int:
         """Return a time such that all requests started later are among `entries`, 0 if all that were ever started.

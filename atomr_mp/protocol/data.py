@@ -110,7 +110,11 @@ class Replies(Message, frozen=True, tag=1):
     """Ids of `refs.ClientArray` that nothing in the worker uses any more, of this call or of earlier ones."""
 
 
-FromClient = Calls | Cancel | Release
+class Alone(Calls, frozen=True, tag=4):
+    """Client to worker: do this one call while nothing else runs; it may be what ends workers."""
+
+
+FromClient = Calls | Cancel | Release | Alone
 
 FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="data")
 FROM_WORKER: Final[Codec[Replies]] = Codec(Replies, channel="data")

@@ -30,6 +30,9 @@ from atomr_mp.protocol.codec import (
 )
 from atomr_mp.protocol.refs import SlabNumber
 
+MAX_SUSPECTS: Final = 1024
+"""Most requests of a session that are told at a time of those that ran when a worker ended."""
+
 SlabHandle = Annotated[bytes, msgspec.Meta(max_length=64)]
 """What opens a slab where no file descriptor does: a CUDA IPC handle; empty on the host backend."""
 
@@ -51,6 +54,17 @@ class DeviceState(StrEnum):
 
 OUT_OF_USE: Final = frozenset({DeviceState.STOPPED, DeviceState.QUARANTINED})
 """States that nothing leads out of by itself, or not soon."""
+
+
+class Verdict(StrEnum):
+    """What is held of a request."""
+
+    SUSPECTED = "suspected"
+    """A worker has ended while it ran, or it and others: it is run alone."""
+    QUARANTINED = "quarantined"
+    """It ends workers: it is refused."""
+    CLEARED = "cleared"
+    """Nothing, any more."""
 
 
 class Window(Message, frozen=True):
@@ -221,6 +235,30 @@ class LendSlab(Message, frozen=True, tag="lend_slab"):
     to_device: U16
 
 
+class Request(Message, frozen=True):
+    """What tells one request from another."""
+
+    method: Name
+    """ "Actor.method"."""
+    fingerprint: Bytes16
+    """Of its method and arguments; how it is made is the client's affair, but the same for all clients."""
+
+
+class Suspect(Message, frozen=True, tag="suspect"):
+    """Say which of this session's requests are among `IncarnationEnded.suspects`; answered by `Suspicions`."""
+
+    id: U32
+    device: U16
+    generation: U32
+    requests: Annotated[list[Request], msgspec.Meta(max_length=MAX_SUSPECTS)]
+
+
+class Acquit(Message, frozen=True, tag="acquit"):
+    """A suspect has run alone, and its worker lives. Not answered."""
+
+    request: Request
+
+
 class Bye(Message, frozen=True, tag="bye"):
     """The last message: the client has closed all its mappings of slabs, so their memory need not wait for its end."""
 
@@ -238,11 +276,22 @@ FromClient = (
     | RegisterSlab
     | ForgetSlab
     | LendSlab
+    | Suspect
+    | Acquit
     | Bye
 )
 
 
 # --- supervisor to client ------------------------------------------------------------------------------------------
+
+
+class Suspicion(Message, frozen=True):
+    """What is held of a request."""
+
+    request: Request
+    verdict: Verdict
+    ends: U32
+    """How many workers have ended while it ran."""
 
 
 class Welcome(Message, frozen=True, tag="welcome"):
@@ -259,6 +308,10 @@ class Welcome(Message, frozen=True, tag="welcome"):
     window: Window
     devices: list[DeviceInfo]
     actors: list[ActorInfo]
+    suspicions: list[Suspicion] = msgspec.field(default_factory=list)
+    """What is held of requests."""
+    max_replays: U16 = 0
+    """How often a client sends a request again by itself, if it does not know better."""
 
 
 class DeviceChanged(Message, frozen=True, tag="device"):
@@ -288,6 +341,16 @@ class IncarnationEnded(Message, frozen=True, tag="ended"):
     """CLOCK_MONOTONIC; requests sent earlier may have been started without being listed."""
     running: list[U64] = msgspec.field(default_factory=list)
     """Those of `started` that had not ended: what it died of is among them, or none of them."""
+    suspects: list[U64] = msgspec.field(default_factory=list)
+    """Those of this session's requests of which it may have died, if that is not known to be nobody's fault."""
+
+
+class Suspicions(Message, frozen=True, tag="suspicions"):
+    """What is held of requests from now on, in the order in which it came about."""
+
+    changed: list[Suspicion]
+    id: U32 = 0
+    """Of the `Suspect` that this answers, 0 if it was another session's, or nobody's."""
 
 
 class Answer(Message, frozen=True, tag="answer"):
@@ -521,6 +584,7 @@ FromSupervisor = (
     Welcome
     | DeviceChanged
     | IncarnationEnded
+    | Suspicions
     | Answer
     | Reloaded
     | Status

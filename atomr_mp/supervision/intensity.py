@@ -92,6 +92,14 @@ def succeeded(history: History) -> History:
     return History(history.restarts, streak=0)
 
 
+def forgiven(history: History, then_s: float) -> History:
+    """Return the history without the restart that was granted at a time: what ended the worker is known by now."""
+    restarts = list(history.restarts)
+    if then_s in restarts:
+        restarts.remove(then_s)
+    return History(tuple(restarts), history.streak)
+
+
 def _delay_s(policy: Intensity, streak: int) -> float:
     if streak == 0:
         return 0.0

@@ -58,6 +58,9 @@ class Sessions(Protocol):
     def incarnation_ended(self, device: Device, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
+    def suspected(self, device: Device, generation: int, running: int) -> None:
+        """An incarnation has ended, by what may have been one of so many requests; `incarnation_ended` follows."""
+
     def incarnation_over(self, device: Device, generation: int) -> None:
         """A process has ended, and the device has let go of it."""
 
@@ -146,7 +149,8 @@ class Device:
         self._ended = ended
         self._changed = changed
         self._cgroups = CgroupParent.find() if plan.cgroups else None
-        self._history = intensity.History.EMPTY
+        # The second: when restarts were granted that are in the history, by the generation whose end they followed.
+        self._history, self._counted = intensity.History.EMPTY, dict[int, float]()
         self._last_generation = 0
         """Of whatever was started last, a standby too."""
         self._actors: list[ActorInfo] = []
@@ -650,11 +654,12 @@ class Device:
     def _tell_ending(self, worker: Incarnation) -> Ending:
         """Tell what became of the requests that were on an incarnation, of which nothing runs any more."""
         board = worker.board
-        ending = worker.ending = Ending(worker, board)
+        ending = worker.ending = Ending(worker, board, suspecting=self._plan.max_suspicions > 0)
         self._tally.add(board, ending.in_a_word, lost=not ending.planned)
         board.release()
         if not (ending.planned or worker.wish):
             self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
+        self._sessions.suspected(self, worker.generation, ending.suspects)
         self._sessions.incarnation_ended(self, ending.told)
         return ending
 
@@ -681,8 +686,21 @@ class Device:
         """Judge an unplanned end by its error and by those before it."""
         if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
             return intensity.Refused(lost.message)
-        self._history, verdict = intensity.ask(self._plan.intensity, self._history, time.monotonic())
+        now_s = time.monotonic()
+        self._history, verdict = intensity.ask(self._plan.intensity, self._history, now_s)
+        self._counted = {each: then for each, then in self._counted.items() if then in self._history.restarts}
+        self._counted[self.generation] = now_s
         return verdict
+
+    def forgive(self, generation: int, why: str) -> None:
+        """Count the end of an incarnation no more: it was not the device's fault."""
+        self._note("poison_request", why, generation=generation)
+        then_s = self._counted.pop(generation, None)
+        if then_s is not None:
+            history = self._history = intensity.forgiven(self._history, then_s)
+            if self.state is State.STOPPED and generation == self.generation:  # it was this end that stopped it
+                self._feed(Event.DRAIN)
+                self._history = history
 
     def _arm_backoff(self) -> None:
         if self._delay_s == 0:

@@ -9,7 +9,7 @@ from atomr_mp import errors
 from atomr_mp.process.events import Scalar
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.session import IncarnationEnded
+from atomr_mp.protocol.session import MAX_SUSPECTS, IncarnationEnded
 from atomr_mp.supervisor.incarnation import Incarnation
 
 
@@ -34,9 +34,10 @@ class Ending:
     Args:
         worker: The incarnation, whose process has ended.
         board: Its board, which is read here and not kept.
+        suspecting: Requests may be held to end workers.
     """
 
-    def __init__(self, worker: Incarnation, board: BoardReader) -> None:
+    def __init__(self, worker: Incarnation, board: BoardReader, *, suspecting: bool) -> None:
         self._worker = worker
         self.planned: Final = worker.drained and worker.cause.status == 0
         """Whether it left as it was told to."""
@@ -52,6 +53,16 @@ class Ending:
             if entry.ended_ns == 0 or 0 < worker.hung_ns < entry.ended_ns:
                 self._running.setdefault(entry.session, []).append(entry.request_id)
 
+        alone = board.alone()
+        suspects = self._running if alone is None else {alone[0]: [alone[1]]}
+        blameless = self.planned or worker.wish or worker.late
+        self._suspects: Final = suspects if suspecting and not blameless else {}
+
+    @property
+    def suspects(self) -> int:
+        """How many requests it may have died of, of all sessions."""
+        return sum(map(len, self._suspects.values()))
+
     def told(self, number: int) -> IncarnationEnded:
         """Return what a session is told of it."""
         worker = self._worker
@@ -63,6 +74,7 @@ class Ending:
             started=self._started.get(number, []),
             known_since_ns=self._since_ns,
             running=self._running.get(number, []),
+            suspects=self._suspects.get(number, [])[:MAX_SUSPECTS],
         )
 
     @property

@@ -67,6 +67,10 @@ class Plan(msgspec.Struct, frozen=True):
     """How long a killed worker may take to end."""
     resident_max_bytes: int = 0
     """Most that resident memory may take in the whole pool; 0 for no limit."""
+    max_replays: int = 2
+    """How often clients send a request again by themselves."""
+    max_suspicions: int = 2
+    """Ends of workers after which a request is quarantined; 0 for never."""
     source: Source | None = None
     """None if no configuration file was given."""
 
@@ -95,7 +99,10 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
 
     What its workers are told when they start can change with them; what the supervisor or the clients hold cannot.
     """
-    fixed = ("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics", "standby", "standby_starts")
+    fixed = (
+        *("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics", "standby", "standby_starts"),
+        *("max_replays", "max_suspicions"),
+    )
     pending = [name for name in fixed if _differ(old, new, name)]
     devices = new.devices
     if [_which(device) for device in old.devices] != [_which(device) for device in new.devices]:

@@ -20,6 +20,7 @@ from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.room import check_room
 from atomr_mp.supervisor.slabs import workers_of
+from atomr_mp.supervisor.suspects import Suspects
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
 
@@ -120,6 +121,7 @@ class Sessions:
         self._orders = orders
         self._sessions: dict[int, Session] = {}
         self._slabs = slabs.Slabs(lambda: orders.devices, self._reply)
+        self.suspects: Final = Suspects(plan.max_suspicions, loop, lambda: orders.devices, self._announce)
         self._departures = Departures(loop, lambda: orders.devices)
         self._last_number = 0
         self._actors: list[session.ActorInfo] = []
@@ -217,6 +219,10 @@ class Sessions:
             if each.name:
                 self._send(each, make(each.number))
 
+    def suspected(self, device: Device, generation: int, running: int) -> None:
+        """An incarnation has ended, by what may have been one of so many requests."""
+        self.suspects.ended((device.index, generation), running)
+
     def incarnation_over(self, device: Device, generation: int) -> None:
         """Let go of what clients and other workers had of an incarnation that has ended."""
         self._slabs.incarnation_over(device.index, generation)
@@ -285,6 +291,8 @@ class Sessions:
             case session.ListResidents() | session.FreeResident():
                 self._snapshot = None
                 self._send(each, self._orders.resident(message))
+            case session.Suspect() | session.Acquit():
+                self.suspects.hear(each.number, message)
             case session.Bye():
                 self._end(each, None, bye=True)
             case session.OpenSlab() | session.RegisterSlab() | session.ForgetSlab() | session.LendSlab():
@@ -355,11 +363,18 @@ class Sessions:
             window=self._plan.window,
             devices=[device.info(each.number) for device in self._orders.devices],
             actors=self._actors,
+            suspicions=self.suspects.known,
+            max_replays=self._plan.max_replays,
         )
         self._send(each, welcome)
         if each.may_call:
             for worker in workers_of(self._orders.devices):
                 worker.tell(_introduction(each))
+
+    def _announce(self, message: session.Suspicions, number: int) -> None:
+        for each in list(self._sessions.values()):
+            if each.may_call and number in {0, each.number}:
+                self._send(each, message)
 
     def _reply(self, number: int, message: session.FromSupervisor, descriptor: Descriptor | None) -> None:
         each = self._sessions.get(number)

@@ -189,6 +189,7 @@ class Supervisor:
                 self._nursery.renew(if_outdated=True)
                 self._note("reload_failed", error.message)
             else:
+                self._sessions.suspects.clear()
                 later = f"; a restart of the pool is needed for {', '.join(pending)}" if pending else ""
                 self._note("reload_end", f"all devices are reloaded{later}")
             if not self._stopping:

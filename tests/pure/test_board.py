@@ -338,3 +338,14 @@ def test_stacks_are_text_behind_the_words() -> None:
     assert reader.stack() == ""
     BoardWriter(memory).answer(7)
     assert reader.answered_ns == 7
+
+
+def test_the_board_says_what_runs_alone() -> None:
+    """And that nothing does."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer, reader = BoardWriter(memory), BoardReader(memory)
+    assert reader.alone() is None
+    writer.alone(3, 2**60)
+    assert reader.alone() == (3, 2**60)
+    writer.alone(0, 0)
+    assert reader.alone() is None

@@ -21,7 +21,7 @@ from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
 from atomr_mp_workers.dispatch import AHEAD, Dispatcher
-from atomr_mp_workers.envelope import Envelope
+from atomr_mp_workers.envelope import Envelope, FatalError
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import Method, load
@@ -105,6 +105,13 @@ class Worker:
         self.dispatcher.take(self.envelope.open(peer, data.Calls(TOKEN, calls), []))
         return [call.id for call in calls]
 
+    def alone(self, peer: Peer, item: Any, method: str = "run", deadline_ns: int = NEVER_NS) -> list[int]:
+        """Have a call arrive that is to run alone; return its id."""
+        self._ids += 1
+        call = data.Call(self._ids, f"Logged.{method}", deadline_ns, 0, values.encode((item,)).body)
+        self.dispatcher.isolation.take(self.envelope.open(peer, data.Alone(TOKEN, [call]), []))
+        return [call.id]
+
     def put_on_stream(self, name: str, go: threading.Event) -> Stream:
         """Have a method run on a stream, where it waits to be let go."""
         method = self.methods[name]
@@ -129,6 +136,8 @@ class Worker:
             pass
         while self.dispatcher.batching:
             self.dispatcher.start_batches()
+            while self.dispatcher.work():
+                pass
         ran, self.log[:] = list(self.log), []
         return ran
 
@@ -288,3 +297,96 @@ def test_whatever_ends_a_request_that_waits_makes_room(worker: Worker) -> None:
     found = outcomes(client)
     assert isinstance(found[cancelled], errors.Cancelled)
     assert sum(isinstance(error, errors.DeadlineExceeded) for error in found.values()) == 1
+
+
+class TestAlone:
+    """What may be what ends workers runs while nothing else does."""
+
+    def test_it_runs_at_once_where_nothing_runs(self, worker: Worker) -> None:
+        """And what comes after it goes on."""
+        client = worker.client(1)
+        (number,) = worker.alone(client, "alone")
+        worker.call(client, ["next"])
+        assert worker.run() == ["alone", "next"]
+        assert outcomes(client)[number] is None
+        assert worker.board.alone() is None
+
+    def test_it_waits_for_what_runs_and_lets_nothing_else_in(self, worker: Worker) -> None:
+        """What runs on a stream ends first; what comes meanwhile comes after it; and the board says so."""
+        go = threading.Event()
+        stream = worker.put_on_stream("Logged.few", go)
+        client, other = worker.client(1), worker.client(2)
+        worker.call(client, ["runs"], "few")
+        assert worker.run() == []
+        worker.alone(client, "alone")
+        worker.call(other, ["other"])
+        worker.call(other, ["together"], "together")
+        assert worker.run() == []
+        assert worker.dispatcher.busy
+        go.set()
+        worker.take_back()
+        assert worker.run() == ["runs", "alone", "other", ["together"]]
+        assert worker.board.running() == []
+        stream.close()
+
+    def test_on_a_stream_it_keeps_others_out_until_it_has_ended(self, worker: Worker) -> None:
+        """One after the other, if there are several."""
+        go = threading.Event()
+        stream = worker.put_on_stream("Logged.few", go)
+        client = worker.client(1)
+        first, second = (worker.alone(client, item, "few")[0] for item in ("first", "second"))
+        worker.call(client, ["other"])
+        assert worker.run() == []
+        assert worker.board.alone() == (1, first)
+        assert [entry.request_id for entry in worker.board.running()] == [first]
+        go.set()
+        worker.take_back()
+        assert worker.board.alone() == (1, second)
+        worker.take_back()
+        assert worker.run() == ["first", "second", "other"]
+        assert worker.board.alone() is None
+        stream.close()
+
+    def test_of_a_batched_method_it_is_a_batch_of_its_own(self, worker: Worker) -> None:
+        """Those that wait for a batch have theirs before it."""
+        client = worker.client(1)
+        worker.call(client, [1, 2], "together")
+        worker.alone(client, 3, "together")
+        worker.call(client, [4], "together")
+        assert worker.run() == [[1, 2], [3], [4]]
+        worker.take_back()  # it has woken the loop
+
+    def test_what_is_dropped_while_it_waits_keeps_nobody_out(self, worker: Worker) -> None:
+        """By a cancel, by its deadline, or by the end of its session."""
+        go = threading.Event()
+        stream = worker.put_on_stream("Logged.few", go)
+        client, gone = worker.client(1), worker.client(2)
+        worker.call(client, ["runs"], "few")
+        worker.run()
+        cancelled = worker.alone(client, "cancelled")
+        (late,) = worker.alone(client, "late", deadline_ns=1)
+        worker.alone(gone, "gone")
+        worker.envelope.cancel(client, cancelled)
+        worker.peers.end(2)
+        worker.call(client, ["next"])
+        go.set()
+        worker.take_back()
+        assert worker.run() == ["runs", "next"]
+        assert isinstance(outcomes(client)[cancelled[0]], errors.Cancelled)
+        assert isinstance(outcomes(client)[late], errors.DeadlineExceeded)
+        stream.close()
+
+
+def test_what_ends_its_worker_stays_on_the_board_as_running(worker: Worker) -> None:
+    """So the supervisor finds it among what the worker may have died of; it is counted as answered all the same."""
+
+    def poison(_item: Any) -> Any:
+        raise errors.ContextPoisoned("on purpose")
+
+    worker.methods["Logged.run"].function = poison  # type: ignore[misc]
+    client = worker.client(1)
+    (number,) = worker.call(client, ["poison"])
+    with pytest.raises(FatalError):
+        worker.run()
+    assert [entry.request_id for entry in worker.board.running()] == [number]
+    assert worker.board.queue_depth == 0

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.supervision.intensity import Granted, History, Intensity, Refused, ask, succeeded
+from atomr_mp.supervision.intensity import Granted, History, Intensity, Refused, ask, forgiven, succeeded
 
 policies = st.builds(
     Intensity,
@@ -110,3 +110,16 @@ def test_a_policy_whose_values_contradict_the_rule_is_refused(settings: dict[str
     """An empty window, a shrinking delay and a first delay above the longest have no meaning."""
     with pytest.raises(errors.ConfigurationError):
         Intensity(**settings)
+
+
+def test_a_restart_that_is_forgiven_does_not_count() -> None:
+    """It makes room for another, once; what was never granted is not missed."""
+    policy, history = Intensity(max_restarts=2), History.EMPTY
+    for now_s in (0.0, 1.0):
+        history, _ = ask(policy, history, now_s)
+    history = forgiven(forgiven(history, 1.0), 7.0)
+    assert history.restarts == (0.0,)
+    history, verdict = ask(policy, history, 2.0)
+    assert isinstance(verdict, Granted)
+    _, verdict = ask(policy, history, 3.0)
+    assert isinstance(verdict, Refused)

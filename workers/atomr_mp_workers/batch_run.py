@@ -144,6 +144,11 @@ class BatchedMethod:
         requests = [waiting.item for waiting in begun]
         return [waiting.item for waiting in batch], BatchRun(requests, self._store) if requests else None
 
+    def single(self, request: Request) -> BatchRun:
+        """Return what a request that has begun runs as by itself."""
+        self._board.batch(self._number, [time.monotonic_ns() - request.received_ns])
+        return BatchRun([request], self._store)
+
     def due_ns(self) -> int | None:
         """Return when there may be a batch, if nothing else happens; None if something has to."""
         return self._forming.due_ns(time.monotonic_ns(), full=self.running > 0) if self._forming else None

@@ -16,6 +16,7 @@ from atomr_mp import errors
 from atomr_mp_workers.batch_run import MOST_ON_STREAM, BatchedMethod, BatchRun
 from atomr_mp_workers.device.base import Device, Stream
 from atomr_mp_workers.envelope import Envelope, FatalError, Request, Run
+from atomr_mp_workers.isolation import Isolation
 from atomr_mp_workers.line import Line
 from atomr_mp_workers.peers import Peer
 from atomr_mp_workers.threads import ActorThread, Completions
@@ -78,11 +79,12 @@ class Dispatcher:
         for name, each in batched.items():
             if name in threads:
                 threads[name].batched.append(each)
+        self.isolation: Final = Isolation(envelope, self._is_at_work, flush, completions.wake, self._run_alone)
 
     @property
     def busy(self) -> bool:
-        """Whether requests run elsewhere, wait for some that do, or for a batch."""
-        return bool(self._completions.underway or self._parked or self.batching)
+        """Whether requests run elsewhere, wait for some that do, for a batch, or to run alone."""
+        return self.isolation.active or self._is_at_work()
 
     @property
     def batching(self) -> bool:
@@ -97,17 +99,20 @@ class Dispatcher:
 
     def take(self, requests: Iterable[Request]) -> None:
         """Take requests in."""
+        enters = not self.isolation.active
         for request in requests:
-            if request.method.apart and not request.refs:
+            if request.method.apart and not request.refs and enters:
                 self._set_apart(request)
             else:
                 self.queue.add(request, request.peer.session, request.priority)
 
-    def work(self) -> bool:
+    def work(self) -> bool:  # noqa: C901 - a further call would cost more
         """Run what is queued, for a bounded time; return whether that time is over.
 
         If it is not, what is left waits for work on streams to end.
         """
+        if self.isolation.active:
+            return False
         queue, plain, levels, envelope = self.queue, self.queue.plain, self.queue.levels, self._envelope
         now_ns = time.monotonic_ns()
         until_ns = now_ns + TURN_NS
@@ -165,6 +170,8 @@ class Dispatcher:
                 freed |= self._feed(thread)
             if self._parked:
                 freed |= self._unpark()
+        if self.isolation.active:
+            self.isolation.advance()
 
     def start_batches(self) -> None:
         """Start the batches that are due, on the loop at most one of each method; all that has arrived was read."""
@@ -239,9 +246,13 @@ class Dispatcher:
             return False
         self.turns.remove(batched)
         self.turns.append(batched)
+        if run is not None:
+            self._start_run(batched, run)
+        return True
+
+    def _start_run(self, batched: BatchedMethod, run: BatchRun) -> None:
+        """Run a batch that has begun."""
         thread, stream = self._threads.get(batched.method.name), batched.method.stream
-        if run is None:
-            return True
         if thread is not None:
             self._completions.begin(run)
             thread.run(run)
@@ -251,7 +262,6 @@ class Dispatcher:
             self._flush()  # nobody's answer waits for, or is lost with, what may take long
             run.call()
             self._complete(run)
-        return True
 
     def _submit_batch(self, batched: BatchedMethod, run: BatchRun, stream: Stream) -> None:
         run.event = self._device.make_event()
@@ -264,6 +274,25 @@ class Dispatcher:
             self._complete(run)
         else:
             batched.running += 1
+
+    def _is_at_work(self) -> bool:
+        """Return whether requests run elsewhere, wait for some that do, or for a batch."""
+        if self._completions.underway or self._parked or self.batching:
+            return True
+        return any(thread.waiting for thread in self._threads.values())
+
+    def _run_alone(self, request: Request) -> None:
+        """Run a request that has begun, while nothing else runs."""
+        name = request.method.name
+        thread = self._threads.get(name)
+        self._outbox[request.peer] = None
+        if name in self._batched:
+            self._start_run(self._batched[name], self._batched[name].single(request))
+        elif thread is not None:
+            self._completions.begin(request)
+            thread.run(request)
+        else:
+            self._start(request)
 
     def _feed(self, thread: ActorThread) -> bool:
         """Start the next request that waits for an actor's thread, if the thread and its memory are free.

@@ -336,6 +336,11 @@ class Envelope:
         if error is not None and error.ends_worker:
             raise FatalError(error)
 
+    def isolate(self, request: Request | None) -> None:
+        """Show on the board which request runs alone; None if it has ended."""
+        session, number = (0, 0) if request is None else (request.peer.session.number, request.id)
+        self._board.alone(session, number)
+
     def fail(self, request: Request, error: errors.RequestError) -> None:
         """Answer a request with an error whatever has become of it; the worker is going to end."""
         request.error, request.encoded = error, None
@@ -363,7 +368,11 @@ class Envelope:
 
     def _finish(self, request: Request) -> None:
         now_ns = time.monotonic_ns()
-        self._board.end(request.slot, now_ns, request.received_ns)
+        error = request.error
+        if error is not None and error.ends_worker:  # it may be why: it stays on the board as what ran at the end
+            self._board.end(OFF_BOARD, now_ns, request.received_ns)
+        else:
+            self._board.end(request.slot, now_ns, request.received_ns)
         request.method.took(now_ns - request.started_ns)
         request.arguments = ()  # only now: the device may have read them until it had ended
         if request.event is not None:
@@ -371,7 +380,6 @@ class Envelope:
         peer = request.peer
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes
-        error = request.error
         if error is not None:
             self._board.count(Counter.FAILED)
             if isinstance(error, errors.RequestError):

@@ -363,7 +363,10 @@ class Host:
             self._flush()
         if self._peers.exceeds_window(peer):
             self._violated(peer, "it sent more than its window of unanswered requests")
-        self._dispatcher.take(requests)
+        if type(message) is data.Alone:
+            self._dispatcher.isolation.take(requests)
+        else:
+            self._dispatcher.take(requests)
 
     def _release(self, peer: Peer, message: data.Release) -> None:
         """Take back what a client does not need any more, and let in what has waited for that."""

@@ -1,0 +1,137 @@
+"""What a client does with requests that a worker's end took along: which are sent again, which alone, which never.
+
+A request may be sent again if its method is idempotent and all that it needs is still there: values, and arrays in the
+client's own memory; a ref is gone with its worker. What ran when the worker ended is a suspect: the supervisor is told
+its fingerprint, and says what is held of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.fingerprint import fingerprint
+from atomr_mp.protocol import values
+from atomr_mp.protocol.session import MethodInfo, Request, Suspicion, Verdict
+
+if TYPE_CHECKING:
+    from atomr_mp.reply import Reply
+
+NEVER: Final = 2**31
+"""As the number of ends that a request was part of: it is not sent again by itself."""
+
+
+class Lost(NamedTuple):
+    """A request on an incarnation that has ended, of which the supervisor has not said what is held of it."""
+
+    report: int
+    """Number of the report to which it answers."""
+    error: errors.RequestError
+    """What it ends with if it is not sent again."""
+    suspect: Request | None
+    """What it is, if the incarnation may have died of it."""
+    again: bool
+    """Whether it may be sent again."""
+
+
+class Suspicions:
+    """What is held of requests, as far as this client was told.
+
+    Args:
+        known: What was held of them when the client came.
+    """
+
+    def __init__(self, known: Iterable[Suspicion]) -> None:
+        self.methods: dict[str, dict[bytes, Suspicion]] = {}
+        """By method and fingerprint. No other method's calls need be looked at."""
+        self.take(known)
+
+    def take(self, changed: Iterable[Suspicion]) -> None:
+        """Take in what has changed."""
+        for each in changed:
+            method, digest = each.request.method, each.request.fingerprint
+            # Replaced, not changed: others read it meanwhile.
+            found = {**self.methods.get(method, {}), digest: each}
+            if each.verdict is Verdict.CLEARED:
+                del found[digest]
+            methods = {**self.methods, method: found}
+            if not found:
+                del methods[method]
+            self.methods = methods
+
+    def admit(self, method: str, arguments: object) -> Request | None:
+        """Look at a call of a method of which anything is held; return what it is if it has to run alone.
+
+        Raises:
+            PoisonRequest: It is not admitted.
+        """
+        digest = fingerprint(method, arguments)
+        found = None if digest is None else self.methods.get(method, {}).get(digest)
+        if found is None:
+            return None
+        if found.verdict is Verdict.QUARANTINED:
+            raise poison(found, maybe_executed=False)
+        return found.request
+
+    def of(self, request: Request) -> Suspicion | None:
+        """Return what is held of a request, None if nothing is."""
+        return self.methods.get(request.method, {}).get(request.fingerprint)
+
+
+def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
+    """Return what a request in quarantine ends with."""
+    request = found.request
+    return errors.PoisonRequest(
+        f"{request.method} with these arguments has ended {found.ends} worker{'' if found.ends == 1 else 's'}, at last "
+        "when nothing else ran there; it is refused until the actors are reloaded",
+        fingerprint=request.fingerprint.hex(),
+        method=request.method,
+        ends=found.ends,
+        maybe_executed=maybe_executed,
+    )
+
+
+def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
+    """Return whether a request that a worker's end took along may be sent again; that end counts already."""
+    return (
+        max_replays > 0
+        and info is not None
+        and info.idempotent
+        and not reply._refs
+        and not reply._cancelled
+        and not reply.done
+        and reply._replays <= max_replays
+    )
+
+
+def identify(reply: Reply) -> Request | None:
+    """Return what tells a request that has not been answered from others, None if that cannot be told."""
+    if reply._refs:
+        return None
+    placed = {each.id: each for each in reply._copies}
+
+    def resolve(wire: Any) -> object:
+        return placed[wire.id].array
+
+    arguments = values.Decoder[Any]().decode(reply._body, reply._payload, resolve)
+    digest = fingerprint(reply.method, arguments)
+    return None if digest is None else Request(reply.method, digest)
+
+
+def was_answered(reply: Reply) -> bool:
+    """Return whether a request's answer is its worker's, which goes on."""
+    return not isinstance(reply._error, _NOT_THE_WORKER_S)
+
+
+_NOT_THE_WORKER_S: Final = (
+    errors.WorkerLost,
+    errors.ContextPoisoned,
+    errors.PoisonRequest,
+    errors.PoolLost,
+    errors.DeviceUnavailable,
+    errors.DeadlineExceeded,
+    errors.Overloaded,
+    errors.Cancelled,
+    errors.StaleGeneration,
+)

@@ -1,0 +1,298 @@
+"""What a worker's end took along is sent again; what ends workers is found out, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from contextlib import ExitStack
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.map import Failure
+from atomr_mp.process.events import read_events
+from atomr_mp.protocol.session import DeviceState
+from tests.support import ACTORS, Ledger, settled, wait_generation, wait_state, wait_until
+
+POISONOUS: Final = f"{ACTORS}/poisonous.py:Poisonous"
+SUSPECTING: Final[dict[str, Any]] = {"max_suspicions": 2, "max_restarts": 100, "backoff_initial_s": 0.01}
+
+
+def start(ledger: Ledger, **settings: Any) -> atomr_mp.Pool:
+    """Start a pool that tells poison from what runs beside it."""
+    return ledger.start(POISONOUS, **{**SUSPECTING, **settings})
+
+
+def innocent(tag: object) -> list[str]:
+    """Return an item that does nothing."""
+    return [f"{tag}", "", ""]
+
+
+def unsuspecting(pool: atomr_mp.Pool) -> bool:
+    """Whether nothing is held of anything, but what is in quarantine."""
+    found = [each for held in pool._client.suspicions.methods.values() for each in held.values()]
+    return all(each.verdict == "quarantined" for each in found)
+
+
+def kill(pool: atomr_mp.Pool, device: int = 0) -> None:
+    """Kill a worker from outside."""
+    os.kill(pool.devices[device].pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("standby", ["none", "hot"])
+def test_idempotent_calls_survive_their_worker(ledger: Ledger, standby: str) -> None:
+    """What ran, what waited and what was large: all are answered by the next worker, and nobody is told."""
+    with start(ledger, standby=standby) as pool, ledger.gate("gate") as gate:
+        if standby == "hot":
+            wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+        large, shared = np.ones(10**6), pool.host_array(10**6, "float64")
+        shared[:] = 2
+        held = pool.call("Poisonous.on_thread", ["held", gate.path, ""], device=0)
+        totals = [pool.call("Poisonous.total", ["total", gate.path, ""], each, device=0) for each in (large, shared)]
+        gate.wait(2)
+        waiting = [pool.call("Poisonous.on_loop", innocent(n), device=0) for n in range(100)]
+        kill(pool)
+        wait_generation(pool, 2)
+        gate.open(5)
+        assert held.result() == "held"
+        assert [reply.result() for reply in totals] == [1e6, 2e6]
+        assert [reply.result() for reply in waiting] == [f"{n}" for n in range(100)]
+        runs = Counter(ledger.runs())
+        assert runs == {"held": 2, "total": 3, **{f"{n}": 1 for n in range(100)}}
+        assert {held.generation, *(reply.generation for reply in waiting)} == {2}
+        wait_until(pool, lambda: unsuspecting(pool))
+
+
+def test_calls_of_an_event_loop_survive_too(ledger: Ledger) -> None:
+    """Awaited in one, with its own connections."""
+
+    async def main(pool: atomr_mp.Pool, gate: Any) -> list[str]:
+        held = pool.call("Poisonous.on_thread", ["held", gate.path, ""])
+        waiting = [pool.call("Poisonous.on_loop", innocent(n)) for n in range(20)]
+        await asyncio.to_thread(gate.wait)
+        kill(pool)
+        await asyncio.to_thread(wait_generation, pool, 2)
+        gate.open(2)
+        return [await held, *[await reply for reply in waiting]]
+
+    with start(ledger) as pool, ledger.gate("gate") as gate:
+        assert asyncio.run(main(pool, gate)) == ["held", *(f"{n}" for n in range(20))]
+
+
+def test_what_cannot_be_sent_again_fails(ledger: Ledger) -> None:
+    """Methods that are not idempotent, refs, what was cancelled, and clients that want none: as the error says."""
+    with (
+        start(ledger) as pool,
+        atomr_mp.connect(run_dir=pool.run_dir, max_replays=0) as reluctant,
+        ledger.gate("gate") as gate,
+    ):
+        wait_generation(reluctant, 1)
+        ref = pool.call("Poisonous.keep").result()
+        held = pool.call("Poisonous.once_on_thread", ["held", gate.path, ""])
+        gate.wait()
+        cancelled = pool.call("Poisonous.on_loop", ["cancelled", gate.path, ""])
+        gate.wait()
+        others = [
+            pool.call("Poisonous.once_on_thread", innocent("once")),
+            pool.call("Poisonous.total", innocent("total"), ref),
+            reluctant.call("Poisonous.on_thread", innocent("reluctant")),
+        ]
+        cancelled.cancel()
+        kill(pool)
+        assert isinstance(held.exception(), errors.WorkerLost)
+        for reply in others:
+            error = reply.exception()
+            assert isinstance(error, errors.WorkerLost)
+            assert not error.maybe_executed
+        error = cancelled.exception()
+        assert isinstance(error, errors.Cancelled)
+        assert error.maybe_executed
+        assert Counter(ledger.runs()) == {"held": 1, "cancelled": 1}
+
+
+def test_calls_without_a_device_go_elsewhere_and_others_wait(ledger: Ledger) -> None:
+    """A call of the pool is done by a device that is there; one of a device waits for it."""
+    with start(ledger, gpus=2, backoff_initial_s=0) as pool, ledger.gate("gate") as gate:
+        held = pool.call("Poisonous.once", ["held", gate.path, ""], device=0)
+        gate.wait()
+        named = pool.call("Poisonous.where", device=0)
+        busy = [pool.call("Poisonous.on_thread", ["busy", gate.path, ""], device=1) for _ in range(9)]
+        free = [pool.call("Poisonous.where") for _ in range(8)]  # device 0 has the fewer
+        assert {reply.device for reply in free} == {0}
+        kill(pool)
+        assert {tuple(reply.result()[1:]) for reply in free} == {(1, 1)}
+        assert named.result()[1:] == [0, 2]
+        assert isinstance(held.exception(), errors.WorkerLost)
+        gate.open(20)
+        assert [reply.result() for reply in busy] == ["busy"] * 9
+
+
+def test_a_deadline_holds_across_attempts(ledger: Ledger) -> None:
+    """It is of the call, not of an attempt; and the error tells that an attempt may have run."""
+    with start(ledger) as pool, ledger.gate("gate") as gate:
+        reply = pool.call("Poisonous.on_loop", ["held", gate.path, ""], deadline_s=4)
+        begun = time.monotonic()
+        gate.wait()
+        kill(pool)
+        error = reply.exception()
+        assert isinstance(error, errors.DeadlineExceeded)
+        assert error.maybe_executed
+        assert 3.5 < time.monotonic() - begun < 20
+        gate.open(3)
+
+
+@pytest.mark.parametrize("standby", ["none", "hot"])
+@pytest.mark.parametrize("how", ["exit", "segv", "kill", "poison"])
+@pytest.mark.parametrize("method", ["on_loop", "on_thread", "in_batch", "in_batch_on_thread"])
+def test_poison_ends_two_workers_and_nobody_else_is_harmed(ledger: Ledger, method: str, how: str, standby: str) -> None:
+    """It is run beside others, then alone; all others succeed, it is refused from then on, and nothing is counted."""
+    with start(ledger, standby=standby, max_restarts=1) as pool:
+        if standby == "hot":
+            wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+        poison = ["poison", "", how]
+        items = [*map(innocent, range(6)), poison, *map(innocent, range(6, 15))]
+        replies = [pool.call(f"Poisonous.{method}", item) for item in items]
+        guilty = replies.pop(6)
+        error = guilty.exception()
+        assert isinstance(error, errors.PoisonRequest), error
+        assert (error.ends, error.method, error.maybe_executed) == (2, f"Poisonous.{method}", True)
+        assert [reply.result() for reply in replies] == [f"{n}" for n in range(15)]
+        runs = Counter(ledger.runs())
+        assert runs.pop("poison") == 2
+        assert max(runs.values()) <= 3
+        with pytest.raises(errors.PoisonRequest) as refused:
+            pool.call(f"Poisonous.{method}", poison)
+        assert not refused.value.maybe_executed
+        assert refused.value.fingerprint == error.fingerprint
+        assert pool.devices[0].restarts == 2
+        # One more is allowed: those two were not the device's fault.
+        wait_state(pool, DeviceState.READY)
+        last = wait_generation(pool, 3)
+        kill(pool)
+        assert wait_generation(pool, last.generation + 1).restarts == 3
+        told = [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == "poison_request"]
+        assert [event["generation"] for event in told] == [1, 2]
+        assert error.fingerprint in str(told[0]["text"])
+
+
+def test_what_runs_once_is_quarantined_when_it_comes_again(ledger: Ledger) -> None:
+    """The runtime sends it only once; its callers may, and end two workers in all, however many they are."""
+    with (
+        start(ledger) as pool,
+        atomr_mp.connect(run_dir=pool.run_dir) as other,
+        ledger.gate("gate") as gate,
+    ):
+        poison = ["poison", "", "exit"]
+        beside = pool.call("Poisonous.on_thread", ["beside", gate.path, ""])
+        gate.wait()
+        first = pool.call("Poisonous.once", poison).exception()
+        gate.open(5)
+        assert isinstance(first, errors.WorkerLost)
+        assert beside.result() == "beside"
+        wait_until(other, lambda: bool(other._client.suspicions.methods))
+        second = other.call("Poisonous.once", poison).exception()
+        assert isinstance(second, errors.PoisonRequest)
+        assert second.maybe_executed
+        for client in (pool, other):
+            wait_until(client, lambda client=client: unsuspecting(client))  # type: ignore[misc]
+            with pytest.raises(errors.PoisonRequest):
+                client.call("Poisonous.once", poison)
+        with atomr_mp.connect(run_dir=pool.run_dir) as late, pytest.raises(errors.PoisonRequest):
+            late.call("Poisonous.once", poison)
+        assert Counter(ledger.runs())["poison"] == 2
+        assert pool.devices[0].restarts == 2
+        pool.reload()
+        wait_until(pool, lambda: not pool._client.suspicions.methods)
+        assert isinstance(pool.call("Poisonous.once", poison).exception(), errors.WorkerLost)
+
+
+@pytest.mark.parametrize("standby", ["none", "hot"])
+def test_many_clients_with_the_same_poison(ledger: Ledger, standby: str) -> None:
+    """All innocents of all clients succeed, and the poison of each is found out."""
+    with start(ledger, standby=standby) as pool, ExitStack() as stack:
+        clients = [pool, *(stack.enter_context(atomr_mp.connect(run_dir=pool.run_dir)) for _ in range(3))]
+        for client in clients:
+            wait_generation(client, 1)
+        outcomes: Counter[str] = Counter()
+        together = threading.Barrier(len(clients))
+
+        def use(number: int, client: atomr_mp.Pool) -> None:
+            together.wait()
+            replies = {}
+            for n in range(60):
+                if n == 20:
+                    try:
+                        replies["poison"] = client.call("Poisonous.on_loop", ["poison", "", "segv"])
+                    except errors.PoisonRequest:
+                        outcomes["refused"] += 1
+                tag = f"{number}-{n}"
+                replies[tag] = client.call(f"Poisonous.{('on_loop', 'on_thread')[n % 2]}", innocent(tag))
+            for tag, reply in replies.items():
+                error = reply.exception()
+                if tag == "poison":
+                    outcomes["refused"] += isinstance(error, errors.PoisonRequest)
+                else:
+                    outcomes["done"] += error is None and reply.result() == tag
+
+        threads = [threading.Thread(target=use, args=each) for each in enumerate(clients)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert outcomes == {"refused": 4, "done": 240}
+        # Once for each client that could not know of the others' yet, and once alone.
+        assert 2 <= Counter(ledger.runs())["poison"] <= len(clients) + 1
+
+
+def test_a_map_sets_poison_aside(ledger: Ledger) -> None:
+    """Its item fails with that, all others succeed, and a further run refuses it without a worker's end."""
+    with start(ledger, gpus=2) as pool:
+        items = [innocent(n) for n in range(200)]
+        items[70] = items[110] = ["poison", "", "exit"]
+        for run in range(2):
+            outcomes = list(pool.map("Poisonous.on_loop", items, return_failures=True))
+            failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+            assert [failure.index for failure in failures] == [70, 110]
+            assert all(isinstance(failure.error, errors.PoisonRequest) for failure in failures)
+            assert [outcome for outcome in outcomes if not isinstance(outcome, Failure)] == [
+                f"{n}" for n in range(200) if n not in {70, 110}
+            ]
+            assert run == 0 or sum(device.restarts for device in pool.devices) <= 4
+
+
+def test_a_client_that_dies_while_its_suspect_waits_harms_nobody(ledger: Ledger) -> None:
+    """What waits to run alone is dropped with its session, and all others go on."""
+    with start(ledger) as pool, ledger.gate("gate") as gate:
+        with atomr_mp.connect(run_dir=pool.run_dir) as other:
+            wait_generation(other, 1)
+            suspect = other.call("Poisonous.on_thread", ["suspect", gate.path, ""])
+            suspect.add_done_callback(lambda _: None)  # so that somebody looks
+            gate.wait()
+            kill(pool)
+            wait_generation(pool, 2)
+            wait_generation(other, 2)
+            gate.wait()  # it runs, alone
+            waiting = pool.call("Poisonous.on_loop", innocent("waiting"))
+            assert not suspect.done
+        gate.open(2)
+        assert waiting.result() == "waiting"
+        assert pool.call("Poisonous.on_loop", innocent("next")).result() == "next"
+        assert settled(lambda: pool.status().workers[0].running == 0)
+
+
+def test_without_suspicion_all_is_as_it_was(ledger: Ledger) -> None:
+    """With `max_suspicions = 0` nothing runs alone, and the restart intensity alone stops what ends workers."""
+    with start(ledger, max_suspicions=0, max_restarts=3) as pool:
+        error = pool.call("Poisonous.on_loop", ["poison", "", "exit"]).exception()
+        assert isinstance(error, errors.WorkerLost)
+        assert Counter(ledger.runs()) == {"poison": 3}  # and two replays
+        assert not pool._client.suspicions.methods
+        assert isinstance(pool.call("Poisonous.on_loop", ["poison", "", "exit"]).exception(), errors.RequestError)
+        wait_state(pool, DeviceState.STOPPED)

@@ -1,0 +1,383 @@
+"""A lane without a pool: whatever becomes of the workers, each call has one outcome, of its current attempt."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from atomr_mp import errors
+from atomr_mp.fingerprint import fingerprint
+from atomr_mp.lane import Lane, Link
+from atomr_mp.protocol import data, session, token
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.releases import Releases
+from atomr_mp.replay import Suspicions
+from atomr_mp.reply import Reply
+
+EPOCH = bytes(16)
+METHODS = {
+    "A.again": session.MethodInfo("again", ["n"], idempotent=True, deadline_s=None, doc=""),
+    "A.once": session.MethodInfo("once", ["n"], idempotent=False, deadline_s=None, doc=""),
+}
+MAX_REPLAYS = 2
+
+
+class FakeConnection:
+    """A worker's end of a connection: what was sent to it, and what it has answered."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.calls: dict[int, tuple[data.Call, bool]] = {}
+        """What was received and not answered, and whether it is to run alone."""
+        self.cancelled: list[int] = []
+        self.answers: list[bytes] = []
+        self.closed = False
+
+    def send(self, header: bytes, _frames: list[Any]) -> bool:
+        """Take a message in."""
+        assert not self.closed
+        match data.FROM_CLIENT.decode(header):
+            case data.Calls(_, calls) as message:
+                for call in calls:
+                    assert call.id not in self.calls, "sent twice to one worker"
+                    self.calls[call.id] = (call, isinstance(message, data.Alone))
+            case data.Cancel(_, ids):
+                self.cancelled += ids
+        return False
+
+    def answer(self, number: int, error: errors.AtomrError | None = None) -> None:
+        """Answer a call with the generation, or an error."""
+        del self.calls[number]
+        body = b"" if error else msgspec.msgpack.encode(self.generation)
+        reply = data.Reply(number, 0, body, None if error is None else ErrorInfo.of(error))
+        self.answers.append(data.FROM_WORKER.encode(data.Replies(b"", [reply])))
+
+    def receive(self) -> tuple[bytes, list[memoryview]] | None:
+        """Return the next answer."""
+        assert not self.closed
+        return (self.answers.pop(0), []) if self.answers else None
+
+    def wait_disconnected(self, _timeout_ms: int) -> None:
+        """All that was answered is there."""
+
+    def fileno(self) -> int:
+        """Nobody polls."""
+        return -1
+
+    def close(self) -> None:
+        """Nothing may be read any more."""
+        self.closed = True
+
+
+class FakeClient:
+    """As much of a client as a lane needs."""
+
+    def __init__(self) -> None:
+        self.login = SimpleNamespace(window=session.Window(100, 2**30))
+        self.methods = METHODS
+        self.max_replays = MAX_REPLAYS
+        self.suspicions = Suspicions([])
+        self.workers_live = False
+        self.reports: list[tuple[int, int, int, list[session.Request]]] = []
+        self.acquitted: list[session.Request] = []
+
+    def place(self, _array: Any) -> None:
+        """Nothing is in shared memory."""
+
+    def releases(self, device: int, generation: int) -> Releases:
+        """Return what is to be given back: nothing."""
+        return Releases(token.pack(EPOCH, device, generation))
+
+    def report(self, device: int, generation: int, suspects: list[session.Request]) -> int:
+        """Keep a report."""
+        self.reports.append((len(self.reports) + 1, device, generation, suspects))
+        return len(self.reports)
+
+    def acquit(self, reply: Reply) -> None:
+        """Keep an acquittal."""
+        assert reply._alone is not None
+        self.acquitted.append(reply._alone)
+
+
+class FakeLane(Lane):
+    """A lane whose connections are made here, and which sends at once."""
+
+    def __init__(self, client: FakeClient, devices: list[session.DeviceInfo]) -> None:
+        self.made: dict[tuple[str, int], FakeConnection] = {}
+        super().__init__(cast("Any", client), 0, devices)
+
+    def _connect(self, endpoint: str) -> Any:
+        device, generation = endpoint.split(":")
+        return self.made.setdefault((device, int(generation)), FakeConnection(int(generation)))
+
+    def _connected(self, link: Link, connection: Any) -> None: ...
+
+    def _disconnecting(self, _link: Link, connection: Any) -> None: ...
+
+    def _finished(self, reply: Reply) -> None: ...
+
+    def _give_back(self, link: Link) -> None: ...
+
+    def watch(self, reply: Reply) -> None:
+        """Nobody waits."""
+
+    def _queued(self, link: Link) -> None:
+        self._flush(link)
+
+    def _arrived(self, link: Link) -> None: ...
+
+    def wait(self, reply: Reply, timeout_s: float | None) -> None:
+        """Nobody waits."""
+
+    def take(self, message: Any) -> None:
+        """Take an event in, at once."""
+        self._apply(message)
+        self.call_back()
+
+    def receive(self, device: int) -> None:
+        """Take in what a worker has answered."""
+        with self._lock:
+            self._receive(self._links[device])
+        self.call_back()
+
+
+def info(device: int, generation: int, state: session.DeviceState = session.DeviceState.READY) -> session.DeviceInfo:
+    """Return a device with a worker of this generation."""
+    ready = state is session.DeviceState.READY
+    endpoint = f"{device}:{generation}" if ready else ""
+    return session.DeviceInfo(device, f"host:{device}", state, generation, endpoint, ready, 1, 0, "")
+
+
+class Model(RuleBasedStateMachine):
+    """Two devices, calls of both kinds, answers, ends and verdicts, in any order."""
+
+    @initialize(hot=st.booleans())
+    def begin(self, *, hot: bool) -> None:
+        """Connect; with `hot` a device is there again before the end of its worker is told."""
+        self.hot = hot
+        self.client = FakeClient()
+        self.lane = FakeLane(self.client, [info(0, 1), info(1, 1)])
+        self.generations = [1, 1]
+        for device in range(2):
+            self.lane.take(session.DeviceChanged(info(device, 1)))
+        self.replies: list[Reply] = []
+        self.outcomes: Counter[int] = Counter()
+        self.answered: dict[int, int] = {}
+        """By call: the generation that has answered it, and was read."""
+        self.ran: Counter[int] = Counter()
+        self.open_reports: list[tuple[int, int, int, list[session.Request]]] = []
+
+    def worker(self, device: int) -> FakeConnection:
+        """Return a device's worker."""
+        return self.lane.made[str(device), self.generations[device]]
+
+    @rule(method=st.sampled_from(sorted(METHODS)), n=st.integers(0, 5), device=st.sampled_from([None, 0, 1]))
+    def call(self, method: str, n: int, device: int | None) -> None:
+        """Make a call."""
+        try:
+            deadline_ns = time.monotonic_ns() + 10**12
+            reply = self.lane.submit(len(self.replies) + 1, device, method, (n,), deadline_ns)
+        except errors.PoisonRequest:
+            assert self.verdict(method, n) is session.Verdict.QUARANTINED
+            return
+        assert self.verdict(method, n) is not session.Verdict.QUARANTINED
+        self.lane.add_callback(reply, lambda reply: self.outcomes.update([reply.id]))
+        self.replies.append(reply)
+
+    def verdict(self, method: str, n: int) -> session.Verdict | None:
+        """Return what is held of a call."""
+        digest = fingerprint(method, (n,))
+        assert digest is not None
+        found = self.client.suspicions.of(session.Request(method, digest))
+        return None if found is None else found.verdict
+
+    @precondition(lambda self: any(self.worker(device).calls for device in range(2)))
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        """A worker answers a call, and that is read."""
+        device = data.draw(st.sampled_from([device for device in range(2) if self.worker(device).calls]))
+        worker = self.worker(device)
+        number = data.draw(st.sampled_from(sorted(worker.calls)))
+        worker.answer(number)
+        if not self.replies[number - 1].done:
+            self.answered[number] = worker.generation
+        self.lane.receive(device)
+
+    @rule(data=st.data(), device=st.integers(0, 1), how=st.sampled_from(["lost", "poisoned", "planned"]))
+    def end(self, data: st.DataObject, device: int, how: str) -> None:
+        """A worker ends: some of what it has runs, one may be answered with the end itself."""
+        worker, generation = self.worker(device), self.generations[device]
+        calls = sorted(worker.calls)
+        running = data.draw(st.lists(st.sampled_from(calls), unique=True)) if calls and how != "planned" else []
+        self.ran.update(running)
+        error: errors.RequestError = errors.WorkerLost("killed")
+        if how == "poisoned":
+            error = errors.ContextPoisoned("on purpose")
+            for number in data.draw(st.lists(st.sampled_from(running), unique=True)) if running else []:
+                worker.answer(number, error)
+        self.generations[device] += 1
+        changed = info(device, generation + 1)
+        if not self.hot:
+            changed = info(device, generation, session.DeviceState.LOST)
+        self.lane.take(session.DeviceChanged(changed))
+        ended = session.IncarnationEnded(
+            device, generation, how == "planned", ErrorInfo.of(error), running, 0, running, running
+        )
+        known = len(self.client.reports)
+        self.lane.take(ended)
+        self.open_reports += self.client.reports[known:]
+        assert worker.closed
+        if not self.hot:
+            self.lane.take(session.DeviceChanged(info(device, generation + 1)))
+
+    @precondition(lambda self: self.open_reports)
+    @rule(data=st.data())
+    def judge(self, data: st.DataObject) -> None:
+        """The supervisor answers a report."""
+        number, _, _, requests = self.open_reports.pop(data.draw(st.integers(0, len(self.open_reports) - 1)))
+        changed = [
+            session.Suspicion(request, data.draw(st.sampled_from(list(session.Verdict))), 1) for request in requests
+        ]
+        for message in (session.Suspicions(changed), session.Suspicions([], number)):
+            self.client.suspicions.take(message.changed)
+            self.lane.take(message)
+
+    @precondition(lambda self: self.replies)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """A caller gives up."""
+        data.draw(st.sampled_from(self.replies)).cancel()
+
+    @precondition(lambda self: self.replies)
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        """A deadline passes."""
+        reply = data.draw(st.sampled_from(self.replies))
+        if not reply.done:
+            self.lane._expire(reply)
+            assert reply.done
+
+    @invariant()
+    def each_call_has_one_outcome_at_most(self) -> None:
+        """And a callback for it, once."""
+        for reply in self.replies:
+            assert self.outcomes[reply.id] == reply.done
+
+    @invariant()
+    def results_are_of_the_current_attempt(self) -> None:
+        """A result is what the worker said to which the call was sent last."""
+        for reply in self.replies:
+            if reply.done and reply._error is None:
+                assert reply.result() == self.answered[reply.id] == reply.generation
+
+    @invariant()
+    def nothing_is_lost_and_nothing_is_in_two_places(self) -> None:
+        """A call without an outcome waits in one place: at a worker, here, or for the supervisor."""
+        places: Counter[int] = Counter()
+        for device, link in enumerate(self.lane._links):
+            places.update(reply.id for reply in [*link.held, *link.outbox, *link.parked])
+            places.update(list(self.worker(device).calls))
+        for reply in self.replies:
+            assert reply.done or places[reply.id] == 1
+            assert places[reply.id] <= 1
+
+    @invariant()
+    def what_may_run_once_runs_once(self) -> None:
+        """And what may run again, no more often than it may be sent again."""
+        for reply in self.replies:
+            most = 1 + MAX_REPLAYS if reply.method == "A.again" else 1
+            assert self.ran[reply.id] <= most
+            error = reply._error
+            if isinstance(error, errors.RequestError) and self.ran[reply.id]:
+                assert error.maybe_executed
+
+    @invariant()
+    def suspects_run_alone(self) -> None:
+        """What a worker has that is to run alone, it was told so."""
+        for reply in self.replies:
+            if reply._alone is None or reply.done:
+                continue
+            for device in range(2):
+                found = self.worker(device).calls.get(reply.id)
+                assert found is None or found[1]
+
+    def teardown(self) -> None:
+        """At the end of the pool all that is left has its outcome."""
+        if hasattr(self, "lane"):
+            self.lane.take(errors.PoolLost("over"))
+            assert all(self.outcomes[reply.id] == 1 for reply in self.replies)
+
+
+TestModel = Model.TestCase
+
+
+@pytest.fixture
+def lane() -> Iterator[FakeLane]:
+    """Give a lane with one device that is ready."""
+    made = FakeLane(FakeClient(), [info(0, 1)])
+    made.take(session.DeviceChanged(info(0, 1)))
+    yield made
+    made.take(errors.PoolLost("over"))
+
+
+def test_what_is_suspected_while_it_waits_goes_alone(lane: FakeLane) -> None:
+    """Calls that were made before anything was held of them are looked at again before they are sent."""
+    client = cast("FakeClient", lane._client)
+    lane.take(session.DeviceChanged(info(0, 1, session.DeviceState.LOST)))
+    never = time.monotonic_ns() + 10**12
+    replies = [lane.submit(n, None, "A.again", (n,), never) for n in range(1, 4)]
+    changed = []
+    for n, verdict in ((1, session.Verdict.SUSPECTED), (2, session.Verdict.QUARANTINED)):
+        digest = fingerprint("A.again", [n])
+        assert digest is not None
+        changed.append(session.Suspicion(session.Request("A.again", digest), verdict, n))
+    client.suspicions.take(changed)
+    lane.take(session.Suspicions(changed))
+    assert isinstance(replies[1]._error, errors.PoisonRequest)
+    assert not replies[1]._error.maybe_executed
+    lane.take(session.DeviceChanged(info(0, 2)))
+    worker = lane.made["0", 2]
+    assert {number: alone for number, (_, alone) in worker.calls.items()} == {1: True, 3: False}
+    worker.answer(1)
+    lane.receive(0)
+    assert client.acquitted == [changed[0].request]
+
+
+def test_a_call_is_sent_again_so_often_and_no_more(lane: FakeLane) -> None:
+    """Ends while it ran count; an end before it had started does not."""
+    client = cast("FakeClient", lane._client)
+    reply = lane.submit(1, None, "A.again", (1,), time.monotonic_ns() + 10**12)
+    for generation in range(1, 2 * MAX_REPLAYS + 2):
+        assert not reply.done
+        assert [*lane.made["0", generation].calls] == [1]
+        started = [1] if generation % 2 else []
+        lane.take(session.DeviceChanged(info(0, generation, session.DeviceState.LOST)))
+        ended = session.IncarnationEnded(
+            0, generation, False, ErrorInfo.of(errors.WorkerLost("killed")), started, 0, started, started
+        )
+        lane.take(ended)
+        if started:
+            assert client.reports[-1][1:3] == (0, generation)
+            lane.take(session.Suspicions([], len(client.reports)))
+        lane.take(session.DeviceChanged(info(0, generation + 1)))
+    assert isinstance(reply._error, errors.WorkerLost)
+    assert reply._error.maybe_executed
+
+
+def test_equal_arguments_have_equal_fingerprints() -> None:
+    """However large an array is, by whatever container it comes; other content and other methods have others."""
+    large, small = np.arange(10**5), np.arange(10)
+    assert fingerprint("A.b", (large, small)) == fingerprint("A.b", [large.copy(), small.copy()])
+    assert fingerprint("A.b", (large,)) != fingerprint("A.b", (large + 1,))
+    assert fingerprint("A.b", (large,)) != fingerprint("A.b", (large.astype("int32"),))
+    assert fingerprint("A.b", (large,)) != fingerprint("A.c", (large,))
+    assert fingerprint("A.b", {"n": 1}) != fingerprint("A.b", (1,))

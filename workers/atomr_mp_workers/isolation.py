@@ -1,0 +1,73 @@
+"""Requests that run while nothing else does: each may be what ends workers. The loop's thread only.
+
+While one waits or runs, no other request is let in. It starts when all has ended that was let in before: not only what
+runs, for that may wait for memory which others have that have not started.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from atomr_mp_workers.envelope import Envelope, Request
+
+
+class Isolation:
+    """What is to run alone.
+
+    Args:
+        envelope: What comes before and after a request's own work.
+        is_at_work: Whether anything that was let in has not ended.
+        flush: Sends the answers that wait, so that none is lost with what comes.
+        wake: Has the loop look again at what was not let in.
+        run: Runs a request that has begun, or has it run elsewhere.
+    """
+
+    def __init__(
+        self,
+        envelope: Envelope,
+        is_at_work: Callable[[], bool],
+        flush: Callable[[], None],
+        wake: Callable[[], None],
+        run: Callable[[Request], None],
+    ) -> None:
+        self.active = False
+        """One waits or runs: nothing else is to be let in."""
+        self._envelope = envelope
+        self._is_at_work = is_at_work
+        self._flush = flush
+        self._wake = wake
+        self._run = run
+        self._waiting: deque[Request] = deque()
+        self._running = False
+
+    def take(self, requests: Iterable[Request]) -> None:
+        """Take requests in."""
+        self._waiting.extend(requests)
+        self.active = True
+        self.advance()
+
+    def advance(self) -> None:
+        """Start the next one, once nothing runs any more."""
+        waiting = self._waiting
+        self._settle()
+        while waiting and not self._running:
+            if not (waiting[0].dropped or waiting[0].peer.session.ended):
+                if self._is_at_work():
+                    break
+                self._flush()
+            request = waiting.popleft()
+            if self._envelope.begin(request):
+                self._running = True
+                self._envelope.isolate(request)
+                self._run(request)
+                self._settle()
+        self.active = self._running or bool(waiting)
+        if not self.active:
+            self._wake()
+
+    def _settle(self) -> None:
+        """Take note that what ran alone was answered: nothing is under way, and this process goes on."""
+        if self._running and not self._is_at_work():
+            self._running = False
+            self._envelope.isolate(None)
