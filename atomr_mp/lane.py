@@ -339,8 +339,7 @@ class Lane(ABC):
             reply._sent_generation = 0
             self._put(link, reply, first=True)
         self._settle_lost(link, ended, lost)
-        if link.sending and link.outbox:
-            self._flush(link)
+        self._flush_ready()
 
     # --- what is sent again ----------------------------------------------------------------------------------------
 
@@ -372,6 +371,11 @@ class Lane(ABC):
                 self._look_again(link)
             for reply in [reply for reply, lost in link.parked.items() if lost.report == message.id]:
                 self._resume(link, reply)
+        self._flush_ready()
+
+    def _flush_ready(self) -> None:
+        """Send what is sent again, to whichever device."""
+        for link in self._links:
             if link.sending and link.outbox:
                 self._flush(link)
 
@@ -449,6 +453,8 @@ class Lane(ABC):
                 link.held.append(reply)
         elif reply._alone is not None:
             self._send(link, [reply], data.Alone)
+        elif first:
+            link.outbox.insert(0, reply)
         else:
             link.outbox.append(reply)
 

@@ -114,8 +114,11 @@ def identify(reply: Reply) -> Request | None:
     def resolve(wire: Any) -> object:
         return placed[wire.id].array
 
-    arguments = values.Decoder[Any]().decode(reply._body, reply._payload, resolve)
-    digest = fingerprint(reply.method, arguments)
+    try:
+        arguments = values.Decoder[Any]().decode(reply._body, reply._payload, resolve)
+        digest = fingerprint(reply.method, arguments)
+    except errors.InvalidRequest:  # what its worker has said, or would have
+        return None
     return None if digest is None else Request(reply.method, digest)
 
 

@@ -17,6 +17,7 @@ EXCUSED: Final = (
     errors.Overloaded,
     errors.Cancelled,
     errors.GpuRefStale,
+    errors.PoisonRequest,  # its worker may have been killed twice while it ran alone
 )
 """What a request may end with here, if it says nothing of a device that is spared."""
 

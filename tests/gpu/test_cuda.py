@@ -219,3 +219,21 @@ def free_bytes() -> int:
         return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).free)
     finally:
         pynvml.nvmlShutdown()
+
+
+@pytest.mark.parametrize("method", ["fault", "fault_and_wait", "fault_on_thread"])
+def test_a_request_that_poisons_contexts_is_found_out(ledger: Ledger, method: str) -> None:
+    """Whoever meets the error: what ran beside it succeeds, and two contexts are lost in all."""
+    with ledger.start(FAULTY, backend="cuda", max_suspicions=2, max_restarts=2) as pool:
+        array = np.arange(8, dtype="float32")
+        replies = [pool.call("Faulty.double", array) for _ in range(5)]
+        first = pool.call(f"Faulty.{method}", "illegal")
+        replies += [pool.call("Faulty.double", array) for _ in range(5)]
+        assert isinstance(first.exception(), errors.ContextPoisoned)
+        assert [reply.exception() for reply in replies] == [None] * 10
+        wait_generation(pool, 2)
+        assert isinstance(pool.call(f"Faulty.{method}", "illegal").exception(), errors.PoisonRequest)
+        with pytest.raises(errors.PoisonRequest):
+            pool.call(f"Faulty.{method}", "illegal")
+        wait_generation(pool, 3)
+        assert np.array_equal(pool.call("Faulty.double", array).result().numpy(), array * 2)

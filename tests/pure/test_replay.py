@@ -291,6 +291,11 @@ class Model(RuleBasedStateMachine):
             assert places[reply.id] <= 1
 
     @invariant()
+    def nothing_waits_that_can_be_sent(self) -> None:
+        """Nobody may come to send it."""
+        assert not any(link.sending and (link.outbox or link.held) for link in self.lane._links)
+
+    @invariant()
     def what_may_run_once_runs_once(self) -> None:
         """And what may run again, no more often than it may be sent again."""
         for reply in self.replies:
