@@ -64,7 +64,7 @@ class Session:
         welcome = self.receive()
         if welcome[0] == "goodbye":
             sys.exit(f"the pool refuses this client: {welcome[1][1]}")
-        _tag, _version, _pool, self.epoch, _pid, self.name, self.secret, _window, self.devices, _actors = welcome
+        _tag, _version, _pool, self.epoch, _pid, self.name, self.secret, _window, self.devices, *_ = welcome
 
     def __enter__(self) -> Self:
         return self
