@@ -3,7 +3,7 @@
 Arguments: the port, how many workers, what the model runs on: "host", "cuda", or "none" for an echo without a model.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: LitServe reads `decode_request`'s at run time, and takes none for a text.
 
 import os
 import sys
@@ -69,7 +69,14 @@ def main() -> None:
         workers_per_device=int(workers),
         restart_workers=True,
     )
-    server.run(host="127.0.0.1", port=int(port), num_api_servers=1, log_level="error", generate_client_file=False)
+    server.run(
+        host="127.0.0.1",
+        port=int(port),
+        num_api_servers=1,
+        log_level="error",
+        generate_client_file=False,
+        timeout_keep_alive=600,  # an answer may lie in a connection for long before the client reads it
+    )
 
 
 if __name__ == "__main__":

@@ -24,8 +24,6 @@ ECHO: Final = "none"
 """In place of a backend: the server is to have no model."""
 PATIENCE_S: Final = 60.0
 """How long an answer may take, where nobody is killed."""
-IDLE_S: Final = 3.0
-"""The server closes a connection that has been idle for 5 s; we do so before."""
 
 
 class LitserveServer(Contestant):
@@ -157,14 +155,9 @@ class Connection:
 
     def __init__(self, port: int, patience_s: float) -> None:
         self.http: Final = http.client.HTTPConnection(HOST, port, timeout=patience_s)
-        self._used = time.monotonic()
 
     def send(self, body: bytes) -> None:
         """Send a request."""
-        now = time.monotonic()
-        if now - self._used > IDLE_S:
-            self.http.close()
-        self._used = now
         try:
             self.http.request("POST", "/predict", body, {"Content-Type": "application/json"})
         except OSError as error:
@@ -182,7 +175,6 @@ class Connection:
         except (OSError, http.client.HTTPException) as error:
             self.http.close()
             raise RefusedError(str(error)) from error
-        self._used = time.monotonic()
         if response.status != http.HTTPStatus.OK:
             raise RefusedError(f"{response.status}: {body[:200]!r}")
         return body
