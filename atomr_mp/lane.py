@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from atomr_mp import errors
+from atomr_mp import errors, tracing
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flight import Flight
@@ -171,6 +171,8 @@ class Lane(ABC):
             reply._link = link
             if device is not None:
                 reply._pinned = True
+            if tracing.tracer is not None:
+                tracing.tracer.begin(reply)
             if alone is not None:
                 self._isolate(reply, alone)
                 self._put(link, reply)
@@ -559,6 +561,7 @@ class Lane(ABC):
                     reply._body,
                     reply._refs,
                     reply._priority,
+                    reply._trace,
                 )
             )
             reply._sent_ns = now_ns
@@ -653,6 +656,8 @@ class Lane(ABC):
         if reply._payload:
             reply._payload = ()
         reply.done = True
+        if reply._span is not None and tracing.tracer is not None:
+            tracing.tracer.end(reply)
         if reply._waiters or self._leading is reply:
             self._finished(reply)
         if reply._future is not None:

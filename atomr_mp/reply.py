@@ -62,6 +62,10 @@ class Reply:
     """Released when there is an answer."""
     _sent_generation = 0
     _sent_ns = 0
+    _trace: bytes | None = None
+    """The context of its span that goes with it."""
+    _span: Any = None
+    """Of `tracing`, if it is wanted."""
 
     def __init__(self, lane: Lane, request_id: int, method: str, deadline_ns: int, body: bytes) -> None:
         self._lane = lane

@@ -35,6 +35,9 @@ SESSION_BYTES: Final = 16
 MIN_PRIORITY: Final = -8
 MAX_PRIORITY: Final = 7
 
+MAX_TRACE_BYTES: Final = 128
+"""Longest context of a trace."""
+
 Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES)]
 Body = Annotated[bytes, msgspec.Meta(max_length=MAX_BODY_BYTES)]
 FrameCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)]
@@ -57,6 +60,8 @@ class Call(Message, frozen=True):
     """How many refs are among the arguments; a call with any takes its borrows in the order of arrival."""
     priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
     """Of what waits in the worker, higher ones come first."""
+    trace: Annotated[bytes, msgspec.Meta(max_length=MAX_TRACE_BYTES)] | None = None
+    """W3C's `traceparent` of the client's span; None if it makes none."""
 
 
 class Calls(Message, frozen=True, tag=1):

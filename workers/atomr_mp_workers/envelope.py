@@ -18,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp_workers import points
+from atomr_mp_workers import points, tracing
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import Block, Holder
 from atomr_mp_workers.buffers import Store
@@ -59,6 +59,8 @@ class Run(ABC):
     """Where it comes back if it is not run by the loop."""
     number = 0
     """Its place among those that run elsewhere."""
+    span: Any = None
+    """Of `tracing`, if it is wanted; of a request."""
 
     @property
     @abstractmethod
@@ -77,6 +79,7 @@ class Run(ABC):
     def call(self) -> None:
         """Run the method, on the thread it belongs to; never raises."""
         _current.run = self
+        entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
         try:
             if points.hook is not None:
                 points.hook("enqueue", self.method.name)
@@ -86,6 +89,8 @@ class Run(ABC):
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
             self.raised = error
         _current.run = None
+        if entered is not None and tracing.tracer is not None:
+            tracing.tracer.leave(entered)
 
     def finished(self) -> None:
         """Say, from the thread that has run it, that it has ended."""
@@ -122,6 +127,7 @@ class Request(Run):
         self.body = call.body
         self.refs = call.refs
         self.priority = call.priority
+        self.trace = call.trace
         self.payload_bytes = len(call.body)
         """What it counts for in its window."""
 
@@ -310,6 +316,8 @@ class Envelope:
         request.method.queued -= 1
         request.frames = ()
         session.running += 1
+        if request.trace and tracing.tracer is not None:
+            request.span = tracing.tracer.begin(request)
         return True
 
     def show_waiting(self, request: Request, *, waits: bool) -> None:
@@ -384,6 +392,8 @@ class Envelope:
             self._board.count(Counter.FAILED)
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = True
+        if request.span is not None and tracing.tracer is not None:
+            tracing.tracer.end(request)
         self._reply(peer, request.id, request.encoded, error)
         request.encoded = None
 

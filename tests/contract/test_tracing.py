@@ -1,0 +1,115 @@
+"""OpenTelemetry's spans: one of the client and one of the worker for each request, in one trace."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors, tracing
+from tests.support import ACTORS, Ledger
+
+pytest.importorskip("opentelemetry.sdk")
+
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # after the look whether it is there
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+Spans = dict[str, Any]
+
+
+@pytest.fixture
+def provider() -> Iterator[TracerProvider]:
+    """What makes spans in this process, as long as the test runs."""
+    found = TracerProvider()
+    tracing.instrument(found)
+    yield found
+    tracing.uninstrument()
+    found.shutdown()
+
+
+@pytest.fixture
+def exporter(provider: TracerProvider) -> InMemorySpanExporter:
+    """Where they are."""
+    found = InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(found))
+    return found
+
+
+@pytest.fixture
+def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+    """A pool whose worker makes spans."""
+    with ledger.start(f"{ACTORS}/traced.py:Traced") as started:
+        yield started
+
+
+def of_worker(pool: atomr_mp.Pool) -> list[Spans]:
+    """Return the worker's spans of what was called before; this call itself makes one that is not among them."""
+    tracing.uninstrument()
+    spans: list[Spans] = pool.call("Traced.spans").result()
+    return spans
+
+
+def ids(span: ReadableSpan) -> tuple[str, str]:
+    """Return a span's trace and its own id."""
+    context = span.get_span_context()
+    assert context is not None
+    return f"{context.trace_id:032x}", f"{context.span_id:016x}"
+
+
+def test_a_request_has_a_span_on_either_side(
+    pool: atomr_mp.Pool, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """The worker's is the child of the client's, that of whatever the caller is in; what the method makes is its."""
+    with provider.get_tracer("application").start_as_current_span("job"):
+        trace = pool.call("Traced.nested").result()
+    client, job = exporter.get_finished_spans()
+    assert (client.name, client.kind.name, job.name) == ("Traced.nested", "CLIENT", "job")
+    assert client.parent is not None
+    assert f"{client.parent.span_id:016x}" == ids(job)[1]
+    assert client.attributes is not None
+    assert (client.attributes["atomr_mp.device"], client.attributes["atomr_mp.generation"]) == (0, 1)
+    inner, server = of_worker(pool)
+    assert (server["name"], server["kind"], server["status"]) == ("Traced.nested", "SERVER", "UNSET")
+    assert (server["trace"], server["parent"]) == ids(client)
+    assert (inner["trace"], inner["parent"]) == (trace, server["id"])
+    assert trace == ids(job)[0]
+    assert server["attributes"]["rpc.method"] == "nested"
+    assert 0 <= server["attributes"]["atomr_mp.waited_s"] < 30
+
+
+def test_threads_batches_and_event_loops_have_them_too(pool: atomr_mp.Pool, exporter: InMemorySpanExporter) -> None:
+    """Each request of a batch its own."""
+    assert pool.call("Traced.on_thread").result() == ids(exporter.get_finished_spans()[0])[0]
+    exporter.clear()
+
+    async def pairs() -> list[int]:
+        return await asyncio.gather(*(pool.call("Traced.pairs", at) for at in range(2)))
+
+    assert asyncio.run(pairs()) == [2, 2]
+    _, *servers = of_worker(pool)
+    assert {(server["trace"], server["parent"]) for server in servers} == set(map(ids, exporter.get_finished_spans()))
+    assert len(servers) == 2
+
+
+def test_an_error_is_the_status_of_both(pool: atomr_mp.Pool, exporter: InMemorySpanExporter) -> None:
+    """With its code; and a call that was never answered has an end too."""
+    with pytest.raises(errors.ActorFailed):
+        pool.call("Traced.fail").result()
+    assert isinstance(pool.call("Traced.pairs", 1, deadline_s=0.01).exception(), errors.DeadlineExceeded)
+    failed, late = exporter.get_finished_spans()
+    assert failed.attributes is not None
+    assert late.attributes is not None
+    assert (failed.status.status_code.name, failed.attributes["error.type"]) == ("ERROR", errors.ActorFailed.code)
+    assert (late.status.status_code.name, late.attributes["error.type"]) == ("ERROR", errors.DeadlineExceeded.code)
+    (server,) = of_worker(pool)
+    assert (server["status"], server["attributes"]["error.type"]) == ("ERROR", errors.ActorFailed.code)
+
+
+def test_without_a_client_that_asks_there_are_none(pool: atomr_mp.Pool) -> None:
+    """The call carries no context, and the worker makes no span."""
+    assert pool.call("Traced.on_thread").result() == "0" * 32
+    assert of_worker(pool) == []
