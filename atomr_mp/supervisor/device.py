@@ -150,6 +150,8 @@ class Device:
         self._changed = changed
         self._cgroups = CgroupParent.find() if plan.cgroups else None
         # The second: when restarts were granted that are in the history, by the generation whose end they followed.
+        self._forgiven = 0
+        """Of which incarnation the end is not to be counted, which was not counted yet."""
         self._history, self._counted = intensity.History.EMPTY, dict[int, float]()
         self._last_generation = 0
         """Of whatever was started last, a standby too."""
@@ -686,6 +688,8 @@ class Device:
         """Judge an unplanned end by its error and by those before it."""
         if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
             return intensity.Refused(lost.message)
+        if self.generation == self._forgiven:
+            return intensity.Granted(0.0)
         now_s = time.monotonic()
         self._history, verdict = intensity.ask(self._plan.intensity, self._history, now_s)
         self._counted = {each: then for each, then in self._counted.items() if then in self._history.restarts}
@@ -696,7 +700,9 @@ class Device:
         """Count the end of an incarnation no more: it was not the device's fault."""
         self._note("poison_request", why, generation=generation)
         then_s = self._counted.pop(generation, None)
-        if then_s is not None:
+        if then_s is None:
+            self._forgiven = generation
+        else:
             history = self._history = intensity.forgiven(self._history, then_s)
             if self.state is State.STOPPED and generation == self.generation:  # it was this end that stopped it
                 self._feed(Event.DRAIN)
