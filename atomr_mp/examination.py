@@ -12,7 +12,8 @@ from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.process.census import look
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory
 from atomr_mp.protocol.session import Inventory
-from atomr_mp.supervision.ledger import LASTS_S, Finding, Supervision, Watch, compare
+from atomr_mp.supervision.findings import LASTS_S, Finding, Supervision, Watch
+from atomr_mp.supervision.ledger import compare
 
 AGAIN_S: Final = 0.2
 """Between two looks: no event tells of what another process lets go."""

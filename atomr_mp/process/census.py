@@ -20,7 +20,7 @@ from atomr_mp.process import nvml
 from atomr_mp.process.events import read_events
 from atomr_mp.process.identity import Identity, stat_fields
 from atomr_mp.protocol import marks
-from atomr_mp.supervision.ledger import Memfd, Observed, Process, Socket
+from atomr_mp.supervision.observed import Memfd, Observed, Process, Socket
 
 NVML_S: Final = 5.0
 """How long the driver may take."""

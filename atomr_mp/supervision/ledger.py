@@ -1,122 +1,14 @@
-"""What there is of a pool against what its supervisor believes to be there. Pure.
-
-`compare` makes findings of one look. What changes between the two sides of a look is no finding yet, so a `Watch` takes
-several, and tells only what lasts.
-"""
+"""What there is of a pool against what its supervisor believes to be there, as one look has found it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Iterator
 
 from atomr_mp.protocol import marks
 from atomr_mp.protocol.session import Inventory, ProcessHeld
-
-LASTS_S: Final = 2.5
-"""What is unaccounted for as long as this is a finding: the dead may leave something for two seconds."""
-
-Worker = tuple[int, int]
-"""A process, by its device and generation."""
-
-
-class State(StrEnum):
-    """How a finding is to be taken."""
-
-    OK = "ok"
-    """It is there, and has to be."""
-    HELD = "held"
-    """Its time is over, but a living process has it, or the next start removes it: it goes with that."""
-    UNACCOUNTED = "unaccounted"
-    """Nobody says why it is there, or is not."""
-
-
-class Supervision(StrEnum):
-    """How the pool's supervisor is."""
-
-    ANSWERS = "answers"
-    SILENT = "silent"
-    """It lives and does not answer."""
-    KILLED = "killed"
-    """It has left the run directory behind."""
-    ENDED = "ended"
-    """In order; or it never was."""
-
-
-class Finding(NamedTuple):
-    """One line."""
-
-    state: State
-    kind: str
-    """What it is about: "supervisor", "process", "session", "memory", "descriptor", "socket", "note", "gpu"."""
-    what: str
-    todo: str = ""
-    """For an operator; empty if there is nothing to do."""
-    since: float | None = None
-    """When it began, or its process, in seconds since the epoch."""
-    pid: int | None = None
-    """Whose it is, or which process."""
-    nbytes: int | None = None
-
-
-class Memfd(NamedTuple):
-    """Memory that processes share."""
-
-    name: str
-    nbytes: int
-
-
-class Process(NamedTuple):
-    """A process of this user, as the kernel tells."""
-
-    pid: int
-    start_ticks: int
-    parent: int
-    group: int
-    since: float
-    command: str
-    zombie: bool = False
-    marked: bool = False
-    """It was started by a supervisor of this run directory, or by what that has started."""
-    worker: Worker | None = None
-    """Which worker has started it, as its environment says."""
-    descriptors: Mapping[str, int] = {}
-    """How many of each kind it has open."""
-    watches: tuple[int, ...] = ()
-    """The pids that its pidfds mean; -1 for one that has been reaped."""
-    opened: frozenset[int] = frozenset()
-    """Inodes of slabs of which it has descriptors."""
-    mapped: frozenset[int] = frozenset()
-    """Inodes of slabs that it has mapped."""
-
-
-class Socket(NamedTuple):
-    """A socket in the run directory."""
-
-    since: float
-    listeners: tuple[int, ...]
-    """Pids."""
-
-
-class Observed(NamedTuple):
-    """What one look has found."""
-
-    processes: Mapping[int, Process]
-    """All of this user, by pid."""
-    slabs: Mapping[int, Memfd]
-    """By inode."""
-    sockets: Mapping[str, Socket] = {}
-    """By name."""
-    notes: frozenset[int] = frozenset()
-    """Pids that are noted in the run directory."""
-    survivors: frozenset[int] = frozenset()
-    """Those of them that are still the noted processes."""
-    gpus: Mapping[str, Sequence[tuple[int, int]]] = {}
-    """By UUID: which pids take how many bytes."""
-    supervisor: int = 0
-    """The pid in the run directory's lock, 0 if there is none."""
-    epoch: str = ""
-    """Of the pool's latest life, as its event log says; see `marks.epoch_label`."""
+from atomr_mp.supervision.findings import Finding, State, Supervision
+from atomr_mp.supervision.leftovers import Unsupervised, still_mapped
+from atomr_mp.supervision.observed import Memfd, Observed, Worker, ancestors, descriptors, slab_size, worker_name
 
 
 def compare(observed: Observed, supervision: Supervision, believed: Inventory | None) -> list[Finding]:
@@ -129,33 +21,7 @@ def compare(observed: Observed, supervision: Supervision, believed: Inventory | 
     """
     if believed is not None:
         return list(_Compared(observed, believed).findings())
-    return list(_Unsupervised(observed, supervision).findings())
-
-
-class Watch:
-    """Takes looks until what is unaccounted for has lasted."""
-
-    def __init__(self, lasts_s: float = LASTS_S) -> None:
-        self._lasts_s = lasts_s
-        self._since_s: dict[Finding, float] = {}
-        self._latest: list[Finding] = []
-        self._now_s = 0.0
-
-    def look(self, now_s: float, findings: Iterable[Finding]) -> bool:
-        """Take a look in; return whether it can be the last: all that is unaccounted for has lasted."""
-        self._latest, self._now_s = list(findings), now_s
-        unaccounted = [each for each in self._latest if each.state is State.UNACCOUNTED]
-        self._since_s = {each: self._since_s.get(each, now_s) for each in unaccounted}
-        return all(now_s - since_s >= self._lasts_s for since_s in self._since_s.values())
-
-    @property
-    def findings(self) -> list[Finding]:
-        """The findings of the latest look, without what is unaccounted for and has not lasted."""
-        return [
-            each
-            for each in self._latest
-            if each.state is not State.UNACCOUNTED or self._now_s - self._since_s[each] >= self._lasts_s
-        ]
+    return list(Unsupervised(observed, supervision).findings())
 
 
 class _Compared:
@@ -201,7 +67,7 @@ class _Compared:
         yield Finding(
             State.OK,
             "supervisor",
-            f"the supervisor, pid {pid}: {_descriptors(process)}",
+            f"the supervisor, pid {pid}: {descriptors(process)}",
             since=process.since,
             pid=pid,
         )
@@ -220,7 +86,7 @@ class _Compared:
                 yield Finding(
                     State.UNACCOUNTED,
                     "descriptor",
-                    f"the supervisor has {_slab(slab)} (inode {inode}) open for nobody",
+                    f"the supervisor has {slab_size(slab)} (inode {inode}) open for nobody",
                     "please report it; a restart of the pool closes it",
                     pid=pid,
                     nbytes=slab.nbytes,
@@ -238,7 +104,7 @@ class _Compared:
                 pid=held.pid,
             )
         return Finding(
-            State.OK, "process", f"{what}, pid {held.pid}: {_descriptors(process)}", since=process.since, pid=held.pid
+            State.OK, "process", f"{what}, pid {held.pid}: {descriptors(process)}", since=process.since, pid=held.pid
         )
 
     def _strangers(self) -> Iterator[Finding]:
@@ -247,7 +113,7 @@ class _Compared:
         for process in self._processes.values():
             if process.pid in self._held or process.pid == supervisor:
                 continue
-            chain = list(_ancestors(process, self._processes))
+            chain = list(ancestors(process, self._processes))
             starter = next((self._held[pid] for pid in chain if pid in self._held), None)
             if starter is None and process.worker is not None and not process.zombie:
                 starter = self._workers.get(process.worker)  # whoever was between them has ended
@@ -377,15 +243,16 @@ class _Compared:
         workers, clients = clients & self._held.keys(), clients - self._held.keys()
         for pid in sorted(clients):
             if worker is None:
-                what = f"pid {pid} has memory of its own for arguments, {_slab(slab)}"
+                what = f"pid {pid} has memory of its own for arguments, {slab_size(slab)}"
                 yield Finding(State.OK, "memory", what, pid=pid, nbytes=slab.nbytes)
             else:
-                yield _still_mapped(pid, slab, worker, lives=lives)
+                yield still_mapped(pid, slab, worker, lives=lives)
         for pid in sorted(workers):
             if worker is None and clients:
                 continue
-            whose = "a client that has ended" if worker is None else _name(worker)
-            what = f"{_role(self._held[pid])}, pid {pid}, has {_slab(slab)} of {whose} mapped: an actor keeps an array"
+            whose = "a client that has ended" if worker is None else worker_name(worker)
+            who = f"{_role(self._held[pid])}, pid {pid},"
+            what = f"{who} has {slab_size(slab)} of {whose} mapped: an actor keeps an array"
             yield Finding(State.HELD, "memory", what, pid=pid, nbytes=slab.nbytes)
 
     def _resident(self, inode: int, slab: Memfd) -> Finding:
@@ -427,101 +294,6 @@ class _Compared:
         return Finding(State.OK, "gpu", what, pid=pid, nbytes=nbytes)
 
 
-class _Unsupervised:
-    """One look at a pool whose supervisor does not tell what there has to be."""
-
-    def __init__(self, observed: Observed, supervision: Supervision) -> None:
-        self._observed = observed
-        self._supervision = supervision
-        self._silent = supervision is Supervision.SILENT
-        self._processes = observed.processes.values()
-        self._ours = {
-            each.pid
-            for each in self._processes
-            if each.marked
-            or each.pid in observed.survivors
-            or each.group in observed.survivors
-            or (self._silent and observed.supervisor in _ancestors(each, observed.processes))
-        }
-
-    def findings(self) -> Iterator[Finding]:
-        yield self._supervisor()
-        for process in self._processes:
-            if process.pid in self._ours:
-                yield self._process(process)
-        for name, socket in sorted(self._observed.sockets.items()):
-            yield self._file("socket", name, socket.since)
-        for noted in sorted(self._observed.notes):
-            yield self._file("note", f"workers/{noted}", None)
-        yield from self._slabs()
-
-    def _supervisor(self) -> Finding:
-        pid = self._observed.supervisor
-        match self._supervision:
-            case Supervision.SILENT:
-                what = f"the supervisor, pid {pid}, does not answer"
-                todo = f"`kill -CONT {pid}` if it was stopped; `kill -9 {pid}` ends the pool"
-                return Finding(State.UNACCOUNTED, "supervisor", what, todo, pid=pid)
-            case Supervision.KILLED:
-                what = f"the supervisor, pid {pid}, was killed"
-                return Finding(State.HELD, "supervisor", what, "`atomr-mp start` cleans up", pid=pid)
-            case _:
-                return Finding(State.OK, "supervisor", "none runs here; if there was one, it has ended in order")
-
-    def _process(self, process: Process) -> Finding:
-        what = f"pid {process.pid} ({process.command}) is the pool's"
-        if self._silent:
-            what = f"{what}: {_descriptors(process)}"
-            return Finding(State.OK, "process", what, since=process.since, pid=process.pid)
-        return Finding(
-            State.UNACCOUNTED, "process", what, f"`kill -9 {process.pid}`", since=process.since, pid=process.pid
-        )
-
-    def _file(self, kind: str, name: str, since: float | None) -> Finding:
-        match self._supervision:
-            case Supervision.SILENT:
-                return Finding(State.OK, kind, name, since=since)
-            case Supervision.KILLED:
-                return Finding(State.HELD, kind, f"{name} was left", "the next start removes it", since)
-            case _:
-                todo = "remove it, and please report it"
-                return Finding(State.UNACCOUNTED, kind, f"{name} was left by an end in order", todo, since)
-
-    def _slabs(self) -> Iterator[Finding]:
-        """Tell what living processes have mapped that are not the pool's."""
-        others = [each for each in self._processes if each.pid not in {*self._ours, self._observed.supervisor}]
-        for inode, slab in sorted(self._observed.slabs.items()):
-            of = marks.owner(slab.name)
-            if of is not None and of.epoch == self._observed.epoch:
-                for each in others:
-                    if inode in each.mapped | each.opened and of.resident:
-                        what = f"pid {each.pid} has resident memory of {slab.nbytes:,} bytes mapped"
-                        yield Finding(State.HELD, "memory", what, "it goes with it", pid=each.pid, nbytes=slab.nbytes)
-                    elif inode in each.mapped | each.opened:
-                        yield _still_mapped(each.pid, slab, of.worker, lives=self._silent)
-
-
-def _still_mapped(pid: int, slab: Memfd, worker: Worker | None, *, lives: bool) -> Finding:
-    if worker is None:
-        whose = "its own, for arguments"
-    else:
-        whose = f"of {_name(worker)}" + (", which has no use for it any more" if lives else ", which has ended")
-    what = f"pid {pid} has {_slab(slab)} mapped, {whose}"
-    return Finding(
-        State.HELD, "memory", what, "it goes with the client's last array in it", pid=pid, nbytes=slab.nbytes
-    )
-
-
-def _ancestors(process: Process, processes: Mapping[int, Process]) -> Iterator[int]:
-    seen: set[int] = set()
-    pid = process.parent
-    while pid and pid not in seen:
-        seen.add(pid)
-        yield pid
-        above = processes.get(pid)
-        pid = above.parent if above is not None else 0
-
-
 def _worker_of(slab: Memfd, epoch: str) -> Worker | None:
     of = marks.owner(slab.name)
     return of.worker if of is not None and of.epoch == epoch else None
@@ -542,22 +314,8 @@ def _worker_of_socket(name: str) -> Worker | None:
 def _role(held: ProcessHeld) -> str:
     if held.device is None:
         return {"zygote": "the zygote", "reserve": "a process made ahead"}.get(held.role, f"a {held.role}")
-    return f"the {held.role} of {_name(_key(held))}"
-
-
-def _name(worker: Worker) -> str:
-    return f"device {worker[0]} generation {worker[1]}"
+    return f"the {held.role} of {worker_name(_key(held))}"
 
 
 def _pids(pids: Iterable[int]) -> str:
     return "pid " + ", ".join(map(str, sorted(pids))) if pids else "nobody"
-
-
-def _slab(slab: Memfd) -> str:
-    return f"a slab of {slab.nbytes:,} bytes"
-
-
-def _descriptors(process: Process) -> str:
-    total = sum(process.descriptors.values())
-    kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(process.descriptors.items()))
-    return f"{total} descriptors" + (f" ({kinds})" if kinds else "")

@@ -19,7 +19,7 @@ from atomr_mp import errors
 from atomr_mp.client import Observer
 from atomr_mp.examination import examine
 from atomr_mp.process.rundir import SESSION_SOCKET
-from atomr_mp.supervision.ledger import State
+from atomr_mp.supervision.findings import State
 from soaking import words
 from soaking.caller import GRACE_S
 from soaking.census import MARK, Census, census, marked

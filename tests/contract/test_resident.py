@@ -19,7 +19,7 @@ from atomr_mp.client import Observer
 from atomr_mp.examination import examine
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.session import DeviceState, ResidentInfo
-from atomr_mp.supervision.ledger import State, Supervision
+from atomr_mp.supervision.findings import State, Supervision
 from tests.crash.test_standby import wait_standby
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation, wait_state
 

@@ -1,0 +1,78 @@
+"""What a look at a pool finds, and which of it lasts. Pure.
+
+What changes between the two sides of a look is no finding yet, so a `Watch` takes several, and tells only what lasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+LASTS_S: Final = 2.5
+"""What is unaccounted for as long as this is a finding: the dead may leave something for two seconds."""
+
+
+class State(StrEnum):
+    """How a finding is to be taken."""
+
+    OK = "ok"
+    """It is there, and has to be."""
+    HELD = "held"
+    """Its time is over, but a living process has it, or the next start removes it: it goes with that."""
+    UNACCOUNTED = "unaccounted"
+    """Nobody says why it is there, or is not."""
+
+
+class Supervision(StrEnum):
+    """How the pool's supervisor is."""
+
+    ANSWERS = "answers"
+    SILENT = "silent"
+    """It lives and does not answer."""
+    KILLED = "killed"
+    """It has left the run directory behind."""
+    ENDED = "ended"
+    """In order; or it never was."""
+
+
+class Finding(NamedTuple):
+    """One line."""
+
+    state: State
+    kind: str
+    """What it is about: "supervisor", "process", "session", "memory", "descriptor", "socket", "note", "gpu"."""
+    what: str
+    todo: str = ""
+    """For an operator; empty if there is nothing to do."""
+    since: float | None = None
+    """When it began, or its process, in seconds since the epoch."""
+    pid: int | None = None
+    """Whose it is, or which process."""
+    nbytes: int | None = None
+
+
+class Watch:
+    """Takes looks until what is unaccounted for has lasted."""
+
+    def __init__(self, lasts_s: float = LASTS_S) -> None:
+        self._lasts_s = lasts_s
+        self._since_s: dict[Finding, float] = {}
+        self._latest: list[Finding] = []
+        self._now_s = 0.0
+
+    def look(self, now_s: float, findings: Iterable[Finding]) -> bool:
+        """Take a look in; return whether it can be the last: all that is unaccounted for has lasted."""
+        self._latest, self._now_s = list(findings), now_s
+        unaccounted = [each for each in self._latest if each.state is State.UNACCOUNTED]
+        self._since_s = {each: self._since_s.get(each, now_s) for each in unaccounted}
+        return all(now_s - since_s >= self._lasts_s for since_s in self._since_s.values())
+
+    @property
+    def findings(self) -> list[Finding]:
+        """The findings of the latest look, without what is unaccounted for and has not lasted."""
+        return [
+            each
+            for each in self._latest
+            if each.state is not State.UNACCOUNTED or self._now_s - self._since_s[each] >= self._lasts_s
+        ]

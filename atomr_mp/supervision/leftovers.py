@@ -1,0 +1,112 @@
+"""What there is of a pool whose supervisor does not tell what there has to be: it has ended, or is silent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atomr_mp.protocol import marks
+from atomr_mp.supervision.findings import Finding, State, Supervision
+from atomr_mp.supervision.observed import (
+    Memfd,
+    Observed,
+    Process,
+    Worker,
+    ancestors,
+    descriptors,
+    slab_size,
+    worker_name,
+)
+
+
+class Unsupervised:
+    """One look at a pool whose supervisor does not tell what there has to be."""
+
+    def __init__(self, observed: Observed, supervision: Supervision) -> None:
+        self._observed = observed
+        self._supervision = supervision
+        self._silent = supervision is Supervision.SILENT
+        self._processes = observed.processes.values()
+        self._ours = {
+            each.pid
+            for each in self._processes
+            if each.marked
+            or each.pid in observed.survivors
+            or each.group in observed.survivors
+            or (self._silent and observed.supervisor in ancestors(each, observed.processes))
+        }
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield all."""
+        yield self._supervisor()
+        for process in self._processes:
+            if process.pid in self._ours:
+                yield self._process(process)
+        for name, socket in sorted(self._observed.sockets.items()):
+            yield self._file("socket", name, socket.since)
+        for noted in sorted(self._observed.notes):
+            yield self._file("note", f"workers/{noted}", None)
+        yield from self._slabs()
+
+    def _supervisor(self) -> Finding:
+        pid = self._observed.supervisor
+        match self._supervision:
+            case Supervision.SILENT:
+                what = f"the supervisor, pid {pid}, does not answer"
+                todo = f"`kill -CONT {pid}` if it was stopped; `kill -9 {pid}` ends the pool"
+                return Finding(State.UNACCOUNTED, "supervisor", what, todo, pid=pid)
+            case Supervision.KILLED:
+                what = f"the supervisor, pid {pid}, was killed"
+                return Finding(State.HELD, "supervisor", what, "`atomr-mp start` cleans up", pid=pid)
+            case _:
+                return Finding(State.OK, "supervisor", "none runs here; if there was one, it has ended in order")
+
+    def _process(self, process: Process) -> Finding:
+        what = f"pid {process.pid} ({process.command}) is the pool's"
+        if self._silent:
+            what = f"{what}: {descriptors(process)}"
+            return Finding(State.OK, "process", what, since=process.since, pid=process.pid)
+        return Finding(
+            State.UNACCOUNTED, "process", what, f"`kill -9 {process.pid}`", since=process.since, pid=process.pid
+        )
+
+    def _file(self, kind: str, name: str, since: float | None) -> Finding:
+        match self._supervision:
+            case Supervision.SILENT:
+                return Finding(State.OK, kind, name, since=since)
+            case Supervision.KILLED:
+                return Finding(State.HELD, kind, f"{name} was left", "the next start removes it", since)
+            case _:
+                todo = "remove it, and please report it"
+                return Finding(State.UNACCOUNTED, kind, f"{name} was left by an end in order", todo, since)
+
+    def _slabs(self) -> Iterator[Finding]:
+        """Tell what living processes have mapped that are not the pool's."""
+        others = [each for each in self._processes if each.pid not in {*self._ours, self._observed.supervisor}]
+        for inode, slab in sorted(self._observed.slabs.items()):
+            of = marks.owner(slab.name)
+            if of is not None and of.epoch == self._observed.epoch:
+                for each in others:
+                    if inode in each.mapped | each.opened and of.resident:
+                        what = f"pid {each.pid} has resident memory of {slab.nbytes:,} bytes mapped"
+                        yield Finding(State.HELD, "memory", what, "it goes with it", pid=each.pid, nbytes=slab.nbytes)
+                    elif inode in each.mapped | each.opened:
+                        yield still_mapped(each.pid, slab, of.worker, lives=self._silent)
+
+
+def still_mapped(pid: int, slab: Memfd, worker: Worker | None, *, lives: bool) -> Finding:
+    """Return the finding for memory that a process has mapped though nobody has a use for it any more.
+
+    Args:
+        pid: The process.
+        slab: The memory.
+        worker: Whose it was; None for the process's own.
+        lives: Whether that worker lives.
+    """
+    if worker is None:
+        whose = "its own, for arguments"
+    else:
+        whose = f"of {worker_name(worker)}" + (", which has no use for it any more" if lives else ", which has ended")
+    what = f"pid {pid} has {slab_size(slab)} mapped, {whose}"
+    return Finding(
+        State.HELD, "memory", what, "it goes with the client's last array in it", pid=pid, nbytes=slab.nbytes
+    )
