@@ -20,7 +20,7 @@ from atomr_mp.process import nvml
 from atomr_mp.process.events import read_events
 from atomr_mp.process.identity import Identity, stat_fields
 from atomr_mp.protocol import marks
-from atomr_mp.supervision.observed import Memfd, Observed, Process, Socket
+from atomr_mp.supervision.observed import Memfd, Observed, Process, Socket, Worker
 
 NVML_S: Final = 5.0
 """How long the driver may take."""
@@ -50,7 +50,7 @@ def look(run_dir: Path, *, gpus: bool) -> Observed:
         frozenset(pid for pid, path in notes.items() if (noted := _identity(path)) is not None and noted.alive()),
         _gpus() if gpus else {},
         lock.pid if lock is not None else 0,
-        _epoch(run_dir),
+        *_history(run_dir),
     )
 
 
@@ -187,14 +187,17 @@ def _gpus() -> dict[str, list[tuple[int, int]]]:
         return {}
 
 
-def _epoch(run_dir: Path) -> str:
-    """Return the label of the pool's latest life, empty if that is not known."""
-    epoch = ""
+def _history(run_dir: Path) -> tuple[str, dict[Worker, float]]:
+    """Return the label of the pool's latest life, empty if that is not known, and when incarnations ended in it."""
+    epoch, ended = "", dict[Worker, float]()
     with contextlib.suppress(OSError):
         for event in read_events(run_dir / "events.msgpack"):
-            if event.get("event") == "pool_start":
-                epoch = str(event.get("epoch", ""))
-    return epoch
+            match event:
+                case {"event": "pool_start"}:
+                    epoch, ended = str(event.get("epoch", "")), {}
+                case {"event": "end" | "planned_end", "device": int(), "generation": int(), "time": float()}:
+                    ended[int(event["device"] or 0), int(event["generation"] or 0)] = float(event["time"] or 0)
+    return epoch, ended
 
 
 def _identity(path: Path) -> Identity | None:

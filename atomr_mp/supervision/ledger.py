@@ -246,7 +246,7 @@ class _Compared:
                 what = f"pid {pid} has memory of its own for arguments, {slab_size(slab)}"
                 yield Finding(State.OK, "memory", what, pid=pid, nbytes=slab.nbytes)
             else:
-                yield still_mapped(pid, slab, worker, lives=lives)
+                yield still_mapped(self._observed, pid, slab, worker, lives=lives)
         for pid in sorted(workers):
             if worker is None and clients:
                 continue

@@ -90,13 +90,14 @@ class Unsupervised:
                         what = f"pid {each.pid} has resident memory of {slab.nbytes:,} bytes mapped"
                         yield Finding(State.HELD, "memory", what, "it goes with it", pid=each.pid, nbytes=slab.nbytes)
                     elif inode in each.mapped | each.opened:
-                        yield still_mapped(each.pid, slab, of.worker, lives=self._silent)
+                        yield still_mapped(self._observed, each.pid, slab, of.worker, lives=self._silent)
 
 
-def still_mapped(pid: int, slab: Memfd, worker: Worker | None, *, lives: bool) -> Finding:
+def still_mapped(observed: Observed, pid: int, slab: Memfd, worker: Worker | None, *, lives: bool) -> Finding:
     """Return the finding for memory that a process has mapped though nobody has a use for it any more.
 
     Args:
+        observed: What there is.
         pid: The process.
         slab: The memory.
         worker: Whose it was; None for the process's own.
@@ -107,6 +108,6 @@ def still_mapped(pid: int, slab: Memfd, worker: Worker | None, *, lives: bool) -
     else:
         whose = f"of {worker_name(worker)}" + (", which has no use for it any more" if lives else ", which has ended")
     what = f"pid {pid} has {slab_size(slab)} mapped, {whose}"
-    return Finding(
-        State.HELD, "memory", what, "it goes with the client's last array in it", pid=pid, nbytes=slab.nbytes
-    )
+    since = None if worker is None else observed.ended.get(worker)
+    todo = "it goes with the client's last array in it"
+    return Finding(State.HELD, "memory", what, todo, since, pid, slab.nbytes)

@@ -67,6 +67,8 @@ class Observed(NamedTuple):
     """The pid in the run directory's lock, 0 if there is none."""
     epoch: str = ""
     """Of the pool's latest life, as its event log says; see `marks.epoch_label`."""
+    ended: Mapping[Worker, float] = {}
+    """When its incarnations have ended in that life, by the same log; seconds since the epoch."""
 
 
 def ancestors(process: Process, processes: Mapping[int, Process]) -> Iterator[int]:

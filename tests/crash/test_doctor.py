@@ -103,6 +103,8 @@ def test_what_a_client_has_mapped_of_a_dead_worker_is_shown_with_its_pid(ledger:
         (held,) = found(pool.run_dir, State.HELD)
         assert (held.kind, held.pid) == ("memory", os.getpid())
         assert "device 0 generation 1, which has ended" in held.what
+        assert held.since is not None
+        assert abs(held.since - time.time()) < DEADLINE_S
         assert view.sum() == 100_000
         del view
         assert settled(lambda: not found(pool.run_dir, State.HELD))
