@@ -294,8 +294,11 @@ class Lane(ABC):
         return DataConnection(self._client.zmq_context, endpoint, self._client.login, self.number)
 
     def _incarnation_ended(self, link: Link, ended: IncarnationEnded) -> None:
+        aside = []
         if ended.error.code == errors.WorkerHung.code:  # what it may still have answered comes too late
             self._settle_ended(link, ended, frozenset(ended.running))
+            # What is sent again is not to take it either.
+            aside = [reply for each in ended.running if (reply := link.flight.take(each)) is not None]
         if link.former is not None and link.former.generation == ended.generation:
             link.former.connection.wait_disconnected(DRAIN_MS)
             self._receive(link, former=True)
@@ -306,6 +309,8 @@ class Lane(ABC):
             link.connection.wait_disconnected(DRAIN_MS)
             self._receive(link)
             self._disconnect(link)
+        for reply in aside:
+            link.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
         self._settle_ended(link, ended)
 
     def _settle_ended(self, link: Link, ended: IncarnationEnded, only: frozenset[int] | None = None) -> None:

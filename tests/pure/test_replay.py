@@ -212,7 +212,7 @@ class Model(RuleBasedStateMachine):
             self.answered[number] = worker.generation
         self.lane.receive(device)
 
-    @rule(data=st.data(), device=st.integers(0, 1), how=st.sampled_from(["lost", "poisoned", "planned"]))
+    @rule(data=st.data(), device=st.integers(0, 1), how=st.sampled_from(["lost", "poisoned", "hung", "planned"]))
     def end(self, data: st.DataObject, device: int, how: str) -> None:
         """A worker ends: some of what it has runs, one may be answered with the end itself."""
         worker, generation = self.worker(device), self.generations[device]
@@ -224,11 +224,16 @@ class Model(RuleBasedStateMachine):
             error = errors.ContextPoisoned("on purpose")
             for number in data.draw(st.lists(st.sampled_from(running), unique=True)) if running else []:
                 worker.answer(number, error)
+        if how == "hung":
+            error = errors.WorkerHung("on purpose")
         self.generations[device] += 1
         changed = info(device, generation + 1)
         if not self.hot:
             changed = info(device, generation, session.DeviceState.LOST)
         self.lane.take(session.DeviceChanged(changed))
+        if how == "hung" and running:
+            for number in data.draw(st.lists(st.sampled_from(running), unique=True)):
+                worker.answer(number)  # too late
         ended = session.IncarnationEnded(
             device, generation, how == "planned", ErrorInfo.of(error), running, 0, running, running
         )
