@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atomr_mp_workers import Actor, Context, method
+from atomr_mp.errors import InvalidRequest
+from atomr_mp_workers import Actor, Batch, Context, method
 
 
 class Keeper(Actor):
@@ -45,6 +47,24 @@ class Keeper(Actor):
     def large(self, n: int) -> NDArray[np.float64]:
         """Return a new array."""
         return np.arange(float(n))
+
+    @method
+    def fail(self, array: NDArray[np.generic], way: str) -> None:
+        """Raise, with no collection to come that would free what a traceback holds."""
+        gc.disable()
+        shown = array[:1]
+        raise InvalidRequest(f"{shown}") if way == "typed" else ValueError(f"{shown}")
+
+    @method(thread=True)
+    def fail_on_thread(self, array: NDArray[np.generic], way: str) -> None:
+        """Do the same on the actor's thread."""
+        self.fail(array, way)
+
+    @method(batch=Batch(max_wait_s=0))
+    def fail_in_batch(self, arrays: list[Any], ways: list[str]) -> list[None]:
+        """Do the same for all of a batch."""
+        self.fail(arrays[0], ways[0])
+        return [None]
 
     @method
     def keep(self, array: NDArray[np.generic]) -> int:

@@ -183,6 +183,17 @@ def test_a_view_outlives_its_ref(pool: atomr_mp.Pool) -> None:
     assert statistics(pool)["used_bytes"] == 0
 
 
+@pytest.mark.parametrize("way", ["typed", "other"])
+@pytest.mark.parametrize("method", ["fail", "fail_on_thread", "fail_in_batch"])
+def test_a_request_that_fails_keeps_no_memory(ledger: Ledger, method: str, way: str) -> None:
+    """Not even until the next collection: an idle worker has none."""
+    with ledger.start(KEEPER) as pool:
+        ref = pool.device(0).put(np.ones(1000))
+        assert pool.call(f"Keeper.{method}", ref, way).exception() is not None
+        ref.free()
+        assert settled(lambda: pool.device(0).statistics()["used_bytes"] == 0)
+
+
 @pytest.mark.skipif(BACKEND == "cuda", reason="NumPy takes no memory of a GPU")
 def test_other_libraries_see_views(pool: atomr_mp.Pool) -> None:
     """By DLPack, without a copy."""

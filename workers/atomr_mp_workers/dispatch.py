@@ -349,6 +349,7 @@ class Dispatcher:
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
         run.arguments = ()
+        run.error = run.raised = None
         if fatal is not None:
             raise fatal
 

@@ -339,8 +339,8 @@ class Envelope:
         if request.raised is not None:
             request.error = self.explain(request, request.raised)
             request.raised = None
-        self._finish(request)
         error = request.error
+        self._finish(request)
         if error is not None and error.ends_worker:
             raise FatalError(error)
 
@@ -395,7 +395,8 @@ class Envelope:
         if request.span is not None and tracing.tracer is not None:
             tracing.tracer.end(request)
         self._reply(peer, request.id, request.encoded, error)
-        request.encoded = None
+        # The error too: by its traceback it has the request, and all that the method's frames had, until a collection.
+        request.encoded = request.error = None
 
     def explain(self, run: Run, raised: BaseException) -> errors.AtomrError:
         """Return the error that an exception is for the caller."""
