@@ -38,6 +38,9 @@ INFO_CHARS: Final = 1200
 actor's long message does not keep clients from connecting. The worker's log and the event log have it whole."""
 
 
+FORGIVEN: Final = -1.0
+"""Stands for the time of a restart that is not to be counted."""
+
 FAULT_CHARS: Final = 300
 """Longest text of a past fault in a status, which has one for each device."""
 
@@ -149,9 +152,7 @@ class Device:
         self._ended = ended
         self._changed = changed
         self._cgroups = CgroupParent.find() if plan.cgroups else None
-        # The second: when restarts were granted that are in the history, by the generation whose end they followed.
-        self._forgiven = 0
-        """Of which incarnation the end is not to be counted, which was not counted yet."""
+        # The second: when restarts were judged, by the generation whose end they followed; FORGIVEN if none is to be.
         self._history, self._counted = intensity.History.EMPTY, dict[int, float]()
         self._last_generation = 0
         """Of whatever was started last, a standby too."""
@@ -688,7 +689,7 @@ class Device:
         """Judge an unplanned end by its error and by those before it."""
         if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
             return intensity.Refused(lost.message)
-        if self.generation == self._forgiven:
+        if self._counted.pop(self.generation, None) == FORGIVEN:  # its clients were told before its process had ended
             return intensity.Granted(0.0)
         now_s = time.monotonic()
         self._history, verdict = intensity.ask(self._plan.intensity, self._history, now_s)
@@ -701,7 +702,7 @@ class Device:
         self._note("poison_request", why, generation=generation)
         then_s = self._counted.pop(generation, None)
         if then_s is None:
-            self._forgiven = generation
+            self._counted[generation] = FORGIVEN
         else:
             history = self._history = intensity.forgiven(self._history, then_s)
             if self.state is State.STOPPED and generation == self.generation:  # it was this end that stopped it
