@@ -378,6 +378,8 @@ class Device:
         """A process will say no more: that is the first sign of its end."""
         had_calls = worker is not self.standby
         if worker is self.active:
+            if dying:
+                self._count(worker)  # before anybody hears of it
             self._feed(Event.END_OF_FILE)
         elif worker is self.standby:
             worker.kill()
@@ -403,7 +405,7 @@ class Device:
         text = f"its worker was killed and has not ended within {self._plan.kill_timeout_s:g} s (kill_timeout_s)"
         self._note("unkillable", text, generation=worker.generation, pid=worker.pid)
         if worker is self.active:
-            self.restarts += not (worker.drained or worker.wish)
+            self._count(worker)
             self._feed(Event.KILL_TIMEOUT)
             self.reason = self.reason if self.state is State.STOPPED else self.quarantine.reason
             self._sessions.device_changed(self)
@@ -648,11 +650,18 @@ class Device:
 
     def _end_incarnation(self, worker: Incarnation) -> errors.AtomrError | None:
         """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
+        self._count(worker)
         ending = worker.ending or self._tell_ending(worker)
         self._let_go(worker)
         event = "planned_end" if ending.planned else "end"
         self._note(event, ending.text, generation=worker.generation, **ending.facts)
         return None if ending.planned else ending.lost
+
+    def _count(self, worker: Incarnation) -> None:
+        """Count an end that nobody wanted, once."""
+        if not (worker.counted or worker.drained or worker.wish):
+            worker.counted = True
+            self.restarts += 1
 
     def _tell_ending(self, worker: Incarnation) -> Ending:
         """Tell what became of the requests that were on an incarnation, of which nothing runs any more."""
@@ -669,7 +678,7 @@ class Device:
     def _ask_restart(self) -> None:
         lost = self._lost
         assert lost is not None
-        self.restarts += lost is not self._no_process or not isinstance(lost, errors.DeviceUnavailable)
+        self.restarts += lost is self._no_process and not isinstance(lost, errors.DeviceUnavailable)
         if why := self.quarantine.reason:
             self.reason = why
             self._note("quarantined", why)
@@ -767,7 +776,7 @@ class Device:
             lost = active.fault or error_of_requests(active)
             if isinstance(self._verdict(lost), intensity.Refused):
                 return  # it will be said when the process has ended
-            self.restarts += 1
+            self._count(active)
         self._feed(Event.TAKE_OVER)
 
     def _promote(self) -> None:

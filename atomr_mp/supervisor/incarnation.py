@@ -76,6 +76,8 @@ class Incarnation:
         """When it was told to take calls; None if it was no standby, or still is one."""
         self.leaving = False
         """It was killed, or told to leave: what it still says does not count."""
+        self.counted = False
+        """Its end is among the restarts of its device."""
         self.drained = False
         """It was told to finish what it holds."""
         self.wish = ""
