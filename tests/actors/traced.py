@@ -56,7 +56,7 @@ class Traced(Actor):
                 "parent": f"{span.parent.span_id:016x}" if span.parent else "",
                 "kind": span.kind.name,
                 "status": span.status.status_code.name,
-                "attributes": dict(span.attributes),
+                "attributes": dict(span.attributes or {}),
             }
             for span in ended
         ]

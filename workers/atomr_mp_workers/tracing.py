@@ -53,7 +53,7 @@ class Tracer:
         actor, _, method = request.method.name.rpartition(".")
         waited_s = (time.monotonic_ns() - request.received_ns) / 1e9
         assert request.trace is not None
-        attributes = {
+        attributes: dict[str, Any] = {
             "rpc.system": "atomr_mp",
             "rpc.service": actor,
             "rpc.method": method,
