@@ -29,7 +29,7 @@ class Event(StrEnum):
     """What can happen to a device."""
 
     START = auto()
-    """The pool starts the device, for the first time."""
+    """The device is started: for the first time, or since it was no fault of its own that had stopped it."""
     READY = auto()
     """The worker reports that its actors are set up and its data socket is bound."""
     FAULT = auto()

@@ -17,7 +17,6 @@ from atomr_mp.protocol import control
 from atomr_mp.protocol.codec import ErrorInfo, clip
 from atomr_mp.protocol.session import OUT_OF_USE, ActorInfo, DeviceInfo, Figures, IncarnationEnded, StandbyInfo
 from atomr_mp.supervision import intensity
-from atomr_mp.supervision.directives import Directive, directive
 from atomr_mp.supervision.lifecycle import Action, Event, State, UnexpectedEventError, step
 from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.tally import Tally
@@ -28,6 +27,7 @@ from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 from atomr_mp.supervisor.quarantine import Quarantine
 from atomr_mp.supervisor.residents import Residents
+from atomr_mp.supervisor.restarts import Restarts
 from atomr_mp.supervisor.standbys import Standbys
 from atomr_mp.transport.descriptors import Descriptor
 
@@ -37,9 +37,6 @@ INFO_CHARS: Final = 1200
 """Longest text in what is told of a device: with 64 of them a welcome stays below the limit of a message, and one
 actor's long message does not keep clients from connecting. The worker's log and the event log have it whole."""
 
-
-FORGIVEN: Final = -1.0
-"""Stands for the time of a restart that is not to be counted."""
 
 FAULT_CHARS: Final = 300
 """Longest text of a past fault in a status, which has one for each device."""
@@ -122,8 +119,6 @@ class Device:
         self.state = State.STOPPED
         self.generation = 0
         """Of the active incarnation, or of the last that was."""
-        self.restarts = 0
-        """Unplanned ends so far."""
         self.reason = "not started yet"
         self.active: Incarnation | None = None
         """Whose states those of the table are."""
@@ -152,8 +147,7 @@ class Device:
         self._ended = ended
         self._changed = changed
         self._cgroups = CgroupParent.find() if plan.cgroups else None
-        # The second: when restarts were judged, by the generation whose end they followed; FORGIVEN if none is to be.
-        self._history, self._counted = intensity.History.EMPTY, dict[int, float]()
+        self._ends: Final = Restarts()
         self._last_generation = 0
         """Of whatever was started last, a standby too."""
         self._actors: list[ActorInfo] = []
@@ -171,6 +165,11 @@ class Device:
         )
 
     # --- what others ask -------------------------------------------------------------------------------------------
+
+    @property
+    def restarts(self) -> int:
+        """Unplanned ends so far."""
+        return self._ends.count
 
     @property
     def workers(self) -> list[Incarnation]:
@@ -379,7 +378,7 @@ class Device:
         had_calls = worker is not self.standby
         if worker is self.active:
             if dying:
-                self._count(worker)  # before anybody hears of it
+                self._ends.add(worker)  # before anybody hears of it
             self._feed(Event.END_OF_FILE)
         elif worker is self.standby:
             worker.kill()
@@ -405,7 +404,7 @@ class Device:
         text = f"its worker was killed and has not ended within {self._plan.kill_timeout_s:g} s (kill_timeout_s)"
         self._note("unkillable", text, generation=worker.generation, pid=worker.pid)
         if worker is self.active:
-            self._count(worker)
+            self._ends.add(worker)
             self._feed(Event.KILL_TIMEOUT)
             self.reason = self.reason if self.state is State.STOPPED else self.quarantine.reason
             self._sessions.device_changed(self)
@@ -650,18 +649,12 @@ class Device:
 
     def _end_incarnation(self, worker: Incarnation) -> errors.AtomrError | None:
         """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
-        self._count(worker)
+        self._ends.add(worker)
         ending = worker.ending or self._tell_ending(worker)
         self._let_go(worker)
         event = "planned_end" if ending.planned else "end"
         self._note(event, ending.text, generation=worker.generation, **ending.facts)
         return None if ending.planned else ending.lost
-
-    def _count(self, worker: Incarnation) -> None:
-        """Count an end that nobody wanted, once."""
-        if not (worker.counted or worker.drained or worker.wish):
-            worker.counted = True
-            self.restarts += 1
 
     def _tell_ending(self, worker: Incarnation) -> Ending:
         """Tell what became of the requests that were on an incarnation, of which nothing runs any more."""
@@ -678,7 +671,7 @@ class Device:
     def _ask_restart(self) -> None:
         lost = self._lost
         assert lost is not None
-        self.restarts += lost is self._no_process and not isinstance(lost, errors.DeviceUnavailable)
+        self._ends.count += lost is self._no_process and not isinstance(lost, errors.DeviceUnavailable)
         if why := self.quarantine.reason:
             self.reason = why
             self._note("quarantined", why)
@@ -695,28 +688,13 @@ class Device:
         self._feed(event)
 
     def _verdict(self, lost: errors.AtomrError) -> intensity.Verdict:
-        """Judge an unplanned end by its error and by those before it."""
-        if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
-            return intensity.Refused(lost.message)
-        if self._counted.pop(self.generation, None) == FORGIVEN:  # its clients were told before its process had ended
-            return intensity.Granted(0.0)
-        now_s = time.monotonic()
-        self._history, verdict = intensity.ask(self._plan.intensity, self._history, now_s)
-        self._counted = {each: then for each, then in self._counted.items() if then in self._history.restarts}
-        self._counted[self.generation] = now_s
-        return verdict
+        return self._ends.verdict(self._plan.intensity, self.generation, lost)
 
     def forgive(self, generation: int, why: str) -> None:
         """Count the end of an incarnation no more: it was not the device's fault."""
         self._note("poison_request", why, generation=generation)
-        then_s = self._counted.pop(generation, None)
-        if then_s is None:
-            self._counted[generation] = FORGIVEN
-        else:
-            history = self._history = intensity.forgiven(self._history, then_s)
-            if self.state is State.STOPPED and generation == self.generation:  # it was this end that stopped it
-                self._feed(Event.DRAIN)
-                self._history = history
+        if self._ends.forgive(generation) and self.state is State.STOPPED and generation == self.generation:
+            self._feed(Event.START)  # it was this end that stopped it
 
     def _arm_backoff(self) -> None:
         if self._delay_s == 0:
@@ -726,10 +704,10 @@ class Device:
             self._backoff = self._loop.call_later(self._delay_s, lambda: self._feed(Event.BACKOFF_OVER))
 
     def _reset_backoff(self) -> None:
-        self._history = intensity.succeeded(self._history)
+        self._ends.succeeded()
 
     def _reset_intensity(self) -> None:
-        self._history = intensity.History.EMPTY
+        self._ends.forget()
 
     # --- the standby -----------------------------------------------------------------------------------------------
 
@@ -776,7 +754,7 @@ class Device:
             lost = active.fault or error_of_requests(active)
             if isinstance(self._verdict(lost), intensity.Refused):
                 return  # it will be said when the process has ended
-            self._count(active)
+            self._ends.add(active)
         self._feed(Event.TAKE_OVER)
 
     def _promote(self) -> None:
