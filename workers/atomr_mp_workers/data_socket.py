@@ -32,6 +32,13 @@ class PeerNotReadingError(Exception):
     """The peer's queue is full, in messages or in bytes, because it does not read its answers."""
 
 
+def prepare() -> None:
+    """Start the threads of ZeroMQ's that the next `DataSocket` of this process will need."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context.socket(zmq.REP).close()
+    _AHEAD.append(context)
+
+
 class DataSocket:
     """Receives calls and sends replies; never blocks. One thread only.
 
@@ -46,7 +53,7 @@ class DataSocket:
         self._unread_bytes = window.payload_bytes
         self._unread: dict[bytes, deque[tuple[zmq.MessageTracker, int, int]]] = {}
         """Large parts of messages by peer that libzmq still holds, their bytes, when they were sent; oldest first."""
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: zmq.Context[zmq.Socket[bytes]] = _AHEAD.pop() if _AHEAD else zmq.Context()
         # The handler must be bound before the first handshake.
         self._zap = self._context.socket(zmq.REP)
         self._zap.setsockopt(zmq.LINGER, 0)
@@ -178,6 +185,7 @@ class DataSocket:
         return mechanism == b"PLAIN" and secret is not None and hmac.compare_digest(password, secret.hex().encode())
 
 
+_AHEAD: Final[list[zmq.Context[zmq.Socket[bytes]]]] = []
 _ZAP_PLAIN_FRAMES: Final = 8
 
 _COPY_BELOW_BYTES: Final = 65536

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from atomr_mp.protocol import control, marks
 from atomr_mp.protocol.board import BoardWriter
-from atomr_mp_workers import points
+from atomr_mp_workers import data_socket, points
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.envelope import FatalError
 from atomr_mp_workers.host import Host
@@ -60,6 +60,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         start = channel.receive()
         if isinstance(start, control.Prepare):
             loader.prepare(start.actors)
+            data_socket.prepare()
             start = channel.receive()
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
