@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -57,7 +58,8 @@ class Reserve:
             return
         self._waiting[device] = process
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
-        descriptors.send(process.control, control.FROM_SUPERVISOR.encode(control.Prepare(list(self._actors))), None)
+        with contextlib.suppress(OSError):  # it has ended, of which its pidfd tells
+            descriptors.send(process.control, control.FROM_SUPERVISOR.encode(control.Prepare(list(self._actors))), None)
 
         def ended(_events: int) -> None:
             self._failures[device] = self._failures.get(device, 0) + 1

@@ -20,9 +20,14 @@ from atomr_mp import errors
 from atomr_mp.process import adopt, prctl
 from atomr_mp.process.cgroup import CgroupParent
 from atomr_mp.process.identity import Identity, boot_id, start_ticks, wait_ended
+from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
+from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.supervision.standby import MAX_FAILURES
+from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.reserve import Reserve
 
 DEADLINE_S = 20.0
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -227,6 +232,31 @@ die_with_parent(1)
     with start(code) as worker:
         assert hear(worker) == "still here"
         assert end(worker) == ExitCause(status=1)
+
+
+def test_what_is_made_ahead_and_ends_at_once_harms_nobody(tmp_path: Path) -> None:
+    """It is tried again, not for ever, and nobody gets a dead one."""
+    made: list[WorkerProcess] = []
+
+    def fork() -> WorkerProcess:
+        made.append(start("os._exit(0)"))
+        assert ended(made[-1].pidfd)
+        return made[-1]
+
+    loop = Loop()
+
+    def look() -> None:
+        loop.call_later(0, look) if reserve.pids else loop.stop()
+
+    with RunDirectory.create(tmp_path / "run") as run_dir:
+        reserve = Reserve(loop, run_dir, [ActorSpec("Echo", "echo:Echo")])
+        reserve.fill(0, fork)
+        assert reserve.take(0) is None
+        reserve.fill(0, fork)
+        look()
+        loop.run()
+        assert len(made) == 1 + MAX_FAILURES
+    loop.close()
 
 
 def test_a_refused_prctl_is_an_os_error() -> None:
