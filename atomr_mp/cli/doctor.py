@@ -72,8 +72,8 @@ def _print(path: Path, findings: list[Finding], unaccounted: int) -> None:
     for each in findings:
         since = "" if each.since is None else time.strftime("%m-%d %H:%M:%S", time.localtime(each.since))
         colour = COLOURS[each.state]
-        todo = f"\n[bold]{escape(each.todo)}[/]" if each.todo else ""
-        table.add_row(f"[{colour}]{each.state}[/]", each.kind, since, escape(each.what) + todo)
+        remedy = f"\n[bold]{escape(each.remedy)}[/]" if each.remedy else ""
+        table.add_row(f"[{colour}]{each.state}[/]", each.kind, since, escape(each.what) + remedy)
     console = Console(highlight=False)
     with console.capture() as capture:
         console.print(table)

@@ -43,7 +43,7 @@ class Finding(NamedTuple):
     kind: str
     """What it is about: "supervisor", "process", "session", "memory", "descriptor", "socket", "note", "gpu"."""
     what: str
-    todo: str = ""
+    remedy: str = ""
     """For an operator; empty if there is nothing to do."""
     since: float | None = None
     """When it began, or its process, in seconds since the epoch."""

@@ -122,14 +122,17 @@ class _Compared:
                 yield Finding(State.OK, "process", what, since=process.since, pid=process.pid)
             elif supervisor in chain or process.marked or process.group in self._held:
                 if process.zombie:
-                    what, todo = "has ended and was not reaped", "please report it; it goes with the supervisor"
+                    what, remedy = "has ended and was not reaped", "please report it; it goes with the supervisor"
                 else:
-                    what, todo = "was left by a worker that has ended", f"`kill -9 {process.pid}`, and please report it"
+                    what, remedy = (
+                        "was left by a worker that has ended",
+                        f"`kill -9 {process.pid}`, and please report it",
+                    )
                 yield Finding(
                     State.UNACCOUNTED,
                     "process",
                     f"pid {process.pid} ({process.command}) {what}",
-                    todo,
+                    remedy,
                     process.since,
                     process.pid,
                 )
@@ -172,8 +175,8 @@ class _Compared:
             worker = _worker_of_socket(name)
             expected = {self._workers[worker].pid} if worker in self._workers else set() if worker else ours
             if not expected:
-                todo = "remove the file, and please report it"
-                yield Finding(State.UNACCOUNTED, "socket", f"{name} is nobody's", todo, socket.since)
+                remedy = "remove the file, and please report it"
+                yield Finding(State.UNACCOUNTED, "socket", f"{name} is nobody's", remedy, socket.since)
             elif not expected & set(socket.listeners):
                 yield Finding(
                     State.UNACCOUNTED,

@@ -52,8 +52,8 @@ class Unsupervised:
         match self._supervision:
             case Supervision.SILENT:
                 what = f"the supervisor, pid {pid}, does not answer"
-                todo = f"`kill -CONT {pid}` if it was stopped; `kill -9 {pid}` ends the pool"
-                return Finding(State.UNACCOUNTED, "supervisor", what, todo, pid=pid)
+                remedy = f"`kill -CONT {pid}` if it was stopped; `kill -9 {pid}` ends the pool"
+                return Finding(State.UNACCOUNTED, "supervisor", what, remedy, pid=pid)
             case Supervision.KILLED:
                 what = f"the supervisor, pid {pid}, was killed"
                 return Finding(State.HELD, "supervisor", what, "`atomr-mp start` cleans up", pid=pid)
@@ -76,8 +76,8 @@ class Unsupervised:
             case Supervision.KILLED:
                 return Finding(State.HELD, kind, f"{name} was left", "the next start removes it", since)
             case _:
-                todo = "remove it, and please report it"
-                return Finding(State.UNACCOUNTED, kind, f"{name} was left by an end in order", todo, since)
+                remedy = "remove it, and please report it"
+                return Finding(State.UNACCOUNTED, kind, f"{name} was left by an end in order", remedy, since)
 
     def _slabs(self) -> Iterator[Finding]:
         """Tell what living processes have mapped that are not the pool's."""
@@ -109,5 +109,5 @@ def still_mapped(observed: Observed, pid: int, slab: Memfd, worker: Worker | Non
         whose = f"of {worker_name(worker)}" + (", which has no use for it any more" if lives else ", which has ended")
     what = f"pid {pid} has {slab_size(slab)} mapped, {whose}"
     since = None if worker is None else observed.ended.get(worker)
-    todo = "it goes with the client's last array in it"
-    return Finding(State.HELD, "memory", what, todo, since, pid, slab.nbytes)
+    remedy = "it goes with the client's last array in it"
+    return Finding(State.HELD, "memory", what, remedy, since, pid, slab.nbytes)

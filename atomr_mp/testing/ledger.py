@@ -39,7 +39,7 @@ def assert_nothing_left(pool: atomr_mp.Pool | str | Path, within_s: float = PROM
     """
     run_dir = pool.run_dir if isinstance(pool, atomr_mp.Pool) else Path(pool)
     _, findings = examine(run_dir, within_s)
-    left = [f"{each.kind}: {each.what}; {each.todo}" for each in findings if each.state is State.UNACCOUNTED]
+    left = [f"{each.kind}: {each.what}; {each.remedy}" for each in findings if each.state is State.UNACCOUNTED]
     assert not left, "unaccounted for:\n" + "\n".join(left)
 
 

@@ -12,7 +12,24 @@ from atomr_mp_workers import Actor, Batch, Context, method
 from tests.actors.probe import announce, arrive, note
 
 
-class Hanging(Actor):
+class Unlimited(Actor):
+    """Has no limit of its own."""
+
+    @method
+    def spin(self, gate: str) -> None:
+        """Never end."""
+        announce(gate)
+        while True:
+            pass
+
+    @method
+    def hold(self, gate: str) -> int:
+        """Wait at a gate; return our pid."""
+        arrive(gate)
+        return os.getpid()
+
+
+class Hanging(Unlimited):
     """Gives its methods a second."""
 
     hang_timeout_s = 1.0
@@ -31,13 +48,6 @@ class Hanging(Actor):
         """Note that this ran."""
         note(tag)
         return tag
-
-    @method
-    def spin(self, gate: str) -> None:
-        """Never end."""
-        announce(gate)
-        while True:
-            pass
 
     @method
     def wait_for_nobody(self, gate: str) -> None:
@@ -67,8 +77,7 @@ class Hanging(Actor):
     @method(hang_timeout_s=math.inf)
     def hold(self, gate: str) -> int:
         """Wait at a gate for as long as it takes; return our pid."""
-        arrive(gate)
-        return os.getpid()
+        return super().hold(gate)
 
     @method(hang_timeout_s=5.0)
     def hold_for_a_while(self, gate: str) -> int:
@@ -85,23 +94,6 @@ class Hanging(Actor):
         return time.monotonic() - began
 
 
-class Unlimited(Actor):
-    """Has no limit of its own."""
-
-    @method
-    def spin(self, gate: str) -> None:
-        """Never end."""
-        announce(gate)
-        while True:
-            pass
-
-    @method
-    def hold(self, gate: str) -> int:
-        """Wait at a gate; return our pid."""
-        arrive(gate)
-        return os.getpid()
-
-
 class SlowToSetUp(Actor):
     """Takes longer to set up than a request may."""
 
@@ -109,7 +101,7 @@ class SlowToSetUp(Actor):
 
     def setup(self, context: Context) -> None:  # noqa: ARG002 - not needed
         """Take long."""
-        time.sleep(2.5)  # the time is what is to be judged
+        time.sleep(2.5)  # longer than a request may take: that set-up may is what is tested
 
     @method
     def where(self) -> int:

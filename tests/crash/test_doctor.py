@@ -77,7 +77,7 @@ def test_what_nobody_knows_of_is_unaccounted(ledger: Ledger, what: str) -> None:
             finding, *others = found(pool.run_dir, State.UNACCOUNTED)
             assert not others
             assert finding.kind == what
-            assert finding.todo
+            assert finding.remedy
             if stray is not None:
                 assert finding.pid == stray.pid
                 assert abs((finding.since or 0) - time.time()) < DEADLINE_S

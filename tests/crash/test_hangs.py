@@ -115,7 +115,7 @@ def test_a_supervisor_that_was_stopped_gives_time_again(ledger: Ledger) -> None:
         supervisor = psutil.Process(pool._client.supervisor_pid)
         supervisor.suspend()
         assert settled(lambda: supervisor.status() == psutil.STATUS_STOPPED)
-        time.sleep(7)  # the time is what is to be judged
+        time.sleep(7)  # longer than the request may take: that this time does not count is what is tested
         supervisor.resume()
         for _ in range(2):
             _running_for_s(pool)  # it has looked

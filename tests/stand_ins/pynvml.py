@@ -34,7 +34,7 @@ class ScriptedNvml(FakeNvml):
     def nvmlEventSetWait_v2(self, events: object, _timeout_ms: int) -> SimpleNamespace:
         """Wait for a moment, and look whether there is something new."""
         if not self.events:
-            time.sleep(LOOK_S)
+            time.sleep(LOOK_S)  # as long as the driver would wait, which has an event to wait for
             self._read()
         return super().nvmlEventSetWait_v2(events, 0)
 

@@ -312,8 +312,7 @@ class Blas(Library):
                 self._handle, op_a, op_b, m, n, k, alpha, *a, *b, beta, *c, batch, kind.compute, ALGORITHM
             )
         except cublas.cuBLASError as error:
-            # Seen with cuBLAS 13.1 where each product has one element, and operands overlap; its manual has no such
-            # limit. One at a time they do not.
+            # Seen with cuBLAS 13.1 where each product has one element, and operands overlap from one to the next.
             if error.status != NOT_SUPPORTED:
                 raise
             item_bytes = dtypes.ITEM_BYTES[request.c.dtype]
