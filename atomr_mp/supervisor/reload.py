@@ -79,7 +79,9 @@ class Reload:
         if self._over or not self._generation:
             return
         device = self._left[0]
-        if device.restarts > self._restarts or device.state is State.QUARANTINED:  # it may be tried again by now
+        # An end counts as soon as it is heard of; why is known once the process has gone. It may be tried again by then.
+        failed = device.restarts > self._restarts and device.lost is not None
+        if failed or device.state is State.QUARANTINED:
             self._give_up(_stopped_at(device, len(self._left) - 1))
         elif device.state is State.READY and device.generation > self._generation:
             device.take_plan(self._new)
