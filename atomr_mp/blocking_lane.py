@@ -102,7 +102,7 @@ class BlockingLane(Lane):
 
     def _step(self, reply: Reply, timeout_s: float) -> None:
         """Receive for all if nobody does, else wait to be woken; return when something has happened."""
-        if self._leader.acquire(blocking=False):
+        if self._leader.acquire(False):
             try:
                 session_spoke = self._receive_for(reply, timeout_s)
             finally:

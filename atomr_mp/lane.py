@@ -518,14 +518,14 @@ class Lane(ABC):
         best = links[0]
         if len(links) > 1:
             for link in links:
-                if link.sending and (not best.sending or len(link.flight) < len(best.flight)):
+                if link.sending and (not best.sending or len(link.flight.requests) < len(best.flight.requests)):
                     best = link
         if best.sending:
             return best
         waiting = [link for link in self._links if link.info.state not in _CLOSED]
         if not waiting:
             raise _unavailable(self._links[0].info)
-        return min(waiting, key=lambda link: len(link.flight))
+        return min(waiting, key=lambda link: len(link.flight.requests))
 
     def _hold(self, link: Link) -> None:
         """Send nothing more on a link for now; what waits to be sent is held."""
@@ -551,9 +551,11 @@ class Lane(ABC):
         frames: list[values.Buffer] = []
         now_ns = time.monotonic_ns()
         generation, releases = link.generation, link.releases
-        if releases.waiting:
+        if releases.pending or releases.ending:
             self._give_back(link)
         for reply in replies:
+            reply._sent_ns = now_ns
+            reply._sent_generation = generation
             payload = reply._payload
             if payload:
                 frames += payload
@@ -569,8 +571,6 @@ class Lane(ABC):
                     reply._trace,
                 )
             )
-            reply._sent_ns = now_ns
-            reply._sent_generation = generation
         link.unread = connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
         if link.unread:
             self._arrived(link)
@@ -583,7 +583,7 @@ class Lane(ABC):
             until: What is waited for.
             former: Look only at what the former incarnation has sent, and take in all of it.
         """
-        connection, flight, releases = link.connection, link.flight, link.releases
+        connection, releases = link.connection, link.releases
         if link.former is not None:
             if former:
                 connection, _, releases = link.former
@@ -591,7 +591,7 @@ class Lane(ABC):
                 self._receive(link, former=True)
         if connection is None:
             return
-        take = flight.take
+        take, in_flight = link.flight.take, link.flight.requests
         while until is None or not until.done:
             message = connection.receive()
             if message is None:
@@ -600,7 +600,7 @@ class Lane(ABC):
                 return
             header, frames = message
             try:
-                decoded = data.FROM_WORKER.decode(header)
+                decoded = _decode_replies(header)
             except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
                 _LOG.exception("device %d sent a message that is dropped", link.device)
                 continue
@@ -609,23 +609,26 @@ class Lane(ABC):
             releases.unheard = 0
             at = 0
             for answer in decoded.replies:
-                reply = take(answer.id)
-                if reply is not None and answer.error is not None and self._strikes(link, reply, answer.error, former):
+                reply, first = take(answer.id), at
+                at += answer.frames
+                if answer.error is not None and reply is not None and self._strikes(link, reply, answer.error, former):
                     continue
                 if answer.leases or (reply is not None and reply._copies):
                     self._settle(releases, reply, answer)
-                if reply is not None and reply._kept:
+                if reply is None:
+                    continue
+                if reply._kept:
                     reply._kept = ()
-                if reply is not None and not reply.done:
+                if not reply.done:
                     reply._body = answer.body
-                    if answer.frames:
-                        reply._frames = frames[at : at + answer.frames]
-                    error = None if answer.error is None else answer.error.error()
-                    if error is not None:
+                    if at != first:
+                        reply._frames = frames[first:at]
+                    error = None
+                    if answer.error is not None:
+                        error = answer.error.error()
                         self._heed(link, releases, error, former=former)
                     self._end(reply, error)
-                at += answer.frames
-            if not flight and not former:
+            if not in_flight and not former:
                 break  # an attempt to receive that fails costs as much as a message; `send` looks before the next
         link.unread = True
 
@@ -650,7 +653,7 @@ class Lane(ABC):
 
     def _end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome, unless it has one: its deadline may have passed before."""
-        if reply._kept and reply._link is not None and reply.id not in reply._link.flight:
+        if reply._kept and reply._link is not None and reply.id not in reply._link.flight.requests:
             reply._kept = reply._copies = ()
         if reply.done:
             return
@@ -761,6 +764,7 @@ class Lane(ABC):
 _NOT_SENT: Final = {False: "never sent", True: "not sent again after its worker had ended"}
 
 _encode_calls: Final = data.FROM_CLIENT.encode
+_decode_replies: Final = data.FROM_WORKER.decode
 
 _CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED})
 

@@ -66,11 +66,6 @@ class Releases:
         with contextlib.suppress(ValueError, IndexError):
             self.pending.remove((Kind.SLAB, slab))
 
-    @property
-    def waiting(self) -> bool:
-        """Whether anything is to be given back."""
-        return bool(self.pending or self.ending)
-
     def end_later(self, wait: Callable[[], object], keep: object) -> None:
         """Give back what a view has kept, once `wait` has returned."""
         self.ending.append((wait, keep))

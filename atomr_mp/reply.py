@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.protocol import values
 
@@ -18,17 +20,25 @@ if TYPE_CHECKING:
     from atomr_mp.releases import Lease
 
 
-class Reply:
+class Reply(msgspec.Struct, eq=False, weakref=True):
     """The answer to one request: a result or an error, once, however often it had to be sent.
 
     A reply of a call that was made in a running event loop belongs to that loop: `await` it there. Any other may be
     waited for with `result` by any thread, or awaited from any loop.
     """
 
-    done = False
+    # A struct: made, and given its defaults, without running Python. Calls make them, nobody else.
+    _lane: Lane
+    id: int
+    """Unique in the session."""
+    method: str
+    """ "Actor.method"."""
+    deadline_ns: int
+    """CLOCK_MONOTONIC."""
+    _body: bytes
+    """Of the request; then of the result."""
+    done: bool = False
     """Whether there is an answer."""
-
-    # Most replies never need most of these; what has its default costs nothing to make.
     _link: Link | None = None
     _payload: Sequence[values.Buffer] = ()
     """Payload frames of the request, until there is an answer."""
@@ -38,20 +48,20 @@ class Reply:
     """Arguments in shared memory, until the worker has answered or ended, whether or not anybody still waits."""
     _copies: Sequence[Placement] = ()
     """Those of them that were copied there, to be settled then."""
-    _refs = 0
+    _refs: int = 0
     """How many refs are among the arguments."""
-    _priority = 0
+    _priority: int = 0
     _leases: dict[int, Lease] | None = None
     """Of the refs in the result, by buffer: here from the answer's arrival on, whether or not it is ever decoded."""
-    _pinned = False
+    _pinned: bool = False
     """The device was named: it goes to no other."""
     _alone: Request | None = None
     """What it is, if it is to run alone."""
-    _replays = 0
+    _replays: int = 0
     """How often it was running when its worker ended."""
-    _may_have_run = False
+    _may_have_run: bool = False
     """In an attempt before this one."""
-    _cancelled = False
+    _cancelled: bool = False
     _struck: errors.RequestError | None = None
     """It was answered with an error that ends its worker; its outcome comes with that end."""
     _error: errors.AtomrError | None = None
@@ -60,22 +70,12 @@ class Reply:
     """What a task in the lane's own loop awaits."""
     _waiters: tuple[threading.Lock, ...] = ()
     """Released when there is an answer."""
-    _sent_generation = 0
-    _sent_ns = 0
+    _sent_generation: int = 0
+    _sent_ns: int = 0
     _trace: bytes | None = None
     """The context of its span that goes with it."""
     _span: Any = None
     """Of `tracing`, if it is wanted."""
-
-    def __init__(self, lane: Lane, request_id: int, method: str, deadline_ns: int, body: bytes) -> None:
-        self._lane = lane
-        self._body = body
-        """Of the request; then of the result."""
-        self.id = request_id
-        self.method = method
-        """ "Actor.method"."""
-        self.deadline_ns = deadline_ns
-        """CLOCK_MONOTONIC."""
 
     def __repr__(self) -> str:
         if not self.done:

@@ -44,7 +44,7 @@ class Counter(IntEnum):
     EXPIRED = 9
     """Of those discarded: the deadline had passed."""
     REJECTED = 10
-    """Answered with an error without being received: no such method, or of another incarnation."""
+    """Answered with an error without being received: no such method, too many that wait, of another incarnation."""
     LATENCY_NS = 11
     """Sum of all that the histogram counts."""
 
@@ -57,6 +57,7 @@ class Gauge(IntEnum):
 
 
 # Plain integers: an enumeration's member is looked up and converted at each use.
+_RECEIVED: Final = int(Counter.RECEIVED)
 _STARTED: Final = int(Counter.STARTED)
 _COMPLETED: Final = int(Counter.COMPLETED)
 _LATENCY_NS: Final = int(Counter.LATENCY_NS)
@@ -171,8 +172,14 @@ class BoardWriter:
     def __init__(self, memory: memoryview) -> None:
         self._words = memory.cast("Q")
         self._words[0] = MAGIC
-        self._free = deque(range(SLOTS))
-        """Slots that are not running, those never used first, then the earliest ended."""
+        self._free = deque(range(_FIRST_SLOT, _FIRST_SLOT + SLOTS * _SLOT_WORDS, _SLOT_WORDS))
+        """Slots that are not running, those never used first, then the earliest ended; by their first word."""
+        # What every request changes: to read it from the memory costs more than to keep it.
+        self._received = self._started = self._completed = self._latency_ns = self._forgotten = 0
+
+    def receive(self, count: int) -> None:
+        """Count requests that have come."""
+        self._words[_RECEIVED] = self._received = self._received + count
 
     def count(self, counter: Counter, by: int = 1) -> None:
         """Add to a counter."""
@@ -185,30 +192,29 @@ class BoardWriter:
     def start(self, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int = 0) -> int:
         """Note that a request starts; return its slot, for `end`."""
         words = self._words
-        words[_STARTED] += 1
+        words[_STARTED] = self._started = started = self._started + 1
         if not self._free:
-            words[_FORGOTTEN] = max(words[_FORGOTTEN], now_ns)
+            words[_FORGOTTEN] = self._forgotten = max(self._forgotten, now_ns)
             return OFF_BOARD
-        slot = self._free.popleft()
-        at = _FIRST_SLOT + slot * _SLOT_WORDS
+        at = self._free.popleft()
         # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
-        if words[at + 3] > words[_FORGOTTEN]:  # noqa: PLR1730 - max() would cost the half of a request's entry
-            words[_FORGOTTEN] = words[at + 3]
-        sequence = words[at]
-        words[at] = sequence + 1
+        before_ns = words[at + 3]
+        if before_ns > self._forgotten:
+            words[_FORGOTTEN] = self._forgotten = before_ns
+        words[at] = 2 * started - 1
         words[at + 1] = session
         words[at + 2] = request_id
         words[at + 3] = now_ns
         words[at + 4] = deadline_ns
         words[at + 5] = 0
         words[at + 6] = watched
-        words[at] = sequence + 2
-        return slot
+        words[at] = 2 * started
+        return at
 
     def watch(self, slot: int, watched: int) -> None:
         """Say anew how a running request is to be watched."""
         if slot != OFF_BOARD:
-            self._words[_FIRST_SLOT + slot * _SLOT_WORDS + 6] = watched
+            self._words[slot + 6] = watched
 
     def answer(self, now_ns: int) -> None:
         """Say that the interpreter has answered `STACK_SIGNAL`."""
@@ -223,15 +229,14 @@ class BoardWriter:
             received_ns: When it arrived, for the histogram; 0 if it is not to count there.
         """
         words = self._words
-        words[_COMPLETED] += 1
+        words[_COMPLETED] = self._completed = self._completed + 1
         if received_ns:
             latency_ns = now_ns - received_ns
-            words[_LATENCY_NS] += latency_ns
+            words[_LATENCY_NS] = self._latency_ns = self._latency_ns + latency_ns
             words[_FIRST_BUCKET + latency_ns.bit_length()] += 1
-        if slot == OFF_BOARD:
-            return
-        words[_FIRST_SLOT + slot * _SLOT_WORDS + 5] = now_ns
-        self._free.append(slot)
+        if slot != OFF_BOARD:
+            words[slot + 5] = now_ns
+            self._free.append(slot)
 
     def alone(self, session: int, request_id: int) -> None:
         """Note what runs alone, zeros if nothing does any more."""

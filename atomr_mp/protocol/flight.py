@@ -6,7 +6,7 @@ worker keeps the same count and ends a session that exceeds it.
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from atomr_mp import errors
 from atomr_mp.protocol.session import Window
@@ -23,21 +23,12 @@ class Flight(Generic[T]):
     """
 
     def __init__(self, window: Window, device: int) -> None:
-        self._window = window
+        self._most_requests = window.requests
+        self._most_bytes = window.payload_bytes
         self._device = device
-        self._requests: dict[int, tuple[T, int]] = {}
+        self.requests: Final[dict[int, tuple[T, int]]] = {}
+        """Each with what it counts for, by id, oldest first. To be looked at: `add` and `take` change it."""
         self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._requests)
-
-    def __contains__(self, request_id: int) -> bool:
-        return request_id in self._requests
-
-    @property
-    def full(self) -> bool:
-        """Whether the next request would be refused for its number."""
-        return len(self._requests) >= self._window.requests
 
     def add(self, request_id: int, request: T, payload_bytes: int) -> int:
         """Take credit for a request; return how many are in flight with it.
@@ -48,25 +39,24 @@ class Flight(Generic[T]):
             Overloaded: The window is full; nothing was taken.
             ProtocolError: A request of this id is in flight already; nothing was taken.
         """
-        window = self._window
-        if len(self._requests) >= window.requests or (
-            self._bytes + payload_bytes > window.payload_bytes and self._requests
-        ):
+        requests = self.requests
+        count, nbytes = len(requests), self._bytes + payload_bytes
+        if count >= self._most_requests or (nbytes > self._most_bytes and count):
             raise errors.Overloaded(
-                f"device {self._device} has {len(self._requests)} unanswered requests ({self._bytes} bytes) of this "
-                f"client; the window is {window.requests} requests and {window.payload_bytes} bytes",
+                f"device {self._device} has {count} unanswered requests ({self._bytes} bytes) of this "
+                f"client; the window is {self._most_requests} requests and {self._most_bytes} bytes",
                 device=self._device,
-                window=window.requests,
+                window=self._most_requests,
             )
-        if request_id in self._requests:
+        if request_id in requests:
             raise errors.ProtocolError(f"request {request_id} is in flight already; ids are unique in a session")
-        self._requests[request_id] = (request, payload_bytes)
-        self._bytes += payload_bytes
-        return len(self._requests)
+        requests[request_id] = (request, payload_bytes)
+        self._bytes = nbytes
+        return count + 1
 
     def take(self, request_id: int) -> T | None:
         """Give a request's credit back and return it, or None if it is not in flight."""
-        entry = self._requests.pop(request_id, None)
+        entry = self.requests.pop(request_id, None)
         if entry is None:
             return None
         self._bytes -= entry[1]
@@ -74,4 +64,4 @@ class Flight(Generic[T]):
 
     def items(self) -> list[tuple[int, T]]:
         """Return (id, request) of all that is in flight, oldest first."""
-        return [(request_id, request) for request_id, (request, _) in self._requests.items()]
+        return [(request_id, request) for request_id, (request, _) in self.requests.items()]

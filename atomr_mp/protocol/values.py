@@ -16,7 +16,7 @@ import math
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -57,14 +57,10 @@ class Placed(Protocol):
         """Return what crosses the wire."""
 
 
-class Encoded(NamedTuple):
-    """A value, ready to be sent."""
-
-    body: bytes
-    frames: list[Buffer]
-    """Refer to the arrays' own memory: they must not be written before the message has been sent."""
-    placed: list[Placed]
-    """What the value refers to in shared memory; to be kept until the value is not needed any more."""
+Encoded = tuple[bytes, Sequence[Buffer], Sequence[Placed]]
+"""A value, ready to be sent: the body; the payload frames, which refer to the arrays' own memory, so that must not be
+written before the message has been sent; and what the value refers to in shared memory, to be kept until the value is
+not needed any more."""
 
 
 def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -> Encoded:
@@ -78,12 +74,12 @@ def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -
     Raises:
         InvalidRequest: The value holds something that does not cross the wire, or is too large.
     """
-    frames: list[Buffer] = []
-    placed: list[Placed] = []
+    frames: list[Buffer] | tuple[()] = ()
+    placed: list[Placed] | tuple[()] = ()
     try:
         if type(value) is tuple and not _PLAIN.issuperset(map(type, value)):
             # Refs among the arguments, before the encoder calls back for them: that takes twice as long.
-            arguments = list(value)
+            placed, arguments = [], list(value)
             for at, argument in enumerate(arguments):
                 if isinstance(argument, Operand):
                     placed.append(argument)
@@ -92,6 +88,7 @@ def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -
         try:
             body = _encode_plain(value)
         except _NeedsHookError:
+            frames, placed = [], [*placed]
             hook = functools.partial(_encode_other, frames, placed, place)
             body = msgspec.msgpack.encode(value, enc_hook=hook)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -103,7 +100,7 @@ def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -
         )
     if len(frames) > MAX_FRAMES:
         raise errors.InvalidRequest(f"{len(frames)} large arrays in one call; the limit is {MAX_FRAMES}")
-    return Encoded(body, frames, placed)
+    return body, frames, placed
 
 
 class Decoder(Generic[T]):
@@ -137,18 +134,17 @@ class Decoder(Generic[T]):
             InvalidRequest: The body is not msgpack, not of this decoder's type, or nested too deeply; the message
                 names the place.
         """
-        self._frames = frames
-        self._resolve = resolve
+        self._frames, self._resolve = frames, resolve
         try:
             value = self._decoder.decode(body)
-            check_depth(value)
+            if type(value) in _CONTAINERS:
+                check_depth(value)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
             raise errors.InvalidRequest(f"the values cannot be decoded: {error}") from error
         except RecursionError as error:
             raise errors.InvalidRequest(f"the values are nested deeper than {MAX_DEPTH}") from error
         finally:
-            self._frames = ()
-            self._resolve = None
+            self._frames, self._resolve = (), None
         return value
 
     def _extension(self, code: int, data: memoryview) -> object:

@@ -79,7 +79,7 @@ class Reload:
         if self._over or not self._generation:
             return
         device = self._left[0]
-        # An end counts as soon as it is heard of; why is known once the process has gone. It may be tried again by then.
+        # An end counts when it is heard of; why is known once the process has gone. It may be tried again by then.
         failed = device.restarts > self._restarts and device.lost is not None
         if failed or device.state is State.QUARANTINED:
             self._give_up(_stopped_at(device, len(self._left) - 1))

@@ -661,7 +661,7 @@ def test_nothing_is_lost_between_a_look_and_the_next(completions: Completions) -
     for thread in threads:
         thread.start()
     taken: list[Any] = []
-    while completions.underway:
+    while completions.underway.requests:
         if not completions.look() and completions.patience_s() is None:
             assert select.select([completions.descriptor], [], [], DEADLINE_S)[0], "a request was lost"
         taken += completions.take()

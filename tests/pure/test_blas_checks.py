@@ -276,11 +276,11 @@ def test_messages_survive_the_wire(name: str, dtype: str) -> None:
     for scalar in {"alpha", "beta", "s"} & set(request.__struct_fields__) if dtype in COMPLEX else ():
         request = msgspec.structs.replace(request, **{scalar: (0.5, -2.0)})
     sent = {array.memory: array for field in arrays(request) for array in [getattr(request, field)]}
-    encoded = values.encode(request)
+    body, frames, _ = values.encode(request)
     decoder: values.Decoder[Any] = values.Decoder(type(request))
     received = decoder.decode(
-        encoded.body,
-        encoded.frames,
+        body,
+        frames,
         lambda wire: sent[getattr(wire, "buffer")].from_wire(wire),  # noqa: B009
     )
     received.check()
@@ -297,9 +297,9 @@ def test_the_worker_does_not_rely_on_the_senders_checks(field: str, value: objec
     """What the client should not have sent is refused when it is decoded or checked."""
     request = example("scal", **{field: value})
     memory = request.x  # type: ignore[attr-defined]
-    encoded = values.encode(request)
+    body, _, _ = values.encode(request)
     with pytest.raises(errors.InvalidRequest):
-        values.Decoder(type(request)).decode(encoded.body, (), memory.from_wire).check()
+        values.Decoder(type(request)).decode(body, (), memory.from_wire).check()
 
 
 Places = npt.NDArray[np.intp]

@@ -100,7 +100,7 @@ class Worker:
         calls = []
         for item in items:
             self._ids += 1
-            body = values.encode((item,)).body
+            body = values.encode((item,))[0]
             calls.append(data.Call(self._ids, f"Logged.{method}", deadline_ns, 0, body, priority=priority))
         self.dispatcher.take(self.envelope.open(peer, data.Calls(TOKEN, calls), []))
         return [call.id for call in calls]
@@ -108,7 +108,7 @@ class Worker:
     def alone(self, peer: Peer, item: Any, method: str = "run", deadline_ns: int = NEVER_NS) -> list[int]:
         """Have a call arrive that is to run alone; return its id."""
         self._ids += 1
-        call = data.Call(self._ids, f"Logged.{method}", deadline_ns, 0, values.encode((item,)).body)
+        call = data.Call(self._ids, f"Logged.{method}", deadline_ns, 0, values.encode((item,))[0])
         self.dispatcher.isolation.take(self.envelope.open(peer, data.Alone(TOKEN, [call]), []))
         return [call.id]
 
@@ -202,14 +202,14 @@ def test_a_stream_is_not_given_all_that_is_queued(worker: Worker) -> None:
     worker.call(one, range(100))
     while worker.dispatcher.work():
         pass
-    assert len(worker.completions.underway) == AHEAD
+    assert len(worker.completions.underway.requests) == AHEAD
     worker.call(three, ["elsewhere"], "few")
     worker.call(two, ["single"])
     while worker.dispatcher.work():
         pass
     assert worker.log == ["elsewhere"]
     go.set()
-    while worker.completions.underway:
+    while worker.completions.underway.requests:
         worker.take_back()
         worker.dispatcher.work()
     stream.close()
@@ -225,9 +225,9 @@ def test_a_second_batch_is_on_a_stream_only_if_it_is_full(worker: Worker) -> Non
     for count, running in ((1, 1), (3, 1), (2, 2), (2, 2)):
         worker.call(client, [0] * count, "together")
         worker.dispatcher.start_batches()
-        assert len(worker.completions.underway) == running
+        assert len(worker.completions.underway.requests) == running
     go.set()
-    while worker.completions.underway:
+    while worker.completions.underway.requests:
         worker.take_back()
         worker.dispatcher.start_batches()
     stream.close()

@@ -95,8 +95,8 @@ def test_callers_send_items_and_are_told_how_many_go_together() -> None:
     assert typed.key is not None
     assert typed.key(*arguments) == (1, 2)
     with pytest.raises(errors.InvalidRequest, match="Expected `int`"):
-        typed.arguments(values.encode(([3], np.zeros(2))).body, [], lambda _: None)
-    assert untyped.arguments(values.encode((None, [1, "two"])).body, [], lambda _: None) == (None, [1, "two"])
+        typed.arguments(values.encode(([3], np.zeros(2)))[0], [], lambda _: None)
+    assert untyped.arguments(values.encode((None, [1, "two"]))[0], [], lambda _: None) == (None, [1, "two"])
     assert untyped.key is None
 
 

@@ -9,7 +9,7 @@ def board(answered: int, failed: int, queued: int) -> BoardReader:
     """Return the board of a worker that has done so much, each in 100 ns."""
     memory = memoryview(bytearray(BOARD_BYTES))
     writer = BoardWriter(memory)
-    writer.count(Counter.RECEIVED, answered + failed + queued)
+    writer.receive(answered + failed + queued)
     writer.count(Counter.FAILED, failed)
     for _ in range(answered + failed):
         writer.end(writer.start(1, 1, 50, 1000), 150, 50)

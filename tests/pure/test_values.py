@@ -77,7 +77,7 @@ def arrays(draw: st.DrawFn) -> Array:
 def over_the_wire(value: object) -> Any:
     """Return what arrives of a value."""
     body, frames, placed = encode(value)
-    assert placed == []
+    assert not placed
     return ANY.decode(body, [bytes(payload) for payload in frames])
 
 
@@ -97,9 +97,9 @@ def assert_same(received: Array, sent: Array) -> None:
 def test_plain_values_survive_the_round_trip(value: object) -> None:
     """Without a frame; compared by their encoding, in which a NaN is itself."""
     body, frames, placed = encode(value)
-    assert frames == []
-    assert placed == []
-    assert encode(ANY.decode(body)).body == body
+    assert not frames
+    assert not placed
+    assert encode(ANY.decode(body))[0] == body
     assert value != value or msgspec.msgpack.encode(value) == body  # noqa: PLR0124  # a NaN
 
 
@@ -175,7 +175,7 @@ def test_a_process_that_sees_no_array_does_not_import_numpy() -> None:
     """NumPy takes longer to import than all of the rest."""
     program = (
         "import sys; from atomr_mp.protocol.values import Decoder, encode; "
-        "Decoder().decode(encode({'a': [1, 'b', None]}).body); assert 'numpy' not in sys.modules"
+        "Decoder().decode(encode({'a': [1, 'b', None]})[0]); assert 'numpy' not in sys.modules"
     )
     environment = {"PYTHONPATH": ":".join(sys.path)}
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60, env=environment)
@@ -183,13 +183,13 @@ def test_a_process_that_sees_no_array_does_not_import_numpy() -> None:
 
 def test_a_decoder_of_a_type_checks_it() -> None:
     """The message names the place."""
-    body = encode([1, [2.5, "x"]]).body
+    body = encode([1, [2.5, "x"]])[0]
     assert Decoder(tuple[int, tuple[float, str]]).decode(body) == (1, (2.5, "x"))
     with pytest.raises(errors.InvalidRequest, match=r"\$\[1\]\[0\]"):
         Decoder(tuple[int, tuple[str, str]]).decode(body)
-    assert Decoder(np.ndarray).decode(encode(np.arange(3)).body).tolist() == [0, 1, 2]
+    assert Decoder(np.ndarray).decode(encode(np.arange(3))[0]).tolist() == [0, 1, 2]
     with pytest.raises(errors.InvalidRequest, match="ndarray"):
-        Decoder(np.ndarray).decode(encode(1).body)
+        Decoder(np.ndarray).decode(encode(1)[0])
 
 
 # --- what cannot be sent -------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def test_what_cannot_be_sent_is_refused_in_the_caller(value: object, beside: lis
 def test_more_large_arrays_than_a_call_may_have_are_refused() -> None:
     """The limit itself is within the limit."""
     array = np.zeros(INLINE_BYTES + 1, np.uint8)
-    assert len(encode([array] * MAX_FRAMES).frames) == MAX_FRAMES
+    assert len(encode([array] * MAX_FRAMES)[1]) == MAX_FRAMES
     with pytest.raises(errors.InvalidRequest, match=str(MAX_FRAMES)):
         encode([array] * (MAX_FRAMES + 1))
 
@@ -337,7 +337,7 @@ def test_any_body_is_a_value_or_an_invalid_request(
 def test_a_decoder_keeps_no_frames() -> None:
     """Neither after a success nor after a failure: they are large."""
     decoder = Decoder[Any]()
-    decoder.decode(encode(1).body, [b"large"])
+    decoder.decode(encode(1)[0], [b"large"])
     with pytest.raises(errors.InvalidRequest):
         decoder.decode(b"\xc1", [b"large"])
     assert decoder._frames == ()
@@ -396,9 +396,9 @@ def test_arrays_from_a_size_on_are_placed() -> None:
 def test_what_cannot_be_placed_travels_beside_the_body() -> None:
     """There may be no room, or nobody who places."""
     array = np.zeros(SHARED_BYTES, np.uint8)
-    for encoded in (encode(array), encode(array, lambda _: None)):
-        assert encoded.placed == []
-        assert [len(payload) for payload in encoded.frames] == [SHARED_BYTES]
+    for _, frames, placed in (encode(array), encode(array, lambda _: None)):
+        assert not placed
+        assert [len(payload) for payload in frames] == [SHARED_BYTES]
 
 
 def test_an_array_that_does_not_cross_is_not_placed_either() -> None:
@@ -423,7 +423,7 @@ def test_refs_travel_as_refs_whatever_their_size() -> None:
     array = FakeArray.of(np.arange(6).reshape(2, 3), "float32")
     view = array[:, ::-1].transpose()
     body, frames, placed = encode({"one": array, "more": [view, array]})
-    assert frames == []
+    assert not frames
     assert placed == [array, view, array]
     received = ANY.decode(body, (), array.from_wire)
     assert (received["more"][0].array == np.arange(6).reshape(2, 3)[:, ::-1].T).all()
@@ -433,7 +433,7 @@ def test_refs_travel_as_refs_whatever_their_size() -> None:
 def test_a_ref_that_comes_again_is_asked_for_again() -> None:
     """It is recognised, and still the receiver decides each time: by then it may have been freed."""
     array = FakeArray.of([1, 2], "int8")
-    body = encode([array, array]).body
+    body = encode([array, array])[0]
     asked: list[object] = []
 
     def resolve(wire: object) -> object:
@@ -461,16 +461,16 @@ def test_a_field_for_refs_takes_nothing_else() -> None:
     """An array by value where a ref must be is refused, with the place."""
     array = FakeArray.of([1, 2], "int8")
     decoder = Decoder[list[Operand]](list[Operand])
-    assert decoder.decode(encode([array]).body, (), array.from_wire)[0].shape == (2,)
+    assert decoder.decode(encode([array])[0], (), array.from_wire)[0].shape == (2,)
     with pytest.raises(errors.InvalidRequest, match=r"Operand.*\$\[0\]"):
-        decoder.decode(encode([np.zeros(2)]).body)
+        decoder.decode(encode([np.zeros(2)])[0])
 
 
 def test_a_ref_where_there_can_be_none_is_refused() -> None:
     """Without anybody who resolves it."""
     array = FakeArray.of([1, 2], "int8")
     with pytest.raises(errors.InvalidRequest, match="can be none"):
-        ANY.decode(encode(array).body)
+        ANY.decode(encode(array)[0])
 
 
 @pytest.mark.parametrize(
@@ -488,7 +488,7 @@ def test_why_a_ref_is_refused_is_the_callers_to_know(error: errors.RequestError)
         raise error
 
     decoder = Decoder[dict[str, Any]](dict[str, Any])
-    body = encode({"a": FakeArray.of([1, 2], "int8")}).body
+    body = encode({"a": FakeArray.of([1, 2], "int8")})[0]
     with pytest.raises(type(error)) as caught:
         decoder.decode(body, [b"large"], resolve)
     assert caught.value is error

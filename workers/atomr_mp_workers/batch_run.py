@@ -138,7 +138,7 @@ class BatchedMethod:
         """Return the requests whose turn it is, and what they run as; nothing if there is no batch yet."""
         now_ns = time.monotonic_ns()
         batch = self._forming.take(now_ns, full=self.running > 0)
-        begun = [waiting for waiting in batch if self._envelope.begin(waiting.item)]
+        begun = [waiting for waiting in batch if self._envelope.begin(waiting.item, now_ns)]
         if begun:
             self._board.batch(self._number, [now_ns - waiting.since_ns for waiting in begun])
         requests = [waiting.item for waiting in begun]

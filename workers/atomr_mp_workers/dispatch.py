@@ -99,12 +99,12 @@ class Dispatcher:
 
     def take(self, requests: Iterable[Request]) -> None:
         """Take requests in."""
-        enters = not self.isolation.active
+        enters, add = not self.isolation.active, self.queue.add
         for request in requests:
             if request.method.apart and not request.refs and enters:
                 self._set_apart(request)
             else:
-                self.queue.add(request, request.peer.session, request.priority)
+                add(request, request.peer.session, request.priority)
 
     def work(self) -> bool:  # noqa: C901 - a further call would cost more
         """Run what is queued, for a bounded time; return whether that time is over.
@@ -124,14 +124,13 @@ class Dispatcher:
                 request = found
             else:
                 return False
-            method = request.method
+            method, peer = request.method, request.peer
             if method.typical_ns > QUICK_NS:
                 self._flush()  # nobody's answer waits for, or is lost with, what may take long
-            peer = request.peer
             self._outbox[peer] = None
             if method.apart:
                 self._set_apart(request)
-            elif envelope.begin(request) and not self._start(request):
+            elif envelope.begin(request, now_ns) and not self._start(request):
                 envelope.lend(request)
                 envelope.show_waiting(request, waits=True)
                 self._parked.append(request)
@@ -277,7 +276,7 @@ class Dispatcher:
 
     def _is_at_work(self) -> bool:
         """Return whether requests run elsewhere, wait for some that do, or for a batch."""
-        if self._completions.underway or self._parked or self.batching:
+        if self._completions.underway.requests or self._parked or self.batching:
             return True
         return any(thread.waiting for thread in self._threads.values())
 
@@ -307,7 +306,7 @@ class Dispatcher:
             request = thread.waiting.take(_is_free)
             if request is None:
                 break
-            if self._envelope.begin(request):
+            if self._envelope.begin(request, time.monotonic_ns()):
                 self._completions.begin(request)
                 thread.run(request)
             else:

@@ -80,10 +80,11 @@ class Run(ABC):
         """Run the method, on the thread it belongs to; never raises."""
         _current.run = self
         entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
+        method = self.method
         try:
             if points.hook is not None:
-                points.hook("enqueue", self.method.name)
-            self.take(self.method.function(*self.arguments))
+                points.hook("enqueue", method.name)
+            self.take(method.function(*self.arguments))
         except errors.AtomrError as error:
             self.error = error
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
@@ -107,7 +108,6 @@ class Request(Run):
     """Answered before it started (cancelled); the queue that holds it passes it over."""
     frames: Sequence[memoryview] = ()
     slot = OFF_BOARD
-    received_ns = 0
     started_ns = 0
     encoded: values.Encoded | None = None
     """The result, ready to be sent."""
@@ -119,16 +119,17 @@ class Request(Run):
     after: Sequence[Event] = ()
     """What uses that memory and has to end first."""
 
-    def __init__(self, peer: Peer, call: data.Call, method: Method) -> None:
+    def __init__(self, peer: Peer, call: data.Call, method: Method, received_ns: int = 0) -> None:
         self.peer = peer
         self.id = call.id
         self.method = method
+        self.received_ns = received_ns
         self.deadline_ns = call.deadline_ns
-        self.body = call.body
+        self.body = body = call.body
         self.refs = call.refs
         self.priority = call.priority
         self.trace = call.trace
-        self.payload_bytes = len(call.body)
+        self.payload_bytes = len(body)
         """What it counts for in its window."""
 
     @property
@@ -152,6 +153,9 @@ class Request(Run):
 
     def take(self, result: Any) -> None:
         """Encode the result; or keep it, if it is there later."""
+        if result is None:
+            self.encoded = _NOTHING
+            return
         if type(result) is Later:
             self.later = result
             return
@@ -214,40 +218,48 @@ class Envelope:
         Raises:
             ProtocolError: The calls and the payload frames do not add up; nothing was taken.
         """
-        calls = message.calls
-        if len(frames) != sum([call.frames for call in calls]):
+        calls, at = message.calls, 0
+        for call in calls:
+            at += call.frames
+        if at != len(frames):
             raise errors.ProtocolError(
                 f"a message of {len(calls)} calls with {len(frames)} payload frames, too many or few"
             )
         requests: list[Request] = []
         refusal = None if message.token == self._token else token.refusal(message.token, self._token)
-        at = 0
-        queued = peer.queued
+        methods, queued, at = self._methods, peer.queued, 0
         peer.unanswered += len(calls)
         now_ns = time.monotonic_ns()
         for call in calls:
-            method = self._methods.get(call.method) or self._library_method(call.method)
-            if refusal is None and isinstance(method, Method) and call.id not in queued:
-                if self._queued >= self._most_queued or method.queued >= method.most_queued:
-                    self._reply(peer, call.id, None, self._overloaded(method))
-                    at += call.frames
-                    continue
-                self._queued += 1
-                method.queued += 1
-                request = queued[call.id] = Request(peer, call, method)
-                request.received_ns = now_ns
-                if call.frames:
-                    request.frames = frames[at : at + call.frames]
-                    request.payload_bytes += sum(map(len, request.frames))
-                peer.payload_bytes += request.payload_bytes
-                requests.append(request)
-            else:
-                error = refusal or (method if isinstance(method, errors.RequestError) else self._unknown(call))
-                self._board.count(Counter.REJECTED)
-                self._reply(peer, call.id, None, error)
+            request_id, first = call.id, at
             at += call.frames
-        self._board.count(Counter.RECEIVED, len(requests))
+            if refusal is not None:
+                self._reject(peer, request_id, refusal)
+                continue
+            try:
+                method = methods.get(call.method) or self._find(call.method)
+                if request_id in queued:
+                    raise errors.InvalidRequest(f"request id {request_id} is in use already")
+                if self._queued >= self._most_queued or method.queued >= method.most_queued:
+                    raise self._overloaded(method)
+            except errors.RequestError as error:
+                self._reject(peer, request_id, error)
+                continue
+            self._queued += 1
+            method.queued += 1
+            request = queued[request_id] = Request(peer, call, method, now_ns)
+            if at != first:
+                request.frames = frames[first:at]
+                request.payload_bytes += sum(map(len, request.frames))
+            peer.payload_bytes += request.payload_bytes
+            requests.append(request)
+        self._board.receive(len(requests))
         return requests
+
+    def _reject(self, peer: Peer, request_id: int, error: errors.RequestError) -> None:
+        """Answer a call that does not become a request."""
+        self._board.count(Counter.REJECTED)
+        self._reply(peer, request_id, None, error)
 
     def cancel(self, peer: Peer, ids: list[int]) -> None:
         """Answer those of the requests that have not started with `Cancelled`."""
@@ -276,10 +288,14 @@ class Envelope:
             for block, write in request.borrows:
                 block.borrows.add(event, write=write)
 
-    def begin(self, request: Request) -> bool:
+    def begin(self, request: Request, now_ns: int) -> bool:
         """Note the request's start and decode its arguments; False if it must not run (it has been answered).
 
         On True the caller runs `request.call()` once all of `request.after` have ended, and then `complete`.
+
+        Args:
+            request: The request.
+            now_ns: CLOCK_MONOTONIC.
         """
         if request.dropped:
             return False
@@ -291,16 +307,14 @@ class Envelope:
             self._end(request)
             self._board.count(Counter.DISCARDED)
             return False
-        now_ns = time.monotonic_ns()
-        if now_ns > request.deadline_ns:
+        request_id, method, deadline_ns = request.id, request.method, request.deadline_ns
+        request.started_ns = now_ns
+        if now_ns > deadline_ns:
             self._board.count(Counter.EXPIRED)
             self._drop(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
             return False
         # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
-        request.started_ns = now_ns
-        request.slot = self._board.start(
-            session.number, request.id, now_ns, request.deadline_ns, request.method.watched
-        )
+        request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched)
         if not request.decoded:
             try:
                 self._decode(request)
@@ -311,10 +325,11 @@ class Envelope:
                 if error.ends_worker:
                     raise FatalError(error) from error
                 return False
-        del peer.queued[request.id]
+        del peer.queued[request_id]
         self._queued -= 1
-        request.method.queued -= 1
-        request.frames = ()
+        method.queued -= 1
+        if request.frames:
+            request.frames = ()
         session.running += 1
         if request.trace and tracing.tracer is not None:
             request.span = tracing.tracer.begin(request)
@@ -340,7 +355,7 @@ class Envelope:
             request.error = self.explain(request, request.raised)
             request.raised = None
         error = request.error
-        self._finish(request)
+        self._finish(request, error)
         if error is not None and error.ends_worker:
             raise FatalError(error)
 
@@ -352,7 +367,7 @@ class Envelope:
     def fail(self, request: Request, error: errors.RequestError) -> None:
         """Answer a request with an error whatever has become of it; the worker is going to end."""
         request.error, request.encoded = error, None
-        self._finish(request)
+        self._finish(request, error)
 
     def refuse(self, request: Request, raised: BaseException) -> None:
         """Answer a request that has not started with what user code has raised for it.
@@ -374,24 +389,22 @@ class Envelope:
             ]
             peer.frames = []
 
-    def _finish(self, request: Request) -> None:
-        now_ns = time.monotonic_ns()
-        error = request.error
-        if error is not None and error.ends_worker:  # it may be why: it stays on the board as what ran at the end
-            self._board.end(OFF_BOARD, now_ns, request.received_ns)
-        else:
-            self._board.end(request.slot, now_ns, request.received_ns)
+    def _finish(self, request: Request, error: errors.AtomrError | None) -> None:
+        now_ns, slot = time.monotonic_ns(), request.slot
+        peer = request.peer
+        if error is not None:
+            if error.ends_worker:  # it may be why: it stays on the board as what ran at the end
+                slot = OFF_BOARD
+            self._board.count(Counter.FAILED)
+            if isinstance(error, errors.RequestError):
+                error.maybe_executed = True
+        self._board.end(slot, now_ns, request.received_ns)
         request.method.took(now_ns - request.started_ns)
         request.arguments = ()  # only now: the device may have read them until it had ended
         if request.event is not None:
             self._end(request)
-        peer = request.peer
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes
-        if error is not None:
-            self._board.count(Counter.FAILED)
-            if isinstance(error, errors.RequestError):
-                error.maybe_executed = True
         if request.span is not None and tracing.tracer is not None:
             tracing.tracer.end(request)
         self._reply(peer, request.id, request.encoded, error)
@@ -420,14 +433,14 @@ class Envelope:
         try:
             if points.hook is not None:
                 points.hook("decode", method.name)
-            arguments = method.arguments(request.body, request.frames, session.resolve)
+            request.arguments = method.arguments(request.body, request.frames, session.resolve)
             if resolved:
                 if points.hook is not None:
                     points.hook("borrow", method.name)
-                self._borrow(request, arguments, resolved)
+                self._borrow(request, request.arguments, resolved)
                 if method.admit is not None:
-                    method.admit(arguments[0], session.holder)
-                arguments = method.converted(arguments)
+                    method.admit(request.arguments[0], session.holder)
+                request.arguments = method.converted(request.arguments)
         except errors.RequestError as error:
             request.borrows = ()
             error.message = f"{method.name}: {error.message}"
@@ -435,7 +448,6 @@ class Envelope:
         finally:
             if resolved:
                 resolved.clear()
-        request.arguments = arguments
         request.decoded = True
 
     def _borrow(self, request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
@@ -491,11 +503,13 @@ class Envelope:
             peer.replies.append(data.Reply(request_id, 0, b"", _wire_form(error)))
             return
         body, frames, placed = result
-        leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
-        peer.replies.append(data.Reply(request_id, len(frames), body, None, leases))
-        peer.reply_bytes += len(body)
-        if frames:
+        if not frames and not placed:
+            peer.replies.append(data.Reply(request_id, 0, body))
+        else:
+            leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
+            peer.replies.append(data.Reply(request_id, len(frames), body, None, leases))
             peer.frames += frames
+        peer.reply_bytes += len(body)
 
     def _left_queue(self, request: Request) -> None:
         self._queued -= 1
@@ -512,22 +526,19 @@ class Envelope:
             retry_after_s=sum([each.queued_ns for each in self._methods.values()]) / 1e9,
         )
 
-    def _library_method(self, name: str) -> Method | errors.RequestError | None:
-        """Return a library's method, or why there is none; from the second time on it is among the methods."""
-        try:
-            method = self._libraries.find(name)
-        except errors.RequestError as error:
-            return error
-        if method is not None:
-            self._methods[name] = method
-            method.watched = self._watched(method)
-        return method
+    def _find(self, name: str) -> Method:
+        """Return a library's method, which is among the methods from now on.
 
-    def _unknown(self, call: data.Call) -> errors.RequestError:
-        if call.method in self._methods:
-            return errors.InvalidRequest(f"request id {call.id} is in use already")
-        known = ", ".join(sorted(self._methods)) or "none"
-        return errors.InvalidRequest(f"there is no request {call.method!r}; this pool's requests are: {known}")
+        Raises:
+            RequestError: There is none.
+        """
+        method = self._libraries.find(name)
+        if method is None:
+            known = ", ".join(sorted(self._methods)) or "none"
+            raise errors.InvalidRequest(f"there is no request {name!r}; this pool's requests are: {known}")
+        self._methods[name] = method
+        method.watched = self._watched(method)
+        return method
 
 
 def _come_by(request: Request) -> None:
@@ -559,6 +570,9 @@ def _failed(what: str, error: BaseException) -> errors.ActorFailed:
 
 
 _current = threading.local()
+
+_NOTHING: Final = values.encode(None)
+"""What most methods that are called for their effect return."""
 
 
 def _wire_form(error: errors.AtomrError) -> ErrorInfo:

@@ -42,6 +42,9 @@ from atomr_mp_workers.watching import Watching
 TURN_MESSAGES: Final = 32
 """Messages read in one turn, before the supervisor is listened to again."""
 
+_decode: Final = data.FROM_CLIENT.decode
+_encode: Final = data.FROM_WORKER.encode
+
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
 
@@ -345,7 +348,7 @@ class Host:
             return
         self._outbox[peer] = None
         try:
-            message = data.FROM_CLIENT.decode(header) if isinstance(header, bytes) else header
+            message = _decode(header) if isinstance(header, bytes) else header
             if not isinstance(message, data.Calls):
                 if isinstance(message, data.Cancel):
                     self._envelope.cancel(peer, message.ids)
@@ -406,15 +409,18 @@ class Host:
         """Send all answers that wait, those of one peer together."""
         while self._outbox:
             peer, _ = self._outbox.popitem()
-            replies, frames = peer.replies, peer.frames
-            if not replies or peer.session.ended:
+            replies, frames, session = peer.replies, peer.frames, peer.session
+            if not replies or session.ended:
                 continue
-            peer.replies, peer.frames, peer.reply_bytes = [], [], 0
+            peer.replies, peer.reply_bytes = [], 0
+            if frames:
+                peer.frames = []
             self._sent = True
             try:
-                returned = peer.session.holder.take_returned() if peer.session.holder.returned else []
-                header = data.FROM_WORKER.encode(data.Replies(self._token, replies, returned))
-                self._data.send(peer.routing_id, header, frames)
+                message = data.Replies(self._token, replies)
+                if session.holder.returned:
+                    message = data.Replies(self._token, replies, session.holder.take_returned())
+                self._data.send(peer.routing_id, _encode(message), frames)
             except PeerNotReadingError:
                 self._violated(peer, "it does not read its answers")
 
@@ -433,11 +439,10 @@ class Host:
             return 0
         if not self._drained_ns or self._dispatcher.busy:
             patience_s = self._completions.patience_s()
-            dues_ns = (self._store.next_expiry_ns, self._dispatcher.due_ns if self._dispatcher.turns else None)
-            until_ns = min([due_ns for due_ns in dues_ns if due_ns is not None], default=None)
-            if until_ns is not None and patience_s != 0:
-                left_s = max(0.0, (until_ns - time.monotonic_ns()) / 1e9)
-                patience_s = left_s if patience_s is None else min(left_s, patience_s)
+            for due_ns in (self._store.next_expiry_ns, self._dispatcher.due_ns if self._dispatcher.turns else None):
+                if due_ns is not None:
+                    left_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
+                    patience_s = left_s if patience_s is None else min(left_s, patience_s)
             return -1 if patience_s is None else patience_s
         left_ns = self._drained_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None

@@ -6,6 +6,7 @@ runs, for that may wait for memory which others have that have not started.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
@@ -57,7 +58,7 @@ class Isolation:
                     break
                 self._flush()
             request = waiting.popleft()
-            if self._envelope.begin(request):
+            if self._envelope.begin(request, time.monotonic_ns()):
                 self._running = True
                 self._envelope.isolate(request)
                 self._run(request)

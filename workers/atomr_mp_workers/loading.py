@@ -145,10 +145,12 @@ class LoadedMethod(Method):
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
         """Decode a call's arguments; an array is by position, a map by name."""
+        if body == _NO_ARGUMENTS and not self._parameters:
+            return ()
         is_map = bool(body) and (body[0] & 0xF0 == _FIXMAP or body[0] in _MAPS)
         decoder = self._by_name if is_map else self._by_position
         try:
-            arguments = msgspec.structs.astuple(decoder.decode(body, frames, resolve))
+            arguments = _astuple(decoder.decode(body, frames, resolve))
             for argument in arguments:
                 values.check_depth(argument)
             return arguments
@@ -275,6 +277,9 @@ def load(spec: ActorSpec) -> LoadedActor:
     return LoadedActor(spec.name, instance, methods)
 
 
+_astuple: Final = msgspec.structs.astuple
+_NO_ARGUMENTS: Final = b"\x90"
+"""An empty array."""
 _FIXMAP: Final = 0x80
 _MAPS: Final = frozenset({0xDE, 0xDF})
 

@@ -76,7 +76,7 @@ class Completions:
 
     def look(self) -> bool:
         """Look for what has ended; return whether there is something."""
-        if self.underway and not self._done:
+        if self.underway.requests and not self._done:
             if self.strategy == "polled":
                 time.sleep(POLL_S)  # what the strategy is
             self._done.extend(cast("Iterable[Run]", self._device.poll()))
@@ -84,7 +84,7 @@ class Completions:
 
     def patience_s(self) -> float | None:
         """Return how long the loop may sleep before it has to `look` again; None for as long as nothing tells it."""
-        if not self.underway:
+        if not self.underway.requests:
             return None
         if self._done or self.strategy == "polled":
             return 0

@@ -15,26 +15,24 @@ class Underway:
     def __init__(self) -> None:
         self.last = 0
         """Number of the request that was started last."""
-        self._requests: dict[int, Run] = {}
-
-    def __len__(self) -> int:
-        return len(self._requests)
+        self.requests: dict[int, Run] = {}
+        """By number; to look there whether there are any costs less than to ask."""
 
     def begin(self, request: Run) -> None:
         """Note a request that is being started."""
         self.last += 1
         request.number = self.last
-        self._requests[self.last] = request
+        self.requests[self.last] = request
 
     def end(self, request: Run) -> None:
         """Note that a request has come back."""
-        del self._requests[request.number]
+        del self.requests[request.number]
 
     def ended(self, number: int) -> bool:
         """Return whether this request has come back, and all that were started before it. Any thread."""
-        return next(iter(self._requests), number + 1) > number
+        return next(iter(self.requests), number + 1) > number
 
     def take_all(self) -> Iterable[Run]:
         """Return all, which are not to be waited for any more."""
-        requests, self._requests = self._requests, {}
+        requests, self.requests = self.requests, {}
         return requests.values()
