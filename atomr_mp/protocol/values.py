@@ -86,8 +86,10 @@ def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -
                     arguments[at] = argument.to_wire().extension
             value = arguments
         try:
-            body = _encode_plain(value)
+            body = _encode_plain(value) if type(value) in _PLAIN else None
         except _NeedsHookError:
+            body = None
+        if body is None:
             frames, placed = [], [*placed]
             hook = functools.partial(_encode_other, frames, placed, place)
             body = msgspec.msgpack.encode(value, enc_hook=hook)

@@ -134,10 +134,13 @@ class BatchedMethod:
             now_ns=time.monotonic_ns(),
         )
 
-    def next(self) -> tuple[list[Request], BatchRun | None]:
-        """Return the requests whose turn it is, and what they run as; nothing if there is no batch yet."""
+    def next(self, *, full: bool = False) -> tuple[list[Request], BatchRun | None]:
+        """Return the requests whose turn it is, and what they run as; nothing if there is no batch yet, or no full one.
+
+        One of a method that runs already is always full.
+        """
         now_ns = time.monotonic_ns()
-        batch = self._forming.take(now_ns, full=self.running > 0)
+        batch = self._forming.take(now_ns, full=full or self.running > 0)
         begun = [waiting for waiting in batch if self._envelope.begin(waiting.item, now_ns)]
         if begun:
             self._board.batch(self._number, [now_ns - waiting.since_ns for waiting in begun])

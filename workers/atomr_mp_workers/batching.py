@@ -11,6 +11,10 @@ T = TypeVar("T")
 
 NEVER_NS: Final = 2**63
 
+MOST_PASSED: Final = 16
+"""How many batches that are full may go before one that is due and not full. Many keys, each with few items, would
+otherwise leave most of each batch empty just when there is more to do than can be done."""
+
 
 class Limits(NamedTuple):
     """What closes a batch."""
@@ -32,7 +36,8 @@ class Waiting(NamedTuple, Generic[T]):
 class Forming(Generic[T]):
     """Items on their way into batches. Each that was added is taken once.
 
-    Only items of one key share a batch; of these, those of higher priority come first, and the owners take turns.
+    Only items of one key share a batch; of these, those of higher priority come first, and the owners take turns. Of
+    the keys with a batch, those with a full one come first, and nobody is passed over more than `MOST_PASSED` times.
 
     Args:
         limits: What closes a batch. A single item may take more than all the bytes; it is alone then.
@@ -84,13 +89,17 @@ class Forming(Generic[T]):
             now_ns: The time.
             full: Only a full one will do.
         """
-        for key, kind in list(self._kinds.items()):
-            if self._due_ns(kind, full=full) > now_ns:
-                continue
+        due = [(key, kind) for key, kind in self._kinds.items() if self._due_ns(kind, full=full) <= now_ns]
+        if len(due) > 1:
+            due.sort(key=lambda each: (each[1].passed < MOST_PASSED, not self._is_full(each[1])))
+        for key, kind in due:
             batch = self._cut(kind)
             if batch or not kind.line:
                 del self._kinds[key]
             if batch:
+                for _, other in due:
+                    other.passed += 1
+                kind.passed = 0
                 if kind.line:
                     self._kinds[key] = kind  # behind those of other keys
                 return batch
@@ -107,10 +116,13 @@ class Forming(Generic[T]):
         return None if due_ns == NEVER_NS else due_ns
 
     def _due_ns(self, kind: _Kind[T], *, full: bool) -> int:
-        limits = self._limits
-        if len(kind.line) >= limits.max_items or (limits.max_bytes is not None and kind.nbytes >= limits.max_bytes):
+        if self._is_full(kind):
             return 0
-        return NEVER_NS if full else min(each.since_ns for each in kind.line.heads()) + limits.max_wait_ns
+        return NEVER_NS if full else min(each.since_ns for each in kind.line.heads()) + self._limits.max_wait_ns
+
+    def _is_full(self, kind: _Kind[T]) -> bool:
+        limits = self._limits
+        return len(kind.line) >= limits.max_items or (limits.max_bytes is not None and kind.nbytes >= limits.max_bytes)
 
     def _cut(self, kind: _Kind[T]) -> list[Waiting[T]]:
         """Take the next batch out of what waits."""
@@ -140,8 +152,10 @@ class Forming(Generic[T]):
 class _Kind(Generic[T]):
     """What waits under one key."""
 
-    __slots__ = ("line", "nbytes")
+    __slots__ = ("line", "nbytes", "passed")
 
     def __init__(self) -> None:
         self.line: Line[Waiting[T]] = Line()
         self.nbytes = 0
+        self.passed = 0
+        """How many batches have gone before this one since it was due, or had the last."""

@@ -145,7 +145,8 @@ class Dispatcher:
 
     def take_back(self) -> None:
         """Complete what others have run, and start what has waited for it."""
-        for run in self._completions.take():
+        done = self._completions.take()
+        for run in done:
             name = run.method.name
             if name in self._threads:
                 thread = self._threads[name]
@@ -157,6 +158,9 @@ class Dispatcher:
             elif (stream := run.method.stream) is not None:
                 self._full -= self._ahead[stream] == AHEAD
                 self._ahead[stream] -= 1
+        if self.batching and not any(run.error is not None or run.raised is not None for run in done):
+            self._start_full()  # first: what runs next need not wait for the answers to what has run
+        for run in done:
             self._complete(run)
         self.advance()
 
@@ -179,6 +183,13 @@ class Dispatcher:
                 pass
         # What has ended with a batch, or was cancelled while it waited for one, may have held up others.
         self.advance()
+
+    def _start_full(self) -> None:
+        """Start batches on threads that are free and owe nobody else a turn; there can be no more in them."""
+        for each in list(self.turns):
+            thread = self._threads.get(each.method.name)
+            if thread is not None and thread.running is None and (thread.owes_batch or not thread.waiting):
+                self._start_batch(each, full=True)
 
     def hurry(self) -> None:
         """Let no request wait for others to share a batch: the worker is to leave, and few will come."""
@@ -236,9 +247,9 @@ class Dispatcher:
         thread = self._threads.get(batched.method.name)
         return thread.running is None if thread is not None else batched.running < MOST_ON_STREAM
 
-    def _start_batch(self, batched: BatchedMethod) -> bool:
-        """Start the next batch of a method, if there is one; return whether there was."""
-        taken, run = batched.next()
+    def _start_batch(self, batched: BatchedMethod, *, full: bool = False) -> bool:
+        """Start the next batch of a method, if there is one, or a full one; return whether there was."""
+        taken, run = batched.next(full=full)
         for request in taken:
             self._outbox[request.peer] = None
         if not taken:
