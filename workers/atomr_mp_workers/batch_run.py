@@ -15,9 +15,9 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.envelope import Envelope, Request, Run
 from atomr_mp_workers.loading import Method
 
-MOST_ON_STREAM: Final = 2
-"""Batches of one method that are on a stream at a time, the second only if it is full: so the device has the next one
-when it has done one, and what arrives meanwhile is still put together."""
+MOST_AHEAD: Final = 2
+"""Batches of one method that a stream or a thread has at a time, the second only if it is full: so the next one is
+there when one is done, and what arrives meanwhile is still put together."""
 
 
 class BatchRun(Run):
@@ -100,7 +100,7 @@ class BatchedMethod:
         assert options is not None
         self.method: Final = method
         self.running = 0
-        """Batches that run elsewhere than on the loop."""
+        """Batches on its stream."""
         self._number = number
         self._envelope = envelope
         self._store = store
@@ -134,13 +134,10 @@ class BatchedMethod:
             now_ns=time.monotonic_ns(),
         )
 
-    def next(self, *, full: bool = False) -> tuple[list[Request], BatchRun | None]:
-        """Return the requests whose turn it is, and what they run as; nothing if there is no batch yet, or no full one.
-
-        One of a method that runs already is always full.
-        """
+    def next(self, *, full: bool) -> tuple[list[Request], BatchRun | None]:
+        """Return the requests whose turn it is, and what they run as; nothing if there is no batch, or no full one."""
         now_ns = time.monotonic_ns()
-        batch = self._forming.take(now_ns, full=full or self.running > 0)
+        batch = self._forming.take(now_ns, full=full)
         begun = [waiting for waiting in batch if self._envelope.begin(waiting.item, now_ns)]
         if begun:
             self._board.batch(self._number, [now_ns - waiting.since_ns for waiting in begun])
@@ -152,9 +149,9 @@ class BatchedMethod:
         self._board.batch(self._number, [time.monotonic_ns() - request.received_ns])
         return BatchRun([request], self._store)
 
-    def due_ns(self) -> int | None:
-        """Return when there may be a batch, if nothing else happens; None if something has to."""
-        return self._forming.due_ns(time.monotonic_ns(), full=self.running > 0) if self._forming else None
+    def due_ns(self, *, full: bool = False) -> int | None:
+        """Return when there may be a batch, or a full one, if nothing else happens; None if something has to."""
+        return self._forming.due_ns(time.monotonic_ns(), full=full) if self._forming else None
 
     def hurry(self) -> None:
         """Let no request wait for others from now on."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp_workers.batch_run import MOST_ON_STREAM, BatchedMethod, BatchRun
+from atomr_mp_workers.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.device.base import Device, Stream
 from atomr_mp_workers.envelope import Envelope, FatalError, Request, Run
 from atomr_mp_workers.isolation import Isolation
@@ -94,7 +94,7 @@ class Dispatcher:
     @property
     def due_ns(self) -> int | None:
         """When a batch may have to begin, if nothing else happens; None if something has to."""
-        dues = [each.due_ns() for each in self.turns if self._has_room(each)]
+        dues = [each.due_ns(full=self._ahead_of(each) > 0) for each in self.turns if self._has_room(each)]
         return min([due for due in dues if due is not None], default=None)
 
     def take(self, requests: Iterable[Request]) -> None:
@@ -145,12 +145,11 @@ class Dispatcher:
 
     def take_back(self) -> None:
         """Complete what others have run, and start what has waited for it."""
-        done = self._completions.take()
-        for run in done:
+        for run in self._completions.take():
             name = run.method.name
             if name in self._threads:
                 thread = self._threads[name]
-                thread.running = None
+                thread.ahead -= 1
                 if isinstance(run, Request) and thread.waiting.levels:
                     thread.waiting.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
             elif name in self._batched:
@@ -158,9 +157,6 @@ class Dispatcher:
             elif (stream := run.method.stream) is not None:
                 self._full -= self._ahead[stream] == AHEAD
                 self._ahead[stream] -= 1
-        if self.batching and not any(run.error is not None or run.raised is not None for run in done):
-            self._start_full()  # first: what runs next need not wait for the answers to what has run
-        for run in done:
             self._complete(run)
         self.advance()
 
@@ -179,17 +175,11 @@ class Dispatcher:
     def start_batches(self) -> None:
         """Start the batches that are due, on the loop at most one of each method; all that has arrived was read."""
         for each in list(self.turns):
-            while each and self._has_room(each) and self._start_batch(each) and each.method.stream is not None:
+            elsewhere = each.method.thread or each.method.stream is not None
+            while each and self._has_room(each) and self._start_batch(each) and elsewhere:
                 pass
         # What has ended with a batch, or was cancelled while it waited for one, may have held up others.
         self.advance()
-
-    def _start_full(self) -> None:
-        """Start batches on threads that are free and owe nobody else a turn; there can be no more in them."""
-        for each in list(self.turns):
-            thread = self._threads.get(each.method.name)
-            if thread is not None and thread.running is None and (thread.owes_batch or not thread.waiting):
-                self._start_batch(each, full=True)
 
     def hurry(self) -> None:
         """Let no request wait for others to share a batch: the worker is to leave, and few will come."""
@@ -243,13 +233,20 @@ class Dispatcher:
                 self.advance()
 
     def _has_room(self, batched: BatchedMethod) -> bool:
-        """Return whether a batch of this method could run now."""
+        """Return whether a batch of this method could start now, if it is full or nothing is ahead of it."""
         thread = self._threads.get(batched.method.name)
-        return thread.running is None if thread is not None else batched.running < MOST_ON_STREAM
+        if thread is not None and thread.ahead and thread.waiting:
+            return False
+        return self._ahead_of(batched) < MOST_AHEAD
 
-    def _start_batch(self, batched: BatchedMethod, *, full: bool = False) -> bool:
-        """Start the next batch of a method, if there is one, or a full one; return whether there was."""
-        taken, run = batched.next(full=full)
+    def _ahead_of(self, batched: BatchedMethod) -> int:
+        """Return how much a batch of this method would have to wait for."""
+        thread = self._threads.get(batched.method.name)
+        return batched.running if thread is None else thread.ahead
+
+    def _start_batch(self, batched: BatchedMethod) -> bool:
+        """Start the next batch of a method, if there is one; return whether there was."""
+        taken, run = batched.next(full=self._ahead_of(batched) > 0)
         for request in taken:
             self._outbox[request.peer] = None
         if not taken:
@@ -311,7 +308,7 @@ class Dispatcher:
             Whether memory may be free now: a request was passed over.
         """
         freed = False
-        while thread.running is None and thread.waiting:
+        while not thread.ahead and thread.waiting:
             if thread.owes_batch and any(batched.is_due() for batched in thread.batched):
                 break  # it is started once all has been read that may be in it
             request = thread.waiting.take(_is_free)

@@ -120,7 +120,8 @@ class ActorThread:
         self._device = device
         self.waiting: Line[Request] = Line()
         """Requests that have not started; the loop starts the next one when the thread is idle."""
-        self.running: Run | None = None
+        self.ahead = 0
+        """How much it has been given that has not come back."""
         self.batched: list[BatchedMethod] = []
         """Its methods whose requests are put together."""
         self.owes_batch = False
@@ -131,7 +132,7 @@ class ActorThread:
 
     def run(self, request: Run) -> None:
         """Run what has begun; then it says that it has `finished`."""
-        self.running = request
+        self.ahead += 1
         self.owes_batch = isinstance(request, Request)
         self._inbox.put(request)
 
