@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import threading
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -603,8 +604,9 @@ def test_another_strategy_is_a_mistake_in_the_configuration(strategy: str) -> No
 
 
 class Returning:
-    """A request that comes back."""
+    """A request that comes back, from a stream."""
 
+    method = types.SimpleNamespace(stream=object())
     number = 0
     completions: Completions | None = None
 

@@ -72,7 +72,8 @@ class Completions:
         """Note a request that is to come back."""
         request.completions = self
         self.underway.begin(request)
-        self._look_until_ns = time.monotonic_ns() + SPIN_NS
+        if request.method.stream is not None:  # a thread says by itself when it has done; to look would hold it up
+            self._look_until_ns = time.monotonic_ns() + SPIN_NS
 
     def look(self) -> bool:
         """Look for what has ended; return whether there is something."""
@@ -101,10 +102,11 @@ class Completions:
             self._written = False
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self.descriptor)
-        self._look_until_ns = time.monotonic_ns() + SPIN_NS
         done = [self._done.popleft() for _ in range(len(self._done))]
         for request in done:
             self.underway.end(request)
+            if request.method.stream is not None:
+                self._look_until_ns = time.monotonic_ns() + SPIN_NS
         return done
 
 
