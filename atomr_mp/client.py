@@ -56,17 +56,26 @@ class Client:
         connection: A connection to the supervisor; owned from here on.
         name: What this client is called in logs and `status`.
         max_replays: How often a request is sent again by itself; None for the pool's setting.
+        weight: How much of a busy device's time it gets, beside other clients.
 
     Raises:
+        InvalidRequest: The pool admits no such weight.
         PoolLost: The supervisor went away.
         ProtocolError: It speaks another version.
         NotAuthorized: It refuses this process.
     """
 
-    def __init__(self, connection: SessionConnection, name: str | None = None, max_replays: int | None = None) -> None:
+    def __init__(
+        self,
+        connection: SessionConnection,
+        name: str | None = None,
+        max_replays: int | None = None,
+        weight: float = 1.0,
+    ) -> None:
         self._connection = connection
         try:
-            welcome = greet(connection, name or default_name(), observer=False)
+            session.check_weight(weight)
+            welcome = greet(connection, name or default_name(), observer=False, weight=weight)
         except BaseException:
             connection.close()
             raise
@@ -402,15 +411,16 @@ class Client:
             self._connection.close()
 
 
-def greet(connection: SessionConnection, name: str, *, observer: bool) -> session.Welcome:
+def greet(connection: SessionConnection, name: str, *, observer: bool, weight: float = 1.0) -> session.Welcome:
     """Say hello and return the answer.
 
     Args:
         connection: Just connected.
         name: What this client is called.
         observer: Whether the session is for questions and orders only, never for calls.
+        weight: How much of a busy device's time it asks for, beside other sessions.
     """
-    connection.send(session.Hello(VERSION, name[:200], observer, shared_memory=not observer))
+    connection.send(session.Hello(VERSION, name[:200], observer, shared_memory=not observer, weight=float(weight)))
     try:
         answer = connection.receive(HELLO_TIMEOUT_S)
     except TimeoutError as error:

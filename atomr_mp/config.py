@@ -21,6 +21,7 @@ from atomr_mp import errors
 from atomr_mp.hardware import missing_for_cuda, mps_server, nvidia_hardware
 from atomr_mp.process import nvml
 from atomr_mp.process.rundir import default_run_dir
+from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
 from atomr_mp.supervision import placement
@@ -103,6 +104,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Where metrics are served for Prometheus: "off", "127.0.0.1:PORT" or another loopback address, or "unix:PATH"."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
     """Requests that may wait in one worker, of all clients; a method's own limit is its decorator's `queue`."""
+    max_weight: Annotated[float, msgspec.Meta(ge=1, le=MAX_WEIGHT)] = 10.0
+    """Largest weight that a client may ask for: how much it gets of a busy device, beside others that have 1."""
     standby: Standby = "none"
     """What stands behind each worker: "hot", a second process that is set up and takes over at once; "warm", a process
     that has imported what workers need, from which they are forked; "none", nothing: a fresh interpreter."""
@@ -194,6 +197,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             resident_max_bytes=self.resident_max_bytes,
             max_replays=self.max_replays,
             max_suspicions=self.max_suspicions,
+            max_weight=self.max_weight,
         )
 
     @property

@@ -19,7 +19,7 @@ from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.launch import launch
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
-from atomr_mp.protocol.session import OUT_OF_USE, DeviceInfo, Status
+from atomr_mp.protocol.session import OUT_OF_USE, DeviceInfo, Status, check_weight
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
 
@@ -42,6 +42,7 @@ def start(
     pool: str | None = None,
     run_dir: str | Path | None = None,
     config: str | Path | None = None,
+    weight: float = 1.0,
     **settings: Any,
 ) -> Pool:
     """Start a pool for as long as this application lives, and wait until all its devices are ready.
@@ -56,9 +57,11 @@ def start(
         run_dir: Directory for sockets and logs; by default one named after the pool.
         config: TOML file with settings; what is given here comes before it, and so do environment variables
             ATOMR_MP_NAME.
+        weight: How much this application gets of a busy device's time, beside other clients; see `connect`.
         **settings: Any other field of `config.Config`.
 
     Raises:
+        InvalidRequest: `weight` is out of range.
         ConfigurationError: What is asked for cannot be started here.
         ActorLoadFailed: An actor cannot be imported.
         SetupFailed: An actor's `setup` fails, also after the restarts that are allowed.
@@ -74,6 +77,7 @@ def start(
         **settings,
     }
     plan = Config.load(Path(config) if config is not None else None, **settings).plan()
+    check_weight(weight, plan.max_weight)
     if config is not None:
         plan = with_source(plan, Path(config), settings)
     if pool is None and run_dir is None and not named:
@@ -81,7 +85,7 @@ def start(
     process, connection = launch(plan, bound=True)
     started = None
     try:
-        started = Pool(Client(connection), plan.run_path, process)
+        started = Pool(Client(connection, weight=weight), plan.run_path, process)
         started.wait_ready(plan.start_timeout_s + START_MARGIN_S)
     except BaseException:
         if started is not None:
@@ -99,6 +103,7 @@ def connect(
     run_dir: str | Path | None = None,
     name: str | None = None,
     max_replays: int | None = None,
+    weight: float = 1.0,
 ) -> Pool:
     """Join a pool that runs already, on its own or as another application's.
 
@@ -109,13 +114,18 @@ def connect(
         name: What this client is called in logs and `status`.
         max_replays: How often a call of this client is sent again by itself that ran when its worker ended, if its
             method is idempotent; 0 for never, nor if it only waited there; None for the pool's setting.
+        weight: How much of a device's time this client gets while others have requests waiting there too: one of
+            weight 2 twice as much as one of weight 1. From 0.01 to the pool's `max_weight`.
 
     Raises:
+        InvalidRequest: `weight` is out of range.
         PoolUnreachable: No pool runs there.
         NotAuthorized: It belongs to another user.
     """
     directory = RunDirectory.open(find_run_dir(pool, run_dir))
-    return Pool(Client(SessionConnection.connect(directory.session_socket), name, max_replays), directory.path, None)
+    return Pool(
+        Client(SessionConnection.connect(directory.session_socket), name, max_replays, weight), directory.path, None
+    )
 
 
 class Pool:

@@ -33,6 +33,10 @@ U64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 Text = Annotated[str, msgspec.Meta(max_length=65536)]
+MIN_WEIGHT: Final = 0.01
+MAX_WEIGHT: Final = 100.0
+Weight = Annotated[float, msgspec.Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)]
+"""How much a session gets of a busy device, beside others with work waiting; neither nothing nor all."""
 
 Fact = str | int | float | bool
 

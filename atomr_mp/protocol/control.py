@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text
+from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text, Weight
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp.protocol.session import ActorInfo, SlabHandle, Window
 
@@ -74,6 +74,8 @@ class SessionOpened(Message, frozen=True, tag="session_opened"):
     secret: Bytes16
     shared_memory: bool = False
     """Large results may go by shared memory."""
+    weight: Weight = 1.0
+    """How much it gets, beside other sessions with requests waiting."""
 
 
 class SessionEnded(Message, frozen=True, tag="session_ended"):

@@ -17,6 +17,8 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import (
     MAX_SESSION_MESSAGE_BYTES,
+    MAX_WEIGHT,
+    MIN_WEIGHT,
     U16,
     U32,
     U64,
@@ -27,6 +29,7 @@ from atomr_mp.protocol.codec import (
     Message,
     Name,
     Text,
+    Weight,
 )
 from atomr_mp.protocol.refs import SlabNumber
 
@@ -140,6 +143,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """The session is for questions and orders only: the workers never hear of it, and it may not call."""
     shared_memory: bool = False
     """It can open slabs, so large results may come in shared memory; otherwise all come through the socket."""
+    weight: Weight = 1.0
+    """How much of a busy device's time it is to get, beside other sessions; at most the pool's `max_weight`."""
 
 
 class StatusRequest(Message, frozen=True, tag="status"):
@@ -558,6 +563,8 @@ class SessionHeld(Message, frozen=True):
     """The client's process; 0 if nobody waits for that."""
     state: Name
     """"calls"; "observes"; "connects", before its hello; "ended"."""
+    weight: Weight = 1.0
+    """See `Hello`."""
 
 
 class Inventory(Message, frozen=True, tag="inventory"):
@@ -632,6 +639,17 @@ def check_version(version: int) -> None:
             f"the peer speaks protocol version {version}, this is version {VERSION}; install the same release on "
             "both sides"
         )
+
+
+def check_weight(weight: float, most: float = MAX_WEIGHT) -> None:
+    """Raise `InvalidRequest` unless a session may have this weight, where `most` is the largest that one may."""
+    try:
+        fits = MIN_WEIGHT <= float(weight) <= most  # which NaN is not
+    except (TypeError, ValueError, OverflowError):
+        fits = False
+    if not fits:
+        limit = "" if most == MAX_WEIGHT else ", as this pool's max_weight says"
+        raise errors.InvalidRequest(f"a client's weight must be from {MIN_WEIGHT:g} to {most:g}{limit}; got {weight!r}")
 
 
 class Framing:

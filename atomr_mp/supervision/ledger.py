@@ -158,7 +158,8 @@ class _Compared:
                     pid=each.pid,
                 )
             elif process is not None:
-                what = f"session {each.number} {each.state}: {each.client}, pid {each.pid}"
+                weight = "" if each.weight == 1 else f", weight {each.weight:g}"
+                what = f"session {each.number} {each.state}: {each.client}, pid {each.pid}{weight}"
                 yield Finding(State.OK, "session", what, since=process.since, pid=each.pid)
         leases = sum(each.leases for each in self._believed.processes if not each.running)
         if leases and not any(each.state in {"calls", "ended"} for each in self._believed.sessions):

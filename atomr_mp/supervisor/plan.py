@@ -71,6 +71,8 @@ class Plan(msgspec.Struct, frozen=True):
     """How often clients send a request again by themselves."""
     max_suspicions: int = 2
     """Ends of workers after which a request is quarantined; 0 for never."""
+    max_weight: float = 10.0
+    """Largest weight that a client may have."""
     source: Source | None = None
     """None if no configuration file was given."""
 
@@ -101,7 +103,7 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
     """
     fixed = (
         *("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics", "standby", "standby_starts"),
-        *("max_replays", "max_suspicions"),
+        *("max_replays", "max_suspicions", "max_weight"),
     )
     pending = [name for name in fixed if _differ(old, new, name)]
     devices = new.devices

@@ -88,6 +88,8 @@ class Session:
         self.observer = True
         self.shared_memory = False
         """Whether it can open slabs."""
+        self.weight = 1.0
+        """How much of a busy device's time it gets, beside others."""
         self.hello_timer: Timer | None = None
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
@@ -137,7 +139,9 @@ class Sessions:
     def held(self) -> list[session.SessionHeld]:
         """Return all sessions, and those that have ended and whose memory was not given back yet."""
         living = [
-            session.SessionHeld(each.number, clip(each.name, NAME_CHARS) or "?", each.peer.credentials.pid, each.state)
+            session.SessionHeld(
+                each.number, clip(each.name, NAME_CHARS) or "?", each.peer.credentials.pid, each.state, each.weight
+            )
             for each in self._sessions.values()
         ]
         return living + [session.SessionHeld(number, "?", pid, "ended") for number, pid in self._departures.waiting]
@@ -351,7 +355,9 @@ class Sessions:
         self._slabs.hear(each.number, request, descriptor)
 
     def _welcome(self, each: Session, hello: session.Hello) -> None:
+        session.check_weight(hello.weight, self._plan.max_weight)
         each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
+        each.weight = hello.weight
         _cancel_hello_timer(each)
         welcome = session.Welcome(
             version=VERSION,
@@ -440,4 +446,4 @@ def _cancel_hello_timer(each: Session) -> None:
 
 
 def _introduction(each: Session) -> control.SessionOpened:
-    return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory)
+    return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory, each.weight)

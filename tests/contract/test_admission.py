@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client import Observer
 from atomr_mp.job import Job
+from atomr_mp.process.rundir import SESSION_SOCKET
 from tests.support import ACTORS, Ledger
 
 ADMITTED = f"{ACTORS}/admitted.py:Admitted"
@@ -53,6 +56,34 @@ def test_a_single_call_does_not_wait_for_all_that_another_client_has_queued(
     assert ran.index("single") <= 1
     ran.remove("single")
     assert ran == [f"{number}" for number in range(100)]
+
+
+def test_clients_have_their_parts_by_weight(ledger: Ledger) -> None:
+    """Of each batch, in which an item is an item; and no client asks for more than the pool admits."""
+    with (
+        ledger.start(f"{ACTORS}/batched.py:Batched", max_weight=3, weight=0.5) as light,
+        atomr_mp.connect(run_dir=light.run_dir, weight=1.5) as heavy,
+    ):
+        heavy.wait_ready()
+        with ledger.gate("weighed") as gate:
+            held = light.call("Batched.hold", gate.path, -1)
+            gate.wait()
+            replies = [light.call("Batched.hold", "", 0) for _ in range(40)]
+            assert light.call("Batched.alone", 7).result() == 7  # has read them all
+            replies += [heavy.call("Batched.hold", "", 1) for _ in range(80)]
+            assert heavy.call("Batched.alone", 7).result() == 7
+            gate.open()
+            assert held.result() == [-1]
+        batches = [reply.result() for reply in replies]
+        for batch in batches[8:20]:  # of calls of the light one: the first eight may go before the heavy one is there
+            assert len(batch) == 8
+            assert 5 <= sum(batch) <= 7
+        with Observer(light.run_dir / SESSION_SOCKET) as observer:
+            sessions = observer.inventory().sessions
+        assert sorted(each.weight for each in sessions if each.state == "calls") == [0.5, 1.5]
+        for weight in (0, -1.0, math.nan, math.inf, 0.001, 3.1, 101, 10**400, "much", None):
+            with pytest.raises(errors.InvalidRequest, match="weight must be from"):
+                atomr_mp.connect(run_dir=light.run_dir, weight=cast("float", weight))
 
 
 def test_a_call_of_higher_priority_comes_first(ledger: Ledger, pool: atomr_mp.Pool, other: atomr_mp.Pool) -> None:

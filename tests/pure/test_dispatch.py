@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +19,7 @@ from atomr_mp.protocol import control, data, token, values
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
 from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.session import Window
-from atomr_mp_workers import Actor, Batch, method
+from atomr_mp_workers import Actor, Batch, dispatch, method
 from atomr_mp_workers.batch_run import BatchedMethod
 from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device import open_device
@@ -85,10 +89,10 @@ class Worker:
         self.peers = Peers(Window(100, 2**20), store)
         self._ids = 0
 
-    def client(self, number: int) -> Peer:
+    def client(self, number: int, weight: float = 1.0) -> Peer:
         """Admit a client."""
         name = bytes([number]) * 16
-        self.peers.admit(control.SessionOpened(number, name, bytes(16)))
+        self.peers.admit(control.SessionOpened(number, name, bytes(16), weight=weight))
         peer = self.peers.find(data.routing_id(name, 0))
         assert peer is not None
         return peer
@@ -180,6 +184,22 @@ def test_clients_that_have_much_waiting_take_turns(worker: Worker) -> None:
     for number in range(3):
         assert [at for owner, at in ran if owner == number] == list(range(300))
     assert {owner for owner, _ in ran[:30]} == {0, 1, 2}
+
+
+def test_clients_get_time_by_their_weights(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each request takes as long as any other, by their number; higher priorities come first all the same."""
+    now_ns = itertools.count(time.monotonic_ns(), 1000)
+    monkeypatch.setattr(dispatch, "time", SimpleNamespace(monotonic_ns=lambda: next(now_ns)))
+    light, heavy = worker.client(1), worker.client(2, weight=3.0)
+    worker.call(light, ["light"] * 200)
+    worker.call(heavy, ["heavy"] * 200)
+    worker.call(worker.client(3), ["high"] * 5, priority=1)
+    ran = worker.run()
+    assert ran[:5] == ["high"] * 5
+    for end in range(6, 200):
+        counted = Counter(ran[5:end])
+        assert abs(counted["light"] - counted["heavy"] / 3) <= 1
+    assert Counter(ran) == {"light": 200, "heavy": 200, "high": 5}
 
 
 def test_higher_priorities_come_first_whoever_has_sent_them(worker: Worker) -> None:

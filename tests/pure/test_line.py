@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atomr_mp.protocol.codec import MAX_WEIGHT, MIN_WEIGHT
 from atomr_mp_workers.line import Line
 
 
@@ -43,6 +47,97 @@ def test_owners_get_as_much_as_each_other_whatever_their_items_cost(costs: list[
         had[owner] += costs[owner]
         line.charge(owner, costs[owner])
         assert max(had) - min(had) <= max(costs)
+
+
+WEIGHTS = st.floats(MIN_WEIGHT, MAX_WEIGHT)
+COSTS = st.integers(1, 50)
+
+
+@given(st.lists(st.tuples(WEIGHTS, COSTS), min_size=2, max_size=5), st.integers(1, 400))
+def test_owners_with_items_waiting_get_by_their_weights(owners: list[tuple[float, int]], steps: int) -> None:
+    """No two are further apart than one item of each; nobody is left out, and each has its items in order."""
+    line: Line[tuple[int, int]] = Line(lambda owner: owners[cast("int", owner)][0])
+    for owner in range(len(owners)):
+        for number in range(steps):
+            line.add((owner, number), owner)
+    count, had = [0] * len(owners), [0.0] * len(owners)
+    quanta = [cost / weight for weight, cost in owners]
+    for _ in range(steps):
+        owner, number = line.pop()
+        assert number == count[owner]
+        assert had[owner] <= min(had) * (1 + 1e-9)
+        count[owner] += 1
+        had[owner] += quanta[owner]
+        line.charge(owner, owners[owner][1])
+        assert max(had) - min(had) <= max(quanta) * (1 + 1e-9)
+
+
+@given(st.lists(st.tuples(WEIGHTS, COSTS, st.integers(1, 20)), min_size=2, max_size=5))
+def test_whatever_the_weights_everything_comes_out(owners: list[tuple[float, int, int]]) -> None:
+    """The one of the least weight too, whose time comes when the others have had theirs."""
+    line: Line[int] = Line(lambda owner: owners[cast("int", owner)][0])
+    for owner, (_, _, items) in enumerate(owners):
+        for _ in range(items):
+            line.add(owner, owner)
+    counted: Counter[int] = Counter()
+    while line:
+        owner = line.pop()
+        counted[owner] += 1
+        line.charge(owner, owners[owner][1])
+    assert counted == {owner: items for owner, (_, _, items) in enumerate(owners)}
+
+
+@given(st.integers(1, 8), st.integers(1, 8), COSTS, COSTS)
+def test_one_that_comes_back_at_once_has_no_more_than_its_part(a: int, b: int, cost_a: int, cost_b: int) -> None:
+    """A client that sends its calls one by one has never more than one waiting, and often none."""
+    line: Line[str] = Line(lambda owner: {"a": a, "b": b}[cast("str", owner)])
+    costs, had = {"a": cost_a, "b": cost_b}, {"a": 0.0, "b": 0.0}
+    for _ in range(400):
+        line.add("a", "a")
+    line.add("b", "b")
+    for _ in range(300):
+        owner = line.pop()
+        line.charge(owner, costs[owner])
+        had[owner] += costs[owner] / {"a": a, "b": b}[owner]
+        if owner == "b":
+            line.add("b", "b")
+        assert abs(had["a"] - had["b"]) <= cost_a / a + cost_b / b
+
+
+def test_nothing_is_saved_up_by_not_asking() -> None:
+    """Who comes back after a while is next, once; what was forgotten of it is forgotten of all who do not ask."""
+    line: Line[str] = Line()
+    line.add("b", "b")
+    for _ in range(60):
+        line.add("a", "a")
+    assert line.pop() == "b"
+    line.charge("b", 100)
+    for _ in range(30):
+        assert line.pop() == "a"
+        line.charge("a", 100)
+    assert line.levels[0].shares.keys() == {"a"}
+    line.add("b", "b")
+    line.add("b", "b")
+    order = []
+    for _ in range(4):
+        order.append(line.pop())
+        line.charge(order[-1], 100)
+    assert sorted(order) == ["a", "a", "b", "b"]
+    assert order[:2] != ["b", "b"]
+
+
+def test_who_has_had_much_is_not_forgotten_while_others_wait_for_memory() -> None:
+    """What is ready goes first, as there is nothing else to do; it comes back with all that it has had."""
+    line: Line[str] = Line()
+    line.add("a1", "a")
+    line.add("a2", "a")
+    line.add("b", "b")
+    for _ in range(3):
+        assert line.take(lambda item: item == "b") == "b"
+        line.charge("b", 100)
+        assert line.take(lambda item: item == "b") is None
+        line.add("b", "b")
+    assert [line.pop(), line.pop(), line.pop()] == ["a1", "a2", "b"]
 
 
 def test_one_who_comes_late_is_next_and_has_no_more_than_its_turn() -> None:

@@ -49,6 +49,8 @@ def values_of(info: inspect.Type) -> st.SearchStrategy[Any]:
             found = st.sampled_from(info.cls)
         case inspect.IntType():
             found = _integers_of(info)
+        case inspect.FloatType():
+            found = st.floats(info.ge, info.le, allow_nan=False)
         case inspect.StrType():
             found = st.text(min_size=info.min_length or 0, max_size=min(info.max_length or 30, 30))
         case inspect.BytesType():
@@ -71,7 +73,6 @@ def _integers_of(info: inspect.IntType) -> st.SearchStrategy[int]:
 
 SCALARS: Final[dict[type[inspect.Type], st.SearchStrategy[Any]]] = {
     inspect.BoolType: st.booleans(),
-    inspect.FloatType: st.floats(allow_nan=False),
     inspect.NoneType: st.none(),
 }
 
@@ -156,6 +157,19 @@ def test_a_message_with_a_field_too_many_or_too_few_is_refused(channel: str, dra
         codec.decode(msgspec.msgpack.encode([*fields, None]))
     with pytest.raises(errors.ProtocolError):
         codec.decode(msgspec.msgpack.encode(fields[:1]) if len(fields) > 1 else b"\x90")
+
+
+@pytest.mark.parametrize("weight", [0.0, -1.0, 0.0099, 100.5, float("nan"), float("inf"), float("-inf"), 1e300])
+def test_a_weight_that_is_none_or_too_much_is_refused(weight: float) -> None:
+    """By whoever reads it: no session has everything, or nothing."""
+    hello = session.Hello(VERSION, "client", weight=weight)
+    with pytest.raises(errors.ProtocolError):
+        session.from_client(msgspec.msgpack.encode(hello))
+    opened = control.SessionOpened(1, bytes(16), bytes(16), weight=weight)
+    with pytest.raises(errors.ProtocolError):
+        control.FROM_SUPERVISOR.decode(msgspec.msgpack.encode(opened))
+    with pytest.raises(errors.InvalidRequest, match=r"weight must be from 0\.01 to 100; got"):
+        session.check_weight(weight)
 
 
 def test_another_version_is_refused_with_both_numbers() -> None:

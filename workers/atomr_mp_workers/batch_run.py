@@ -14,6 +14,7 @@ from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.envelope import Envelope, Request, Run
 from atomr_mp_workers.loading import Method
+from atomr_mp_workers.peers import WEIGHT
 
 MOST_AHEAD: Final = 2
 """Batches of one method that a stream or a thread has at a time, the second only if it is full: so the next one is
@@ -106,7 +107,7 @@ class BatchedMethod:
         self._store = store
         self._board = board
         limits = Limits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
-        self._forming: Forming[Request] = Forming(limits, _is_over, self._is_ready)
+        self._forming: Forming[Request] = Forming(limits, _is_over, self._is_ready, WEIGHT)
 
     def __len__(self) -> int:
         return len(self._forming)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from atomr_mp_workers.line import Line
+from atomr_mp_workers.line import Line, equally
 
 T = TypeVar("T")
 
@@ -45,12 +45,20 @@ class Forming(Generic[T]):
             not count.
         is_ready: Whether an item can be in a batch now; if not, a later one will do for it and what its owner has
             behind it.
+        weigh: Returns an owner's weight, see `Line`.
     """
 
-    def __init__(self, limits: Limits, is_gone: Callable[[T], bool], is_ready: Callable[[T], bool]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        is_gone: Callable[[T], bool],
+        is_ready: Callable[[T], bool],
+        weigh: Callable[[Hashable], float] = equally,
+    ) -> None:
         self._limits = limits
         self._is_gone = is_gone
         self._is_ready = is_ready
+        self._weigh = weigh
         self._kinds: dict[Hashable, _Kind[T]] = {}
         """By key; that of the latest batch last."""
         self._count = 0
@@ -73,7 +81,7 @@ class Forming(Generic[T]):
         """
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = _Kind()
+            kind = self._kinds[key] = _Kind(Line(self._weigh))
         kind.line.add(Waiting(item, owner, nbytes, now_ns), owner, priority)
         kind.nbytes += nbytes
         self._count += 1
@@ -154,8 +162,8 @@ class _Kind(Generic[T]):
 
     __slots__ = ("line", "nbytes", "passed")
 
-    def __init__(self) -> None:
-        self.line: Line[Waiting[T]] = Line()
+    def __init__(self, line: Line[Waiting[T]]) -> None:
+        self.line = line
         self.nbytes = 0
         self.passed = 0
         """How many batches have gone before this one since it was due, or had the last."""

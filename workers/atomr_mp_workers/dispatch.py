@@ -1,8 +1,8 @@
 """Where and when requests run: on the loop, on their actor's thread, or on a stream. The loop's thread only.
 
 The requests of a session are taken in the order in which they arrived, and in which they borrow memory, but for those
-of higher priority; the sessions take turns, each getting as much time as the others. A request whose memory is in use
-waits for it: on a stream, in its thread's queue, or parked if it is the loop's.
+of higher priority; the sessions take turns, each getting time in proportion to its weight. A request whose memory is in
+use waits for it: on a stream, in its thread's queue, or parked if it is the loop's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from atomr_mp_workers.device.base import Device, Stream
 from atomr_mp_workers.envelope import Envelope, FatalError, Request, Run
 from atomr_mp_workers.isolation import Isolation
 from atomr_mp_workers.line import Line
-from atomr_mp_workers.peers import Peer
+from atomr_mp_workers.peers import WEIGHT, Peer
 from atomr_mp_workers.threads import ActorThread, Completions
 
 TURN_NS: Final = 500_000
@@ -59,7 +59,7 @@ class Dispatcher:
         outbox: dict[Peer, None],
         flush: Callable[[], None],
     ) -> None:
-        self.queue: Final[Line[Request]] = Line()
+        self.queue: Final[Line[Request]] = Line(WEIGHT)
         """Requests that have not been looked at."""
         self._envelope = envelope
         self._completions = completions

@@ -1,12 +1,23 @@
-"""What waits for its turn: higher priorities first, and among equals whoever has had the least. Pure."""
+"""What waits for its turn: higher priorities first, and among equals whoever has had the least for its weight. Pure.
+
+Among equals this is start-time fair queueing (Goyal, Vin and Cheng, 1996), with costs that are known afterwards: each
+owner has a virtual time, which its costs move on by their size over its weight, and whoever's is earliest is next.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from heapq import heappop, heappush, heapreplace
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+def equally(_owner: Hashable) -> float:
+    """Return the weight of an owner among equals."""
+    return 1.0
 
 
 class Line(Generic[T]):
@@ -14,11 +25,15 @@ class Line(Generic[T]):
 
     As long as there is one owner, and no priority, it is a plain queue. Then there is nothing in `levels`, otherwise
     nothing in `plain`; to look there costs less than to call.
+
+    Args:
+        weigh: Returns an owner's weight, above 0: of two that have items waiting, one of twice the weight has twice as
+            much of what is charged. Asked when an owner comes.
     """
 
-    __slots__ = ("_count", "_owner", "levels", "plain")
+    __slots__ = ("_count", "_owner", "_weigh", "levels", "plain")
 
-    def __init__(self) -> None:
+    def __init__(self, weigh: Callable[[Hashable], float] = equally) -> None:
         self.plain: deque[T] = deque()
         """All items, while they are of one owner and of priority 0."""
         self._owner: Hashable = None
@@ -27,6 +42,7 @@ class Line(Generic[T]):
         """All items, otherwise; by priority."""
         self._count = 0
         """Of the items in the levels."""
+        self._weigh = weigh
 
     def __len__(self) -> int:
         return len(self.plain) or self._count
@@ -50,16 +66,18 @@ class Line(Generic[T]):
         if not self.levels:
             return self.plain.popleft()
         priority = max(self.levels)
-        return self._next(priority, self.levels[priority].order()[0])
+        share = self.levels[priority].first(_any)
+        assert share is not None  # a level has items
+        return self._next(priority, share)
 
     def take(self, is_ready: Callable[[T], bool]) -> T | None:
         """Return the next item that is ready, None if there is none; who has to wait makes nobody else wait."""
         if not self.levels:
             return self.plain.popleft() if self.plain and is_ready(self.plain[0]) else None
         for priority in sorted(self.levels, reverse=True):
-            for share in self.levels[priority].order():
-                if is_ready(share.items[0]):
-                    return self._next(priority, share)
+            share = self.levels[priority].first(is_ready)
+            if share is not None:
+                return self._next(priority, share)
         return None
 
     def heads(self) -> Iterator[T]:
@@ -68,17 +86,18 @@ class Line(Generic[T]):
             yield self.plain[0]
         for level in self.levels.values():
             for share in level.shares.values():
-                yield share.items[0]
+                if share.items:
+                    yield share.items[0]
 
     def charge(self, owner: Hashable, cost: int) -> None:
-        """Note what an owner has had; the others come first until they have had as much.
+        """Note what an owner has had; the others come first until they have had as much, each for its weight.
 
         Of no effect on a plain queue.
         """
         for level in self.levels.values():
             share = level.shares.get(owner)
             if share is not None:
-                share.had += cost
+                share.had += cost / share.weight
 
     def _sort_in(self) -> None:
         """Give up being a plain queue."""
@@ -92,47 +111,82 @@ class Line(Generic[T]):
             level = self.levels[priority] = _Level()
         share = level.shares.get(owner)
         if share is None:
-            share = level.shares[owner] = _Share(owner, level.had)
+            share = level.join(owner, self._weigh(owner))
+        elif not share.items:
+            share.had = max(share.had, level.had)  # nobody saves up what it has not asked for
         share.items.append(item)
+        level.count += 1
         self._count += 1
 
     def _next(self, priority: int, share: _Share[T]) -> T:
         level = self.levels[priority]
         level.had = max(level.had, share.had)
-        item = share.items.popleft()
+        level.count -= 1
         self._count -= 1
-        if not share.items:
-            del level.shares[share.owner]
-            if not level.shares:
-                del self.levels[priority]
-        return item
+        if not level.count:
+            del self.levels[priority]
+        return share.items.popleft()
 
 
 class _Level(Generic[T]):
-    """The items of one priority."""
+    """The items of one priority.
 
-    __slots__ = ("had", "shares")
+    An owner without items stays until those that have some have had as much as it: whoever always has one item only,
+    and the next when that is done, has no more than its part.
+    """
+
+    __slots__ = ("_heap", "_numbers", "count", "had", "shares")
 
     def __init__(self) -> None:
         self.shares: dict[Hashable, _Share[T]] = {}
-        self.had = 0
+        self.had = 0.0
         """What whoever came last has had: who joins is to have neither an advantage nor a debt."""
+        self.count = 0
+        """Of the items."""
+        self._heap: list[tuple[float, int, _Share[T]]] = []
+        """Each share once, by what it had when it was put here, which is at most what it has had by now."""
+        self._numbers = itertools.count()
 
-    def order(self) -> list[_Share[T]]:
-        """Return who comes first, second, and so on."""
-        return sorted(self.shares.values(), key=_had)
+    def join(self, owner: Hashable, weight: float) -> _Share[T]:
+        """Return a new owner's share."""
+        share = self.shares[owner] = _Share[T](owner, self.had, weight)
+        heappush(self._heap, (share.had, next(self._numbers), share))
+        return share
+
+    def first(self, is_ready: Callable[[T], bool]) -> _Share[T] | None:
+        """Return who comes first of those whose next item is ready, None if nobody's is."""
+        heap = self._heap
+        passed: list[tuple[float, int, _Share[T]]] = []
+        found = None
+        while heap:
+            had, _, share = heap[0]
+            if share.had > had:
+                heapreplace(heap, (share.had, next(self._numbers), share))
+            elif share.items and is_ready(share.items[0]):
+                found = share
+                break
+            elif share.items or passed:
+                passed.append(heappop(heap))
+            else:  # nobody with items has had less
+                heappop(heap)
+                del self.shares[share.owner]
+        for entry in passed:
+            heappush(heap, entry)
+        return found
 
 
 class _Share(Generic[T]):
     """The items of one owner."""
 
-    __slots__ = ("had", "items", "owner")
+    __slots__ = ("had", "items", "owner", "weight")
 
-    def __init__(self, owner: Hashable, had: int) -> None:
+    def __init__(self, owner: Hashable, had: float, weight: float) -> None:
         self.owner = owner
         self.items: deque[T] = deque()
         self.had = had
+        """Its virtual time: what it was charged, over its weight."""
+        self.weight = weight
 
 
-def _had(share: _Share[T]) -> int:
-    return share.had
+def _any(_item: object) -> bool:
+    return True

@@ -7,6 +7,7 @@ peer and refused.
 from __future__ import annotations
 
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp.protocol import control, data
@@ -17,6 +18,9 @@ from atomr_mp_workers.buffers import Store
 
 if TYPE_CHECKING:
     from atomr_mp_workers.envelope import Request
+
+WEIGHT: Final[attrgetter[float]] = attrgetter("weight")
+"""Weighs a session, see `line.Line`."""
 
 
 class Session:
@@ -34,12 +38,15 @@ class Session:
         "running",
         "secret",
         "session",
+        "weight",
     )
 
     def __init__(self, opened: control.SessionOpened, holder: Holder, store: Store) -> None:
         self.number: Final = opened.number
         self.session: Final = opened.session
         self.secret: Final = opened.secret
+        self.weight: Final = opened.weight
+        """How much it gets of what it has to share with others that have requests waiting, beside theirs."""
         self.peers: list[Peer] = []
         self.running = 0
         """Requests that have started and not ended."""

@@ -15,6 +15,7 @@ from atomr_mp import errors
 from atomr_mp_workers.device.base import Device
 from atomr_mp_workers.envelope import Request, Run
 from atomr_mp_workers.line import Line
+from atomr_mp_workers.peers import WEIGHT
 from atomr_mp_workers.underway import Underway
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class ActorThread:
 
     def __init__(self, name: str, device: Device) -> None:
         self._device = device
-        self.waiting: Line[Request] = Line()
+        self.waiting: Line[Request] = Line(WEIGHT)
         """Requests that have not started; the loop starts the next one when the thread is idle."""
         self.ahead = 0
         """How much it has been given that has not come back."""
