@@ -87,6 +87,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Age at which a worker is replaced, up to a fifth early; 0 for no limit."""
     max_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Resident memory of the host at which a worker is replaced; 0 for no limit."""
+    max_device_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Memory of its device at which a worker is replaced; 0 for no limit."""
     log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
     """Size at which a worker's log is rotated."""
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -208,7 +210,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def _recycling(self) -> Limits:
-        return Limits(self.max_requests, self.max_age_s, self.max_memory_bytes)
+        return Limits(self.max_requests, self.max_age_s, self.max_memory_bytes, self.max_device_bytes)
 
     def _cuda_devices(self, hardware: str) -> list[DevicePlan]:
         try:

@@ -39,6 +39,8 @@ def main() -> int:
                 states = list(monitor.states())
                 for state in states:
                     tell(state)
+                for taken in monitor.memory():
+                    tell(taken)
                 well = all(map(is_well, states))
         # Let go of: a GPU that somebody holds cannot be reset.
         time.sleep(POLL_S)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Final, TypeVar
 
@@ -43,6 +43,8 @@ class Card:
     used_bytes: int = GIB // 2
     mode: int = ComputeMode.DEFAULT
     pids: tuple[int, ...] | None = ()
+    taken: dict[int, int] = field(default_factory=dict)
+    """What of these take how many bytes; of the others it is not told."""
     slices: tuple[Card | None, ...] | None = None
     """By slot, with None for an empty one; None for a GPU without MIG."""
     lost: bool = False
@@ -185,7 +187,7 @@ class FakeNvml(ModuleType):
         return _told(_told(card.slices)[index], NOT_FOUND)
 
     def nvmlDeviceGetComputeRunningProcesses(self, card: Card) -> list[SimpleNamespace]:
-        return [SimpleNamespace(pid=pid, usedGpuMemory=None) for pid in _told(card.pids, NO_PERMISSION)]
+        return [SimpleNamespace(pid=pid, usedGpuMemory=card.taken.get(pid)) for pid in _told(card.pids, NO_PERMISSION)]
 
 
 def _told(value: T | None, otherwise: int = NOT_SUPPORTED) -> T:

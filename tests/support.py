@@ -248,9 +248,9 @@ def settled(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> bool
     return True
 
 
-def wait_until(pool: atomr_mp.Pool, condition: Callable[[], bool]) -> None:
+def wait_until(pool: atomr_mp.Pool, condition: Callable[[], bool], within_s: float = DEADLINE_S) -> None:
     """Take in a pool's events until the condition holds."""
-    assert pool._client.wait_until(condition, DEADLINE_S), f"in vain: {pool!r}"
+    assert pool._client.wait_until(condition, within_s), f"in vain: {pool!r}"
 
 
 def wait_state(pool: atomr_mp.Pool, state: DeviceState, device: int = 0) -> DeviceInfo:
@@ -259,14 +259,14 @@ def wait_state(pool: atomr_mp.Pool, state: DeviceState, device: int = 0) -> Devi
     return pool._client.devices[device]
 
 
-def wait_generation(pool: atomr_mp.Pool, generation: int, device: int = 0) -> DeviceInfo:
+def wait_generation(pool: atomr_mp.Pool, generation: int, device: int = 0, within_s: float = DEADLINE_S) -> DeviceInfo:
     """Wait until this client may call an incarnation of a device."""
 
     def admitted() -> bool:
         info = pool._client.devices[device]
         return info.admitted and info.generation >= generation
 
-    wait_until(pool, admitted)
+    wait_until(pool, admitted, within_s)
     return pool._client.devices[device]
 
 

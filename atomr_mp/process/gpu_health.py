@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from atomr_mp.process import points
-from atomr_mp.protocol.health import GpuState, XidSeen
+from atomr_mp.protocol.health import MAX_PROCESSES, GpuMemory, GpuProcess, GpuState, XidSeen
 
 NOT_TOLD: Final = {3, 4, 6, 13}
 """Not supported, no permission, not found, no such function: a GPU or a driver that does not tell this."""
@@ -27,6 +27,8 @@ class _Watched(NamedTuple):
     """The GPU's."""
     instance: int | None
     """Which of the GPU's instances a slice is in; None if it is no slice."""
+    own: Any
+    """Handle of the device itself, GPU or slice."""
 
 
 class Monitor:
@@ -99,13 +101,34 @@ class Monitor:
                     raise
                 yield GpuState(each.device, lost=True)
 
+    def memory(self) -> Iterator[GpuMemory]:
+        """Return what processes take of each that can be reached; of none where the driver does not tell it."""
+        for each in self._watched:
+            processes = [
+                GpuProcess(process.pid, process.usedGpuMemory)
+                for process in self._running(each.own)
+                if process.usedGpuMemory is not None
+            ]
+            processes.sort(key=lambda process: -process.taken_bytes)
+            yield GpuMemory(each.device, processes[:MAX_PROCESSES])
+
+    def _running(self, handle: Any) -> list[Any]:
+        nvml = self._nvml
+        try:
+            return list(nvml.nvmlDeviceGetComputeRunningProcesses(handle))
+        except nvml.NVMLError as error:
+            if error.value in {*NOT_TOLD, nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED}:
+                return []
+            raise
+
     def _found(self, device: int, uuid: str) -> _Watched:
         nvml = self._nvml
-        handle, instance = nvml.nvmlDeviceGetHandleByUUID(uuid), None
+        own = handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+        instance = None
         if uuid.startswith("MIG-"):
             instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
             handle = nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle)
-        return _Watched(device, handle, nvml.nvmlDeviceGetUUID(handle), instance)
+        return _Watched(device, handle, nvml.nvmlDeviceGetUUID(handle), instance, own)
 
     def _register(self, handle: Any) -> None:
         nvml = self._nvml

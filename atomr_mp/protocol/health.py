@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from atomr_mp.protocol.codec import U16, U32, U64, Codec, Message
+
+MAX_PROCESSES: Final = 128
+"""Most of which is told what they take; those that take most."""
 
 
 class XidSeen(Message, frozen=True, tag="xid"):
@@ -26,6 +31,21 @@ class GpuState(Message, frozen=True, tag="state"):
     """Errors of its memory that could not be corrected, since the driver was loaded; nil if it does not count them."""
 
 
-FromHealth = XidSeen | GpuState
+class GpuProcess(Message, frozen=True):
+    """A process that has a context on a GPU or slice."""
+
+    pid: U32
+    taken_bytes: U64
+    """Of the GPU's memory: its context, libraries and whatever it has allocated."""
+
+
+class GpuMemory(Message, frozen=True, tag="memory"):
+    """What processes take of a GPU's memory; sent every few seconds, without those of which the driver does not say."""
+
+    device: U16
+    processes: Annotated[list[GpuProcess], msgspec.Meta(max_length=MAX_PROCESSES)]
+
+
+FromHealth = XidSeen | GpuState | GpuMemory
 
 FROM_HEALTH: Final[Codec[FromHealth]] = Codec(FromHealth, channel="health")

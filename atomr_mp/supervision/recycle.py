@@ -38,9 +38,11 @@ class Limits:
     """How long it lives."""
     max_memory_bytes: int = 0
     """Host memory that it has resident."""
+    max_device_bytes: int = 0
+    """Memory of its device that it takes."""
 
     def __post_init__(self) -> None:
-        for name in ("max_requests", "max_age_s", "max_memory_bytes"):
+        for name in ("max_requests", "max_age_s", "max_memory_bytes", "max_device_bytes"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise errors.ConfigurationError(f"{name} must be finite and at least 0, not {value}")
@@ -48,7 +50,7 @@ class Limits:
     @property
     def any(self) -> bool:
         """Whether there is a limit."""
-        return bool(self.max_requests or self.max_age_s or self.max_memory_bytes)
+        return bool(self.max_requests or self.max_age_s or self.max_memory_bytes or self.max_device_bytes)
 
 
 class Life(NamedTuple):
@@ -64,6 +66,10 @@ class Life(NamedTuple):
     """How often clients hold buffers in it."""
     waited_s: float = 0.0
     """How long it has been due."""
+    device_bytes: int = 0
+    """What it takes of its device's memory."""
+    by_driver: bool = False
+    """The driver has told that; otherwise it is what the worker itself has counted."""
 
 
 def due(limits: Limits, life: Life) -> str:
@@ -74,6 +80,9 @@ def due(limits: Limits, life: Life) -> str:
         return f"it is {life.age_s:.0f} s old (max_age_s {limits.max_age_s:g}, up to a fifth less)"
     if 0 < limits.max_memory_bytes <= life.memory_bytes and life.age_s >= MEMORY_AFTER_S:
         return f"it takes {life.memory_bytes} bytes of memory (max_memory_bytes {limits.max_memory_bytes})"
+    if 0 < limits.max_device_bytes <= life.device_bytes and life.age_s >= MEMORY_AFTER_S:
+        who = "by what the driver tells, it takes" if life.by_driver else "its slabs take"
+        return f"{who} {life.device_bytes} bytes of its device (max_device_bytes {limits.max_device_bytes})"
     return ""
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.health import FROM_HEALTH
+from atomr_mp.protocol.health import FROM_HEALTH, GpuMemory
 from atomr_mp.supervision.health import Health, Judgement, Measure
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.helpers import Helpers
@@ -51,6 +51,8 @@ class HealthWatch:
         self._uuids = uuids
         self._health = {index: Health() for index in uuids}
         self._notes: dict[int, str] = {}
+        self._taken: dict[int, dict[int, int]] = {}
+        """What processes take of their devices' memory, by device and pid, as was told last."""
         self._heard_s = time.monotonic()
         self._again_s = AGAIN_S
         self._ours: socket.socket | None = None
@@ -89,6 +91,12 @@ class HealthWatch:
             notes.append(f"the driver has told nothing of the GPU's health for {silent_s:.0f} s; does `nvidia-smi`?")
         return notes
 
+    def taken_bytes(self, device: int, pid: int) -> int | None:
+        """Return what a process takes of its GPU, as told some seconds ago; None if the driver does not tell."""
+        if time.monotonic() - self._heard_s > SILENT_S:
+            return None
+        return self._taken.get(device, {}).get(pid)
+
     def _on_report(self, _events: int) -> None:
         while self._ours is not None:
             try:
@@ -106,7 +114,9 @@ class HealthWatch:
             except errors.ProtocolError:
                 _LOG.exception("a report of the GPUs' health is dropped")
                 continue
-            if report.device in self._health:
+            if isinstance(report, GpuMemory):
+                self._taken[report.device] = {each.pid: each.taken_bytes for each in report.processes}
+            elif report.device in self._health:
                 judgement = self._health[report.device].take(report)
                 if judgement is not None:
                     self._act(self._devices[report.device], judgement)

@@ -28,15 +28,22 @@ class Recycler:
         devices: The pool's devices.
         limits: Returns the policy.
         pausing: Returns whether nobody is to be replaced now.
+        driver_bytes: Returns what a process takes of a device's memory, by device and pid; None if no driver tells it.
     """
 
     def __init__(
-        self, loop: Loop, devices: Sequence[Device], limits: Callable[[], Limits], pausing: Callable[[], bool]
+        self,
+        loop: Loop,
+        devices: Sequence[Device],
+        limits: Callable[[], Limits],
+        pausing: Callable[[], bool],
+        driver_bytes: Callable[[int, int], int | None],
     ) -> None:
         self._loop = loop
         self._devices = devices
         self._limits = limits
         self._pausing = pausing
+        self._driver_bytes = driver_bytes
         self._timer: Timer | None = None
         self._early: dict[tuple[int, int], float] = {}
         """What each incarnation has drawn for its jitter, by device and generation; of the current ones."""
@@ -70,6 +77,7 @@ class Recycler:
         assert worker is not None
         board = worker.board
         key = device.index, device.generation
+        told = self._driver_bytes(device.index, worker.pid)
         try:
             life = Life(
                 age_s=worker.age_s,
@@ -77,6 +85,8 @@ class Recycler:
                 requests=board.read(Counter.STARTED),
                 memory_bytes=memory_bytes(worker.pid) if limits.max_memory_bytes else 0,
                 leases=board.read(Gauge.LEASES),
+                device_bytes=board.read(Gauge.SLAB_BYTES) if told is None else told,
+                by_driver=told is not None,
             )
         finally:
             board.release()

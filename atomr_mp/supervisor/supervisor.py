@@ -101,6 +101,7 @@ class Supervisor:
             self.devices,
             lambda: self._plan.recycling,
             pausing=lambda: self._stopping or self._reload is not None,
+            driver_bytes=self._health.taken_bytes,
         )
 
     def run(self) -> None:

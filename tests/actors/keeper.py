@@ -73,6 +73,11 @@ class Keeper(Actor):
         return len(self._kept)
 
     @method
+    def grow(self, nbytes: int) -> None:
+        """Keep a new array, for ever."""
+        self._kept.append(self._context.empty((nbytes,), "uint8"))
+
+    @method
     def kept_total(self) -> float:
         """Return the sum of all elements of what is kept."""
         return float(sum(np.sum(array) for array in self._kept))

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.config import Config
 from atomr_mp.protocol.session import DeviceState
+from atomr_mp.supervision.recycle import MEMORY_AFTER_S
 from tests.crash.test_hangs import HANGING, events
-from tests.support import Ledger, settled, wait_generation, wait_state
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_state
 
 STAND_INS = Path(__file__).parents[1] / "stand_ins"
 
@@ -60,6 +62,31 @@ def test_an_error_that_a_worker_finds_out_by_itself_is_noted_and_no_more(ledger:
         assert pool.status().workers[1].notes == []
         assert pool.devices[0] == before
         assert pool.call("Hanging.where", device=0).result() == [before.pid, before.generation]
+
+
+def test_a_worker_that_takes_too_much_of_its_device_is_replaced(ledger: Ledger, report: Report) -> None:
+    """By what the driver tells of its process, or else by its slabs. Callers notice nothing, whatever runs or waits."""
+    keeper = f"{ACTORS}/keeper.py:Keeper"
+    with ledger.start(keeper, gpus=2, max_device_bytes=2**24) as pool, ledger.gate("gate") as gate:
+        before = list(pool.devices)
+        pool.call("Keeper.grow", 2**20, device=0).result()
+        report(f"memory {before[0].pid} {2**25}")
+        wait_generation(pool, 2, 0, MEMORY_AFTER_S + DEADLINE_S)
+        assert pool.devices[1] == before[1]
+        running = pool.call("Keeper.wait", gate.path, device=1, deadline_s=600)
+        gate.wait()
+        pool.call("Keeper.grow", 2**24, device=1).result()
+        wait_state(pool, DeviceState.DRAINING, 1)
+        waiting = [pool.call("Keeper.total", np.ones(3), device=device) for device in (0, 1)]
+        gate.open()
+        assert running.exception() is None
+        assert [reply.result() for reply in waiting] == [3.0, 3.0]
+        wait_generation(pool, 2, 1)
+        texts = {event["device"]: str(event["text"]) for event in events(pool, "recycle")}
+        assert f"by what the driver tells, it takes {2**25} bytes of its device (max_device_bytes {2**24})" in texts[0]
+        assert "its slabs take" in texts[1]
+        assert not events(pool, "end")
+        assert [device.restarts for device in pool.devices] == [0, 0]
 
 
 def test_a_gpu_that_needs_a_reset_is_out_of_use_until_it_had_one(ledger: Ledger, report: Report) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from atomr_mp.config import Config
 from atomr_mp.process import nvml
+from atomr_mp.process.gpu_health import Monitor
 
 pytestmark = pytest.mark.gpu
 
@@ -63,3 +65,26 @@ def test_one_gpu_is_found_by_the_beginning_of_its_uuid() -> None:
     first = Config(backend="cuda").plan().devices[0]
     (again,) = Config(backend="cuda", gpus=first.uuid[:30]).plan().devices
     assert again.uuid == first.uuid
+
+
+def test_the_driver_tells_what_this_process_takes_or_nothing_of_it() -> None:
+    """Where it tells, as outside most containers, more is told when there is more."""
+    import cupy
+
+    uuid = Config(backend="cuda").plan().devices[0].uuid
+
+    def taken() -> int | None:
+        with Monitor({0: uuid}) as monitor:
+            (told,) = monitor.memory()
+        return {each.pid: each.taken_bytes for each in told.processes}.get(os.getpid())
+
+    with cupy.cuda.Device(0):
+        small = cupy.zeros(1)
+        before = taken()
+        large = cupy.zeros(2**30, "uint8")
+        cupy.cuda.Device(0).synchronize()
+        after = taken()
+        if before is None or after is None:
+            pytest.skip("the driver does not tell it here")
+        assert after - before >= 2**30
+        del small, large

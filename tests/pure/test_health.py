@@ -10,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.process.gpu_health import Monitor
-from atomr_mp.protocol.health import FROM_HEALTH, FromHealth, GpuState, XidSeen
+from atomr_mp.protocol.health import FROM_HEALTH, MAX_PROCESSES, FromHealth, GpuMemory, GpuProcess, GpuState, XidSeen
 from atomr_mp.supervision.health import RECOVERY, WELL_LOOKS, XIDS, Health, Measure
+from atomr_mp.supervisor.health import PACKET_BYTES
 from tests import fake_nvml
 from tests.fake_nvml import Card, FakeNvml
+
+COUNTS: Final = st.integers(0, 2**32 - 1)
 
 OUT: Final = {Measure.QUARANTINE, Measure.RETIRE}
 
@@ -22,14 +25,14 @@ reports = st.builds(XidSeen, st.just(0), st.sampled_from([*XIDS, 7, 999])) | st.
 )
 
 
-def measures(*told: FromHealth) -> list[Measure | None]:
+def measures(*told: XidSeen | GpuState) -> list[Measure | None]:
     """Return what is done about each report of a GPU."""
     health = Health()
     return [judgement and judgement.measure for judgement in map(health.take, told)]
 
 
 @given(st.lists(reports, max_size=40))
-def test_a_gpu_comes_back_once_after_it_went_out_and_only_when_it_is_well(told: list[FromHealth]) -> None:
+def test_a_gpu_comes_back_once_after_it_went_out_and_only_when_it_is_well(told: list[XidSeen | GpuState]) -> None:
     """Found so several times in a row; and whatever is reported has an answer."""
     out = False
     well = 0
@@ -80,7 +83,7 @@ def test_memory_errors_are_noted_as_they_come() -> None:
     assert measures(*(GpuState(0, uncorrected=count) for count in (3, 3, 4))) == [None, None, Measure.NOTE]
 
 
-@given(reports)
+@given(reports | st.builds(GpuMemory, st.just(0), st.lists(st.builds(GpuProcess, COUNTS, COUNTS), max_size=9)))
 def test_reports_survive_the_channel(report: FromHealth) -> None:
     """Between the process that asks and the supervisor."""
     assert FROM_HEALTH.decode(FROM_HEALTH.encode(report)) == report
@@ -129,6 +132,26 @@ def test_a_slice_is_told_of_its_own_errors_and_those_of_the_whole_gpu(driver: Fa
             driver.events.append((gpu, driver.nvmlEventTypeXidCriticalError, 13, instance))
         assert monitor.wait(1.0) == [XidSeen(1, 13)]
         assert monitor.wait(1.0) == [XidSeen(0, 13), XidSeen(1, 13)]
+
+
+def test_what_processes_take_is_told_as_far_as_the_driver_does(driver: FakeNvml) -> None:
+    """Of the slice, where that is the device; the largest first, and no more than a packet holds."""
+    first, second = driver.cards
+    first.pids, first.taken = (10, 11, 12), {10: 5, 12: 7}
+    second.pids = None
+    small = Card("MIG-1", pids=(13,), taken={13: 9}, gpu=first)
+    first.slices = (small,)
+    with Monitor({0: "GPU-aa", 1: "GPU-bb", 2: "MIG-1"}) as monitor:
+        assert list(monitor.memory()) == [
+            GpuMemory(0, [GpuProcess(12, 7), GpuProcess(10, 5)]),
+            GpuMemory(1, []),
+            GpuMemory(2, [GpuProcess(13, 9)]),
+        ]
+        first.pids = tuple(range(1, 1000))
+        first.taken = {pid: 2**62 + pid for pid in first.pids}
+        told = next(monitor.memory())
+        assert [each.pid for each in told.processes] == list(range(999, 999 - MAX_PROCESSES, -1))
+        assert len(FROM_HEALTH.encode(told)) < PACKET_BYTES
 
 
 def test_an_error_of_the_driver_is_raised(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,18 @@ def test_each_limit_is_told_with_its_numbers() -> None:
     assert "8 bytes of memory (max_memory_bytes 7)" in due(Limits(max_memory_bytes=7), old._replace(memory_bytes=8))
 
 
+def test_it_is_told_who_says_what_is_taken_of_a_device() -> None:
+    """The driver, who knows all, or the worker, who knows its slabs."""
+    limits = Limits(max_device_bytes=7)
+    assert limits.any
+    old = YOUNG._replace(age_s=MEMORY_AFTER_S)
+    assert due(limits, old._replace(device_bytes=6)) == ""
+    assert due(limits, YOUNG._replace(device_bytes=8)) == ""
+    assert due(limits, old._replace(device_bytes=8)) == "its slabs take 8 bytes of its device (max_device_bytes 7)"
+    told = due(limits, old._replace(device_bytes=7, by_driver=True))
+    assert told == "by what the driver tells, it takes 7 bytes of its device (max_device_bytes 7)"
+
+
 def test_memory_does_not_count_while_a_worker_is_young() -> None:
     """A limit below what an actor's set-up takes would replace its workers without end."""
     assert due(Limits(max_memory_bytes=1), Life(MEMORY_AFTER_S - 1, 0.0, 0, 100)) == ""
@@ -65,7 +77,7 @@ def test_a_worker_in_which_clients_hold_buffers_is_left_for_a_while() -> None:
     assert choose(limits, {0: holding._replace(waited_s=PATIENCE_S)}, away=0)
 
 
-@pytest.mark.parametrize("field", ["max_requests", "max_age_s", "max_memory_bytes"])
+@pytest.mark.parametrize("field", ["max_requests", "max_age_s", "max_memory_bytes", "max_device_bytes"])
 def test_a_limit_below_nothing_is_refused(field: str) -> None:
     """The setting is named."""
     for value in (-1, math.nan, math.inf):

@@ -1,6 +1,7 @@
 """Takes nvidia-ml-py's place in the process that watches GPUs' health: GPUs that a test drives through the ledger.
 
-For each GPU there is a file of its UUID: a line `recovery N` says what the driver asks for, `xid N` reports an error.
+For each GPU there is a file of its UUID: a line `recovery N` says what the driver asks for, `memory PID BYTES` what is
+taken of it, `xid N` reports an error.
 """
 # ruff: noqa: N802 - NVIDIA's names
 
@@ -41,11 +42,14 @@ class ScriptedNvml(FakeNvml):
     def _read(self) -> None:
         for card in self.cards:
             lines = (LEDGER / card.uuid).read_text().splitlines()
-            for what, number in (line.split() for line in lines[self._done[card.uuid] :]):
+            for what, *numbers in (line.split() for line in lines[self._done[card.uuid] :]):
+                number, *more = map(int, numbers)
                 if what == "recovery":
-                    card.recovery = int(number)
+                    card.recovery = number
+                elif what == "memory":
+                    card.pids, card.taken = (number,), {number: more[0]}
                 else:
-                    self.events.append((card, self.nvmlEventTypeXidCriticalError, int(number), 0xFFFFFFFF))
+                    self.events.append((card, self.nvmlEventTypeXidCriticalError, number, 0xFFFFFFFF))
             self._done[card.uuid] = len(lines)
 
 
