@@ -43,8 +43,8 @@ def main() -> int:
     contestants = [name for name in arguments.against if not missing(name)]
     try:
         for scenario in arguments.only:
-            if (needed := NEEDED.get(scenario)) and importlib.util.find_spec(needed) is None:
-                failures.append(f"{scenario} is left out: {needed} is not installed (scripts/setup bench)")
+            if absent := [each for each in NEEDED.get(scenario, ()) if not _is_installed(each)]:
+                failures.append(f"{scenario} is left out: {', '.join(absent)} not installed (scripts/setup bench)")
                 continue
             _measure(scenario, contestants, rounds, sizes, results, failures)
     except KeyboardInterrupt:
@@ -70,6 +70,13 @@ def _measure(
                 failures.append(f"{scenario}, round {number}, {contestant}: {error}")
                 values = {}
             results.setdefault((contestant, scenario), []).append(values)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # nor what it is in
+        return False
 
 
 def _arguments() -> argparse.Namespace:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
@@ -53,6 +54,13 @@ class Recovery:
     """Start a request that opens the fifo of this path for writing, then sleeps; return what waits for its answer."""
     lost: type[Exception] | tuple[type[Exception], ...]
     """What a caller gets whose request was on the worker."""
+
+
+Empty = Callable[[], object]
+"""Makes an empty call and returns once it is answered."""
+
+Signals = dict[str, Callable[[], AbstractContextManager[Empty]]]
+"""What has a signal of that name on as long as the context lasts; "off" for none."""
 
 
 class SilenceError(Exception):
@@ -140,6 +148,10 @@ class Contestant(ABC):
 
     def arrays(self) -> Arrays | None:
         """Return how arrays are moved, or None if they are not."""
+        return None
+
+    def signals(self) -> Signals | None:
+        """Start what is needed, and return how calls are made with metrics or spans on, or None if there are none."""
         return None
 
     def embedding(self, backend: str) -> Embed | None:

@@ -87,6 +87,12 @@ METRICS: Final = (
     Metric("failover", "none", "idle kill → next answer, no standby", "ms"),
     Metric("failover", "warm", "idle kill → next answer, warm", "ms", Goal(12.0)),
     Metric("failover", "hot", "idle kill → next answer, hot", "ms", Goal(6.0)),
+    Metric("signals", "off", "empty call without signals, p50", "µs"),
+    Metric("signals", "again", "another pool without signals / that", TIMES),
+    Metric("signals", "metrics", "metrics, read each second / without", TIMES, Goal(1.05)),
+    Metric("signals", "unrecorded", "spans, in one that is not recorded / without", TIMES, Goal(1.05)),
+    Metric("signals", "sampled", "spans, one call in a hundred recorded / without", TIMES, Goal(1.05)),
+    Metric("signals", "traced", "spans, each call recorded / without", TIMES, Goal(1.05)),
     Metric("embed", "embed", "MiniLM, texts of all lengths", "texts/s", Goal(0.95, ratio=True, at_least=True)),
     Metric("embed", "embed_alike", "MiniLM, texts of one length", "texts/s", Goal(0.95, ratio=True, at_least=True)),
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.contestant import Arrays, AsyncClient, Client, Contestant, Embed, Recovery
+from benchmarks.contestant import Arrays, AsyncClient, Client, Contestant, Embed, Recovery, Signals
 
 if TYPE_CHECKING:
     from atomr_mp import Pool
@@ -29,6 +30,8 @@ class Runtime(Contestant):
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
         self._pool: Pool | None = None
+        self._others: Final = ExitStack()
+        """Ends what else was started."""
 
     def start(self, workers: int, standby: str = "none") -> None:
         """Start a pool and call each device."""
@@ -119,6 +122,12 @@ class Runtime(Contestant):
         with_ref = (lambda: echo.seen(1).result(), lambda: echo.seen(small).result())
         return Arrays(put, take, hand_on, with_ref)
 
+    def signals(self) -> Signals:
+        """Return pools of their own."""
+        from benchmarks.signalled import signalled
+
+        return signalled(self.directory, self._others)
+
     def embedding(self, backend: str) -> Embed:
         """Return the example's actor, through `map`."""
         import atomr_mp
@@ -132,7 +141,8 @@ class Runtime(Contestant):
         return lambda texts: pool.map("Embed.embed", texts)
 
     def stop(self) -> None:
-        """Close the pool; that stops it, if it was started here."""
+        """Close the pools; that stops those that were started here."""
+        self._others.close()
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.close()

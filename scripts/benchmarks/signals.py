@@ -1,0 +1,48 @@
+"""What metrics and spans cost: empty calls with each and without, in turns, by one client."""
+
+from __future__ import annotations
+
+import statistics
+from contextlib import AbstractContextManager
+from time import perf_counter_ns
+from typing import Final
+
+from benchmarks.contestant import Contestant
+from benchmarks.sizes import Sizes
+
+OFF: Final = "off"
+"""Nothing is on: what the others are compared with."""
+
+TURNS: Final = 4
+"""Each other one in reverse, so that nobody always comes after the same."""
+
+
+def signals(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
+    """Return the median of an empty call without signals, and for each signal by how much it is more."""
+    ways = contestant.signals()
+    if ways is None:
+        return {}
+    turns: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(TURNS + 1):
+        for name in reversed(ways) if turn % 2 else ways:
+            found = _median_us(ways[name](), sizes.signal_s)
+            if turn:  # the first is for warming up
+                turns[name].append(found)
+    off = turns.pop(OFF)
+    ratios = {name: [one / other for one, other in zip(found, off, strict=True)] for name, found in turns.items()}
+    return {OFF: statistics.median(off)} | {name: statistics.median(found) for name, found in ratios.items()}
+
+
+def _median_us(switched_on: AbstractContextManager[object], seconds: float) -> float:
+    """Call for so long."""
+    times_ns = []
+    with switched_on as empty:
+        assert callable(empty)
+        ended_ns = perf_counter_ns()
+        until_ns = ended_ns + int(seconds * 1e9)
+        while ended_ns < until_ns:
+            begun_ns = perf_counter_ns()
+            empty()
+            ended_ns = perf_counter_ns()
+            times_ns.append(ended_ns - begun_ns)
+    return statistics.median(times_ns) / 1e3
