@@ -18,6 +18,8 @@ DIMENSIONS: Final = 384
 
 SHORTEST: Final = 5
 """Texts below 32 characters are padded to much the same length."""
+LONGEST: Final = 9
+"""Texts of 256 characters and more are few, and cut at some 1,000."""
 
 
 class Embed(Actor):
@@ -42,4 +44,4 @@ class Embed(Actor):
 
     def bucket(self, text: str) -> int:
         """Return what texts of a batch have in common: their length's power of two. All are padded to the longest."""
-        return max(SHORTEST, len(text).bit_length())
+        return min(max(SHORTEST, len(text).bit_length()), LONGEST)

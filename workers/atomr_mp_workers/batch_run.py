@@ -167,7 +167,7 @@ class BatchedMethod:
         stream = self.method.stream
         if stream is not None:
             return not request.after or stream.takes(request.after)
-        return all(event.done for event in request.after)
+        return not request.after or all(event.done for event in request.after)
 
 
 def _is_over(request: Request) -> bool:

@@ -134,23 +134,29 @@ class Forming(Generic[T]):
 
     def _cut(self, kind: _Kind[T]) -> list[Waiting[T]]:
         """Take the next batch out of what waits."""
-        limits, line = self._limits, kind.line
+        limits, line, is_gone, is_ready = self._limits, kind.line, self._is_gone, self._is_ready
         batch: list[Waiting[T]] = []
         count = nbytes = 0
+        gone = False
 
         def fits(each: Waiting[T]) -> bool:
+            nonlocal gone
+            gone = is_gone(each.item)
+            if gone:
+                return True
             if limits.max_bytes is not None and count and nbytes + each.nbytes > limits.max_bytes:
                 return False
-            return self._is_movable(each)
+            return is_ready(each.item)
 
         while count < limits.max_items and (each := line.take(fits)) is not None:
             batch.append(each)
-            self._count -= 1
             kind.nbytes -= each.nbytes
-            if not self._is_gone(each.item):
-                line.charge(each.owner, 1)
+            if not gone:
+                if line.levels:
+                    line.charge(each.owner, 1)
                 count += 1
                 nbytes += each.nbytes
+        self._count -= len(batch)
         return batch
 
     def _is_movable(self, each: Waiting[T]) -> bool:
