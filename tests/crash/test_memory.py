@@ -39,9 +39,11 @@ def statistics(pool: atomr_mp.Pool, device: int = 0) -> dict[str, int]:
     return pool.device(device).statistics()
 
 
-def holds(pool: atomr_mp.Pool, device: int, **expected: int) -> bool:
-    """Whether a device's figures come to be so, in time."""
-    return settled(lambda: expected.items() <= statistics(pool, device).items(), BACK_S)
+def expect(pool: atomr_mp.Pool, device: int, **expected: int) -> None:
+    """See that a device's figures come to be so, in time."""
+    settled(lambda: expected.items() <= statistics(pool, device).items(), BACK_S)
+    found = statistics(pool, device)
+    assert {name: found[name] for name in expected} == expected
 
 
 def descriptors(pool: atomr_mp.Pool) -> list[int]:
@@ -81,15 +83,15 @@ def test_a_killed_client_s_memory_comes_back_and_nobody_else_s_does(pool: atomr_
             assert statistics(pool)["leases"] >= before["leases"] + REFS
             assert statistics(pool)["client_slabs"] == statistics(pool, 1)["foreign_slabs"] == 1
             gate.open(1000)
-            assert holds(pool, 0, views=before["views"], leases=before["leases"] + 1, client_slabs=0)
-            assert holds(pool, 1, **NOTHING, foreign_slabs=0, client_slabs=0)
+            expect(pool, 0, views=before["views"], leases=before["leases"] + 1, client_slabs=0)
+            expect(pool, 1, **NOTHING, foreign_slabs=0, client_slabs=0)
             assert claimed.numpy().sum() == 499500
             claimed.fill(2)
             assert other.claim(let_go).numpy().sum() == 500500
             assert settled(lambda: statistics(pool)["shared"] == 0)
             with pytest.raises(errors.GpuRefReleased):
                 other.claim(lapsing)
-        assert holds(pool, 0, **{**before, "allocations": statistics(pool)["allocations"]})
+        expect(pool, 0, **{**before, "allocations": statistics(pool)["allocations"]})
         assert settled(lambda: descriptors(pool) == open_before)
     assert (view == 5).all()
     assert pool.call("Keeper.total", ours).result() == 499500
@@ -128,8 +130,8 @@ def test_after_a_worker_s_death_old_views_are_read_and_new_uses_refused(pool: at
         del views, writing
         gc.collect()
         assert mapped() == 1  # the other device's
-        assert holds(pool, 0, **NOTHING)
-        assert holds(pool, 1, foreign_slabs=0, leases=1)
+        expect(pool, 0, **NOTHING)
+        expect(pool, 1, foreign_slabs=0, leases=1)
 
 
 @pytest.mark.parametrize("first", ["client", "worker"])
@@ -148,14 +150,14 @@ def test_a_client_and_a_worker_may_be_killed_together(pool: atomr_mp.Pool, ledge
             wait_generation(pool, 2)
             assert settled(lambda: pool.status().sessions == sessions)
             gate.open(1000)
-            assert holds(pool, 1, **{**before, "allocations": statistics(pool, 1)["allocations"]})
+            expect(pool, 1, **{**before, "allocations": statistics(pool, 1)["allocations"]})
         assert (view == np.arange(1000.0) + 1).all()
         for each in shared:
             with pytest.raises(errors.GpuRefStale):
                 pool.claim(each)
         with pytest.raises(errors.GpuRefStale):
             claimed.numpy()
-        assert holds(pool, 0, **NOTHING, client_slabs=0, foreign_slabs=0)
+        expect(pool, 0, **NOTHING, client_slabs=0, foreign_slabs=0)
         assert pool.call("Keeper.total", ours).result() == 45
         assert pool.device(0).put(np.ones(5)).numpy().sum() == 5
         assert settled(lambda: descriptors(pool)[0] == open_before[0])
