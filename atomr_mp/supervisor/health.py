@@ -129,10 +129,10 @@ class HealthWatch:
             case Measure.DRAIN if device.state is State.READY:
                 device.replace("health", text)
             case Measure.RETIRE | Measure.QUARANTINE:
-                device.fall_sick(text, at_once=measure is Measure.QUARANTINE)
+                device.quarantine.fall_sick(text, at_once=measure is Measure.QUARANTINE)
             case Measure.RECOVER:
                 del self._notes[device.index]
-                device.recover(text)
+                device.quarantine.recover(text)
             case _:
                 pass
 

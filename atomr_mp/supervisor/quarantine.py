@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from atomr_mp.supervisor.incarnation import Incarnation
+from typing import TYPE_CHECKING
+
+from atomr_mp import errors
+from atomr_mp.supervision.lifecycle import Event, State
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.incarnation import Incarnation
 
 
 class Quarantine:
     """What keeps a device from being used, as far as there is something.
+
+    Args:
+        device: The device.
 
     Attributes:
         stuck: Processes that were killed and have not ended; their requests have failed, their exit is awaited.
@@ -14,10 +24,11 @@ class Quarantine:
         overruled: An operator wants a start in spite of all that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device) -> None:
         self.stuck: list[Incarnation] = []
         self.sick = ""
         self.overruled = False
+        self._device = device
 
     @property
     def reason(self) -> str:
@@ -36,3 +47,51 @@ class Quarantine:
         """Return why nothing may be started now, empty if it may; an operator's order holds once."""
         overruled, self.overruled = self.overruled, False
         return "" if overruled else self.reason
+
+    def fall_sick(self, why: str, *, at_once: bool) -> None:
+        """Have nothing run on the device before it has recovered; may be called again.
+
+        Args:
+            why: The reason, for a person.
+            at_once: What runs is of no use, and is killed; else it finishes what it holds.
+        """
+        device = self._device
+        if self.sick != why:
+            device.note("sick", why)
+        self.sick = why
+        if device.standby is not None:
+            device.succession.dismiss()
+        worker = device.active
+        if worker is None:
+            return
+        if at_once and device.state in {State.STARTING, State.READY, State.DRAINING}:
+            worker.fault = worker.fault or errors.DeviceUnavailable(why, device=device.index)
+            device.feed(Event.FAULT)
+        elif device.state in {State.STARTING, State.READY}:
+            worker.wish = "health"
+            device.feed(Event.DRAIN)
+
+    def recover(self, why: str) -> None:
+        """Let the device be used again; whether it is well, the next start shows."""
+        if self.sick:
+            self.sick = ""
+            self._device.note("recovered", why)
+            self._release()
+
+    def unstuck(self, worker: Incarnation) -> None:
+        """A process has ended that was thought never to."""
+        self.stuck.remove(worker)
+        self._device.forget_stuck(worker)
+        self._device.note(
+            "unstuck", "the killed worker has ended after all", generation=worker.generation, pid=worker.pid
+        )
+        self._release()
+
+    def _release(self) -> None:
+        """Go on, if nothing is in the way any more."""
+        if self.reason:
+            return
+        if self._device.state is State.QUARANTINED:
+            self._device.feed(Event.RELEASED)
+        elif self._device.state is State.READY:
+            self._device.succession.want()

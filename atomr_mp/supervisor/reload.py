@@ -80,7 +80,7 @@ class Reload:
             return
         device = self._left[0]
         # An end counts when it is heard of; why is known once the process has gone. It may be tried again by then.
-        failed = device.restarts > self._restarts and device.lost is not None
+        failed = device.restarts > self._restarts and device.ends.lost is not None
         if failed or device.state is State.QUARANTINED:
             self._give_up(_stopped_at(device, len(self._left) - 1))
         elif device.state is State.READY and device.generation > self._generation:
@@ -160,7 +160,7 @@ class Reload:
 
 def _stopped_at(device: Device, left: int) -> errors.AtomrError:
     """Return the error of a reload whose new worker does not start."""
-    lost = device.lost
+    lost = device.ends.lost
     untouched = f"{left} other device{'' if left == 1 else 's'} keep{'s' if left == 1 else ''} the old code"
     text = f"the reload stopped at device {device.index}, {untouched}: {lost.message if lost else device.reason}"
     if isinstance(lost, errors.ActorLoadFailed):

@@ -385,8 +385,8 @@ def _worker_status(device: Device, nursery: Nursery, health: list[str]) -> sessi
             slab_bytes=min(board.read(Gauge.SLAB_BYTES), 2**63 - 1) if board else 0,
             leases=min(board.read(Gauge.LEASES), 2**63 - 1) if board else 0,
             figures=device.figures(),
-            last_fault=device.last_fault[1],
-            last_fault_at=device.last_fault[0],
+            last_fault=device.ends.last_fault[1],
+            last_fault_at=device.ends.last_fault[0],
             standby=device.standbys.status(device.standby, nursery),
         )
     finally:

@@ -132,7 +132,7 @@ class _Watcher:
             if any(each.started_ns == entry.started_ns and each[:2] == entry[:2] for each in board.look()[0]):
                 watched = Watched.unpack(entry.watched)
                 fault = _fault(worker, entry, watched, diagnose(text, watched.kind, answers=answers))
-                self._device.hung(worker, fault, text)
+                self._device.worker_events.hung(worker, fault, text)
         finally:
             board.release()
 

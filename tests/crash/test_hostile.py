@@ -427,7 +427,7 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
         )
         text = "\N{GRINNING FACE}" * 100_000
         device.state, device.reason = State.STOPPED, text
-        device._lost = errors.SetupFailed(text, traceback_text=text)
+        device.ends.lost = errors.SetupFailed(text, traceback_text=text)
         info = device.info(1)
         device.output.close()
     welcome = session.Welcome(1, "p", bytes(16), 1, bytes(16), bytes(16), session.Window(1, 1), [info] * 64, [])

@@ -1,0 +1,46 @@
+"""Whom a device tells of its life: what it needs of the sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Protocol
+
+from atomr_mp.protocol import control
+from atomr_mp.protocol.session import ActorInfo, IncarnationEnded
+from atomr_mp.transport.descriptors import Descriptor
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+
+
+class Audience(Protocol):
+    """The sessions, as a device sees them."""
+
+    def introductions(self, device: Device) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+        """Return what a device's worker must know of every client that may call; the descriptors are the receiver's."""
+
+    def device_changed(self, device: Device, actors: list[ActorInfo] | None = None) -> None:
+        """Tell every client the device's new state."""
+
+    def incarnation_ended(self, device: Device, make: Callable[[int], IncarnationEnded]) -> None:
+        """Tell every client that an incarnation has ended; `make` takes the session's number."""
+
+    def suspected(self, device: Device, generation: int, running: int) -> None:
+        """An incarnation has ended, by what may have been one of so many requests; `incarnation_ended` follows."""
+
+    def incarnation_over(self, device: Device, generation: int) -> None:
+        """A process has ended, and the device has let go of it."""
+
+    def admitted(self, device: Device, number: int) -> None:
+        """A worker, or a standby that is ready, has acknowledged a session."""
+
+    def acknowledged(self, device: Device, generation: int, number: int) -> None:
+        """A worker does nothing for a session any more."""
+
+    def exported(
+        self, device: Device, generation: int, message: control.SlabExported, descriptor: Descriptor | None
+    ) -> None:
+        """A worker has answered for a slab; the descriptor is the callee's."""
+
+    def violated(self, number: int, reason: str) -> None:
+        """A session broke the rules of the data plane."""

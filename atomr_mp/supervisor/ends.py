@@ -1,0 +1,103 @@
+"""How a device's processes have ended: each is told of once, counted and judged."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.codec import clip
+from atomr_mp.protocol.session import Figures
+from atomr_mp.supervision import intensity
+from atomr_mp.supervision.tally import Tally
+from atomr_mp.supervisor.audience import Audience
+from atomr_mp.supervisor.ending import Ending, error_of_requests
+from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.restarts import Restarts
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+
+FAULT_CHARS: Final = 300
+"""Longest text of a past fault in a status, which has one for each device."""
+
+
+class Ends:
+    """The ends of a device's processes.
+
+    Args:
+        device: The device.
+        sessions: Who is told.
+    """
+
+    def __init__(self, device: Device, sessions: Audience) -> None:
+        self.restarts: Final = Restarts()
+        """How many were unplanned, and what follows."""
+        self.last_fault = (0.0, "")
+        """When an incarnation last ended that was not to, and how."""
+        self.lost: errors.AtomrError | None = None
+        """How the last incarnation ended, if that was unplanned."""
+        self.no_process: errors.AtomrError | None = None
+        """Why no process could be made, if that is why there is none."""
+        self._device = device
+        self._sessions = sessions
+        self._tally: Final = Tally()
+
+    def end(self, worker: Incarnation | None) -> None:
+        """The active incarnation has ended; None if none could be made."""
+        self.lost = self.no_process if worker is None else self.over(worker)
+
+    def over(self, worker: Incarnation) -> errors.AtomrError | None:
+        """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
+        self.restarts.add(worker)
+        ending = worker.ending or self.tell(worker)
+        self._device.let_go(worker)
+        event = "planned_end" if ending.planned else "end"
+        self._device.note(event, ending.text, generation=worker.generation, **ending.facts)
+        return None if ending.planned else ending.lost
+
+    def tell(self, worker: Incarnation) -> Ending:
+        """Tell what became of the requests that were on an incarnation, of which nothing runs any more."""
+        board = worker.board
+        ending = worker.ending = Ending(worker, board, suspecting=self._device.plan.max_suspicions > 0)
+        self._tally.add(board, ending.in_a_word, lost=not ending.planned)
+        board.release()
+        if not (ending.planned or worker.wish):
+            self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
+        self._sessions.suspected(self._device, worker.generation, ending.suspects)
+        self._sessions.incarnation_ended(self._device, ending.told)
+        return ending
+
+    def judge(self) -> intensity.Verdict:
+        """Return whether another process may follow the last, whose end was unplanned."""
+        lost = self.lost
+        assert lost is not None
+        return self._verdict(lost)
+
+    def count_no_process(self) -> None:
+        """Count that none could be made, if that is how the last ended and nobody has forbidden it."""
+        lost = self.lost
+        self.restarts.count += lost is self.no_process and not isinstance(lost, errors.DeviceUnavailable)
+
+    def allow_take_over(self, worker: Incarnation) -> bool:
+        """Return whether a standby may take an incarnation's place, whose end is counted then."""
+        if not (worker.drained or worker.wish):
+            lost = worker.fault or error_of_requests(worker)
+            if isinstance(self._verdict(lost), intensity.Refused):
+                return False  # it will be said when the process has ended
+            self.restarts.add(worker)
+        return True
+
+    def figures(self, workers: Iterable[Incarnation | None]) -> Figures:
+        """Return what all incarnations have done, those that run among them."""
+        running = [worker for worker in workers if worker is not None and worker.ending is None]  # else in the tally
+        boards = [worker.board for worker in running]
+        try:
+            return self._tally.figures(boards)
+        finally:
+            for board in boards:
+                board.release()
+
+    def _verdict(self, lost: errors.AtomrError) -> intensity.Verdict:
+        return self.restarts.verdict(self._device.plan.intensity, self._device.generation, lost)

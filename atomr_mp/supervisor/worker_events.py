@@ -1,0 +1,181 @@
+"""What happens to a device's processes, as events of the device's life: what they say, and their ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from atomr_mp import errors
+from atomr_mp.process.rundir import HeldRunDirectory
+from atomr_mp.protocol import control
+from atomr_mp.protocol.session import ActorInfo
+from atomr_mp.supervision.lifecycle import Event, State, UnexpectedEventError
+from atomr_mp.supervisor.audience import Audience
+from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.residents import Residents
+from atomr_mp.transport.descriptors import Descriptor
+
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.device import Device
+
+
+class WorkerEvents:
+    """Owns a device's processes: is told of what happens to each, and feeds it into the lifecycle table.
+
+    Args:
+        device: The device.
+        sessions: Who is told.
+        residents: What outlives the processes.
+        run_dir: Notes which processes there are.
+        ended: Called after each process end, when it has been reaped.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        sessions: Audience,
+        residents: Residents,
+        run_dir: HeldRunDirectory,
+        ended: Callable[[], None],
+    ) -> None:
+        self._device = device
+        self._sessions = sessions
+        self._residents = residents
+        self._run_dir = run_dir
+        self._ended = ended
+
+    def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
+        """Take in what a process says."""
+        device = self._device
+        match message:
+            case control.Ready(actors):
+                self._on_ready(worker, actors)
+            case control.SessionAdmitted(number):
+                worker.admitting.add(number)
+                self.caught_up(worker)
+            case control.SessionClosed(number):
+                worker.admitted.discard(number)
+                worker.admitting.discard(number)
+                self._sessions.acknowledged(device, worker.generation, number)
+            case control.SlabExported():
+                shared = None if descriptor is None else descriptor.share()
+                self._sessions.exported(device, worker.generation, message, shared)
+            case control.OfResident():
+                self._residents.heard((device.index, worker.generation), message, descriptor)
+            case control.SessionViolated(number, reason):
+                device.note("violation", reason, session=number)
+                self._sessions.violated(number, reason)
+            case control.Fault(info):
+                self._on_fault(worker, info.error())
+
+    def hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str) -> None:
+        """A process makes no progress; nothing if it takes no calls any more.
+
+        Args:
+            worker: The process.
+            fault: What the requests end with that are on it.
+            stacks: Of all its threads, for the logs.
+        """
+        device = self._device
+        if worker is device.active and device.state is State.READY:
+            worker.fault, worker.hung_ns = fault, time.monotonic_ns()
+            device.output.add(f"--- device {device.index} generation {worker.generation} hung\n{stacks}")
+            device.note("hung", fault.message, pid=worker.pid, where=fault.where, stacks=stacks)
+            device.feed(Event.HUNG)
+
+    def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
+        """End a process that says what is no message."""
+        self._on_fault(worker, errors.SetupFailed(f"the worker broke the protocol: {error}"))
+
+    def caught_up(self, worker: Incarnation) -> None:
+        """Let clients call whom a worker has admitted, once it can read all that it is to know before their calls."""
+        device = self._device
+        if not worker.is_behind:
+            admitting, worker.admitting = worker.admitting, set()
+            for number in sorted(admitting):
+                worker.admitted.add(number)
+                if worker is device.active or (worker is device.standby and worker.is_ready):
+                    self._sessions.admitted(device, number)
+
+    def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
+        """A process will say no more: that is the first sign of its end."""
+        device = self._device
+        had_calls = worker is not device.standby
+        if worker is device.active:
+            if dying:
+                device.ends.restarts.add(worker)  # before anybody hears of it
+            device.feed(Event.END_OF_FILE)
+        elif worker is device.standby:
+            worker.kill()
+        if dying and had_calls:
+            device.ends.tell(worker)  # the kernel may take long to take its memory down, and nobody need wait for that
+
+    def exited(self, worker: Incarnation) -> None:
+        """A process has ended."""
+        device = self._device
+        if worker is device.active:
+            device.feed(Event.EXITED)
+        elif worker is device.standby:
+            device.succession.ended(worker)
+        elif worker in device.quarantine.stuck:
+            device.quarantine.unstuck(worker)
+        else:
+            device.feed(Event.PREDECESSOR_EXITED)
+        self._run_dir.forget_worker(worker.pid)
+        self._ended()
+
+    def survived(self, worker: Incarnation) -> None:
+        """A process goes on though it was killed: it is stuck in the kernel, and nobody waits for it any longer."""
+        device = self._device
+        text = f"its worker was killed and has not ended within {device.plan.kill_timeout_s:g} s (kill_timeout_s)"
+        device.note("unkillable", text, generation=worker.generation, pid=worker.pid)
+        if worker is device.active:
+            device.ends.restarts.add(worker)
+            device.feed(Event.KILL_TIMEOUT)
+            device.reason = device.reason if device.state is State.STOPPED else device.quarantine.reason
+            self._sessions.device_changed(device)
+        elif worker is device.standby:
+            device.succession.ended(worker)
+        else:
+            device.feed(Event.PREDECESSOR_EXITED)
+        self._ended()
+
+    def late(self, worker: Incarnation) -> None:
+        """A process was not ready in time."""
+        device = self._device
+        if worker.fault is None:
+            worker.fault = errors.SetupFailed(
+                f"the worker was not ready within {device.plan.start_timeout_s:g} s (start_timeout_s)"
+            )
+        if worker is device.active:
+            device.feed(Event.START_TIMEOUT)
+        else:
+            worker.kill()
+
+    def _on_ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
+        device = self._device
+        worker.actors = actors
+        now_s = time.monotonic()
+        if worker is device.active:
+            worker.ready_s = worker.ready_s or now_s
+            device.standbys.start_s = now_s - worker.started_s
+            self._feed_from_worker(worker, Event.READY)
+        elif worker is device.standby:
+            device.succession.ready(worker)
+
+    def _on_fault(self, worker: Incarnation, fault: errors.AtomrError) -> None:
+        worker.fault = fault
+        if worker is self._device.active:
+            poisoned = isinstance(fault, errors.ContextPoisoned)
+            self._feed_from_worker(worker, Event.POISONED if poisoned else Event.FAULT)
+        else:
+            worker.kill()
+
+    def _feed_from_worker(self, worker: Incarnation, event: Event) -> None:
+        device = self._device
+        try:
+            device.feed(event)
+        except UnexpectedEventError as error:
+            worker.fault = errors.SetupFailed(f"the worker broke the protocol: {error}")
+            device.feed(Event.FAULT)
