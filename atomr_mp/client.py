@@ -535,6 +535,14 @@ class Observer:
         assert isinstance(answer, session.Residents)
         return answer.residents
 
+    def admit(self, request: session.Request, timeout_s: float = 10.0) -> None:
+        """Have a request admitted again that is refused since it ends workers.
+
+        Raises:
+            InvalidRequest: It is not in quarantine.
+        """
+        self._order(session.AdmitRequest(next(self._ids), request), timeout_s)
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """Have the pool stopped; returns once the order is taken."""
         self._order(session.StopRequest(next(self._ids)), timeout_s)
@@ -548,7 +556,9 @@ class Observer:
         """
         return self._events.popleft() if self._events else self._connection.receive(timeout_s)
 
-    def _order(self, request: session.RestartRequest | session.StopRequest, timeout_s: float) -> None:
+    def _order(
+        self, request: session.RestartRequest | session.AdmitRequest | session.StopRequest, timeout_s: float
+    ) -> None:
         answer = self._ask(request, timeout_s)
         if isinstance(answer, session.Answer) and answer.error is not None:
             raise answer.error.error()
@@ -561,6 +571,7 @@ class Observer:
         | session.ReloadRequest
         | session.ListResidents
         | session.FreeResident
+        | session.AdmitRequest
         | session.StopRequest,
         timeout_s: float,
     ) -> Answers:

@@ -199,7 +199,7 @@ class PoisonRequest(RequestError):
     """This method with these arguments has ended workers, at last when nothing else ran there; it is refused.
 
     Holds: the worker, and all other requests. The ends are not counted against the device.
-    Do: correct the arguments or the method; `atomr-mp reload` admits it again.
+    Do: correct the arguments or the method; `atomr-mp admit FINGERPRINT` or `atomr-mp reload` admits it again.
 
     Args:
         fingerprint: Of method and arguments, as the event log has it.

@@ -129,6 +129,9 @@ def pool_metrics(status: Status) -> Iterable[Metric]:
         GaugeMetricFamily(
             "atomr_mp_resident_bytes", "Memory that outlives the workers, of all devices", status.resident_bytes
         ),
+        GaugeMetricFamily(
+            "atomr_mp_quarantined_requests", "Requests that are refused, for they end workers", len(status.quarantined)
+        ),
     ]
 
 

@@ -84,7 +84,8 @@ def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
     request = found.request
     return errors.PoisonRequest(
         f"{request.method} with these arguments has ended {found.ends} worker{'' if found.ends == 1 else 's'}, at last "
-        "when nothing else ran there; it is refused until the actors are reloaded",
+        "when nothing else ran there; it is refused until the actors are reloaded, or an operator lets it in "
+        f"(`atomr-mp admit {request.fingerprint.hex()}`)",
         fingerprint=request.fingerprint.hex(),
         method=request.method,
         ends=found.ends,

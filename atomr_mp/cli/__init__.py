@@ -22,6 +22,7 @@ COMMANDS: Final = (
     "restart",
     "reload",
     "resident",
+    "admit",
     "logs",
     "events",
     "top",

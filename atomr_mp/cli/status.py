@@ -16,7 +16,7 @@ from atomr_mp.cli.common import Commands, add_pool, counted, duration, observe, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atomr_mp.protocol.session import BatchStatus, Status, WorkerStatus
+    from atomr_mp.protocol.session import BatchStatus, QuarantinedRequest, Status, WorkerStatus
 
 HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"
@@ -80,6 +80,7 @@ def as_json(status: Status, run_dir: Path) -> dict[str, Any]:
         "sessions": status.sessions,
         "refused": status.refused,
         "resident_bytes": status.resident_bytes,
+        "quarantined": [_quarantined(each) for each in status.quarantined],
         "devices": devices,
     }
 
@@ -110,6 +111,16 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "last_fault": worker.last_fault,
         "last_fault_at": worker.last_fault_at or None,
         "standby": _standby(worker),
+    }
+
+
+def _quarantined(found: QuarantinedRequest) -> dict[str, Any]:
+    return {
+        "method": found.request.method,
+        "fingerprint": found.request.fingerprint.hex(),
+        "since": found.since,
+        "ends": found.ends,
+        "where": [{"device": end.device, "generation": end.generation} for end in found.where],
     }
 
 
@@ -186,6 +197,13 @@ def _render(shown: dict[str, Any], console: Console) -> None:
             console.print(f"device {device['index']}: {escape(note)}")
         if device["standby"] and device["standby"]["note"]:
             console.print(f"device {device['index']}: {escape(device['standby']['note'])}")
+    for found in shown["quarantined"]:
+        where = ", ".join(f"device {end['device']} generation {end['generation']}" for end in found["where"])
+        console.print(
+            f"[yellow]refused[/] since {duration(time.time() - found['since'])}: {escape(found['method'])}, "
+            f"fingerprint {found['fingerprint']}, has ended {counted(found['ends'], 'worker')} ({where}); `atomr-mp "
+            f"admit {found['fingerprint'][:8]}` lets it in again"
+        )
 
 
 def _table(devices: list[dict[str, Any]]) -> Any:

@@ -200,6 +200,22 @@ class FreeResident(Message, frozen=True, tag="free_resident"):
     """Also what is in use: the memory goes with its users."""
 
 
+class Request(Message, frozen=True):
+    """What tells one request from another."""
+
+    method: Name
+    """ "Actor.method"."""
+    fingerprint: Bytes16
+    """Of its method and arguments; how it is made is the client's affair, but the same for all clients."""
+
+
+class AdmitRequest(Message, frozen=True, tag="admit"):
+    """Admit a request again that is in quarantine; answered by `Answer`."""
+
+    id: U32
+    request: Request
+
+
 class OpenSlab(Message, frozen=True, tag="open_slab"):
     """Ask for a slab in which this session has a lease; answered by `SlabOpened`, or `Answer` with an error."""
 
@@ -240,15 +256,6 @@ class LendSlab(Message, frozen=True, tag="lend_slab"):
     to_device: U16
 
 
-class Request(Message, frozen=True):
-    """What tells one request from another."""
-
-    method: Name
-    """ "Actor.method"."""
-    fingerprint: Bytes16
-    """Of its method and arguments; how it is made is the client's affair, but the same for all clients."""
-
-
 class Suspect(Message, frozen=True, tag="suspect"):
     """Say which of this session's requests are among `IncarnationEnded.suspects`; answered by `Suspicions`."""
 
@@ -277,6 +284,7 @@ FromClient = (
     | StopRequest
     | ListResidents
     | FreeResident
+    | AdmitRequest
     | OpenSlab
     | RegisterSlab
     | ForgetSlab
@@ -515,6 +523,25 @@ class WorkerStatus(Message, frozen=True):
     """What stands behind its worker."""
 
 
+class EndedIncarnation(Message, frozen=True):
+    """Where a worker has ended."""
+
+    device: U16
+    generation: U32
+
+
+class QuarantinedRequest(Message, frozen=True):
+    """A request that is refused, for it ends workers."""
+
+    request: Request
+    since: float
+    """When that was found, in seconds since the epoch."""
+    ends: U32
+    """How many workers have ended while it ran."""
+    where: list[EndedIncarnation]
+    """The last of these, oldest first."""
+
+
 class Status(Message, frozen=True, tag="status"):
     """Answer to `StatusRequest`."""
 
@@ -533,6 +560,8 @@ class Status(Message, frozen=True, tag="status"):
     workers: list[WorkerStatus]
     resident_bytes: U64 = 0
     """Resident memory, of all devices together."""
+    quarantined: list[QuarantinedRequest] = msgspec.field(default_factory=list)
+    """Requests that are refused, in the order in which they were last heard of."""
 
 
 class ProcessHeld(Message, frozen=True):

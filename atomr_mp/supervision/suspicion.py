@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from atomr_mp.protocol.session import Request, Suspicion, Verdict
 
@@ -21,6 +21,16 @@ KEPT: Final = 512
 
 SUSPECTED_S: Final = 60.0
 """How long a request is suspected that does not come again. The verdict of a quarantine has no end."""
+
+
+class Quarantined(NamedTuple):
+    """A request that is refused."""
+
+    request: Request
+    since_s: float
+    """When that was found."""
+    ends: list[End]
+    """Of workers, while it ran, the latest last."""
 
 
 class Docket:
@@ -54,9 +64,10 @@ class Docket:
         for request in requests:
             case = self._cases.setdefault(request, _Case())
             self._cases.move_to_end(request)
-            case.ends.add(end)
+            case.ends.setdefault(end)
             case.since_s = now_s
-            case.condemned |= running == 1 and len(case.ends) >= self._limit
+            if not case.condemned and running == 1 and len(case.ends) >= self._limit:
+                case.condemned_s = now_s
             changed.append(_held(request, case))
         while len(self._cases) > self._kept:
             changed.append(_cleared(self._cases.popitem(last=False)[0]))
@@ -66,6 +77,11 @@ class Docket:
         """A request has run alone, and its worker lives."""
         case = self._cases.get(request)
         return [] if case is None or case.condemned else self._drop([request])
+
+    def admit(self, request: Request) -> list[Suspicion]:
+        """Forget a request that is in quarantine; nothing if it is not."""
+        case = self._cases.get(request)
+        return self._drop([request]) if case is not None and case.condemned else []
 
     def expire(self, now_s: float) -> list[Suspicion]:
         """Forget suspicions that are old."""
@@ -82,6 +98,14 @@ class Docket:
         """Return what is held of all requests of which anything is."""
         return [_held(request, case) for request, case in self._cases.items()]
 
+    def quarantined(self) -> list[Quarantined]:
+        """Return the requests that are refused."""
+        return [
+            Quarantined(request, case.condemned_s, list(case.ends))
+            for request, case in self._cases.items()
+            if case.condemned_s is not None
+        ]
+
     def ends(self, request: Request) -> frozenset[End]:
         """Return the ends that a request was part of."""
         return frozenset(self._cases[request].ends)
@@ -96,10 +120,17 @@ class Docket:
 class _Case:
     """A request that ran when workers ended."""
 
-    ends: set[End] = field(default_factory=set)
+    ends: dict[End, None] = field(default_factory=dict)
+    """In the order in which they were reported."""
     since_s: float = 0.0
     """When the last of them was."""
-    condemned: bool = False
+    condemned_s: float | None = None
+    """Since when it is in quarantine, if it is."""
+
+    @property
+    def condemned(self) -> bool:
+        """Whether it is in quarantine."""
+        return self.condemned_s is not None
 
 
 def _held(request: Request, case: _Case) -> Suspicion:

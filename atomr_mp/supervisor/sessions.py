@@ -76,6 +76,17 @@ class Orders(Protocol):
         """The session to which the pool's life is bound has ended."""
 
 
+Order = (
+    session.RestartRequest
+    | session.ReloadRequest
+    | session.StopRequest
+    | session.ListResidents
+    | session.FreeResident
+    | session.AdmitRequest
+)
+"""What an operator asks for, and what may change a status."""
+
+
 class Session:
     """A connected client."""
 
@@ -290,11 +301,12 @@ class Sessions:
             case session.InventoryRequest(request_id):
                 self._inventory = self._inventory or self._orders.inventory(request_id)
                 self._send(each, msgspec.structs.replace(self._inventory, id=request_id))
-            case session.StatusRequest() | session.RestartRequest() | session.ReloadRequest() | session.StopRequest():
-                self._carry_out(each, message)
-            case session.ListResidents() | session.FreeResident():
+            case session.StatusRequest(request_id):
+                self._snapshot = self._snapshot or self._orders.status(request_id)
+                self._send(each, msgspec.structs.replace(self._snapshot, id=request_id))
+            case _ if isinstance(message, Order):
                 self._snapshot = None
-                self._send(each, self._orders.resident(message))
+                self._carry_out(each, message)
             case session.Suspect() | session.Acquit():
                 self.suspects.hear(each.number, message)
             case session.Bye():
@@ -304,28 +316,22 @@ class Sessions:
                     raise errors.ProtocolError("slabs are for sessions that may call, and this is an observer's")
                 self._relay(each, message)
 
-    def _carry_out(
-        self,
-        each: Session,
-        order: session.StatusRequest | session.RestartRequest | session.ReloadRequest | session.StopRequest,
-    ) -> None:
+    def _carry_out(self, each: Session, order: Order) -> None:
         match order:
-            case session.StatusRequest(request_id):
-                self._snapshot = self._snapshot or self._orders.status(request_id)
-                self._send(each, msgspec.structs.replace(self._snapshot, id=request_id))
             case session.RestartRequest(request_id, device):
-                self._snapshot = None
                 try:
                     self._orders.restart(device)
                 except errors.AtomrError as error:
                     self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
                 else:
                     self._send(each, session.Answer(request_id))
+            case session.AdmitRequest():
+                self._send(each, self.suspects.admit(order))
             case session.ReloadRequest(request_id):
-                self._snapshot = None
                 self._reload(each, request_id)
+            case session.ListResidents() | session.FreeResident():
+                self._send(each, self._orders.resident(order))
             case session.StopRequest(request_id):
-                self._snapshot = None
                 self._send(each, session.Answer(request_id))
                 self._orders.stop(f"{each.name} asked for it")
 

@@ -254,6 +254,7 @@ class Supervisor:
                 _worker_status(device, self._nursery, self._health.notes(device.index)) for device in self.devices
             ],
             resident_bytes=self._residents.nbytes,
+            quarantined=self._sessions.suspects.quarantined,
         )
 
     def inventory(self, request_id: int) -> session.Inventory:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from atomr_mp import errors
 from atomr_mp.protocol import session
+from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.suspicion import SUSPECTED_S, Docket, End
 from atomr_mp.supervisor.loop import Loop
 
 if TYPE_CHECKING:
     from atomr_mp.supervisor.device import Device
+
+WHERE: Final = 8
+"""Ends that are told of a request in quarantine; it may have run beside more before it was found."""
 
 Tell = Callable[[session.Suspicions, int], None]
 """Sends a message to all clients, or with a number to one."""
@@ -44,6 +49,20 @@ class Suspects:
         """What is held of requests."""
         return self._docket.known()
 
+    @property
+    def quarantined(self) -> list[session.QuarantinedRequest]:
+        """What is refused, as an operator is to see it."""
+        began = time.time() - time.monotonic()
+        return [
+            session.QuarantinedRequest(
+                request,
+                began + since_s,
+                len(ends),
+                [session.EndedIncarnation(device, generation) for device, generation in ends[-WHERE:]],
+            )
+            for request, since_s, ends in self._docket.quarantined()
+        ]
+
     def ended(self, end: End, running: int) -> None:
         """A worker has ended, by what may have been one of so many requests."""
         self._docket.ended(end, running)
@@ -64,6 +83,24 @@ class Suspects:
             case session.Acquit(request):
                 self._announce(self._docket.acquit(request))
 
+    def admit(self, message: session.AdmitRequest) -> session.Answer:
+        """Carry out an operator's order to let a request back in."""
+        request = message.request
+        ends = {each.request: each.ends for each in self._docket.quarantined()}.get(request)
+        if ends is None:
+            error = errors.InvalidRequest(
+                f"{request.method} with the arguments of fingerprint {request.fingerprint.hex()} is not in quarantine"
+            )
+            return session.Answer(message.id, ErrorInfo.of(error))
+        device, generation = ends[-1]
+        why = (
+            f"an operator admits {request.method} with the arguments of fingerprint {request.fingerprint.hex()} again, "
+            f"which has ended {_workers(len(ends))}"
+        )
+        self._devices()[device].note("request_admitted", why, generation=generation)
+        self._announce(self._docket.admit(request))
+        return session.Answer(message.id)
+
     def clear(self) -> None:
         """Admit all again: the actors' code is another."""
         self._announce(self._docket.clear())
@@ -72,8 +109,8 @@ class Suspects:
         request = found.request
         why = (
             f"its end is not counted: {request.method} with the arguments of fingerprint {request.fingerprint.hex()} "
-            f"has ended {found.ends} worker{'' if found.ends == 1 else 's'}, at last when nothing else ran there; it "
-            "is refused until the actors are reloaded"
+            f"has ended {_workers(found.ends)}, at last when nothing else ran there; it is refused until the actors "
+            "are reloaded, or an operator lets it in (`atomr-mp admit`)"
         )
         devices = self._devices()
         for device, generation in sorted(self._docket.ends(request)):
@@ -82,3 +119,7 @@ class Suspects:
     def _announce(self, changed: list[session.Suspicion]) -> None:
         if changed:
             self._tell(session.Suspicions(changed), 0)
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'' if count == 1 else 's'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -16,9 +17,11 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client import Observer
 from atomr_mp.map import Failure
 from atomr_mp.process.events import read_events
-from atomr_mp.protocol.session import DeviceState
+from atomr_mp.protocol.session import DeviceState, Request
+from tests.contract.test_cli import cli, refusal
 from tests.support import ACTORS, Ledger, settled, wait_generation, wait_state, wait_until
 
 POISONOUS: Final = f"{ACTORS}/poisonous.py:Poisonous"
@@ -296,3 +299,47 @@ def test_without_suspicion_all_is_as_it_was(ledger: Ledger) -> None:
         assert not pool._client.suspicions.methods
         assert isinstance(pool.call("Poisonous.on_loop", ["poison", "", "exit"]).exception(), errors.RequestError)
         wait_state(pool, DeviceState.STOPPED)
+
+
+def test_an_operator_sees_what_is_refused_and_lets_it_back_in(ledger: Ledger) -> None:
+    """`status` lists it for people and programs; who is admitted again has to end two workers anew to be refused."""
+    with start(ledger) as pool:
+        where = ("--run-dir", pool.run_dir)
+        assert json.loads(cli("status", "--json", *where).stdout)["quarantined"] == []
+        begun = time.time()
+        poison = ["poison", "", "exit"]
+        error = pool.call("Poisonous.on_loop", poison).exception()
+        assert isinstance(error, errors.PoisonRequest)
+        shown = json.loads(cli("status", "--json", *where).stdout)["quarantined"]
+        assert begun <= shown[0].pop("since") <= time.time()
+        assert shown == [
+            {
+                "method": "Poisonous.on_loop",
+                "fingerprint": error.fingerprint,
+                "ends": 2,
+                "where": [{"device": 0, "generation": 1}, {"device": 0, "generation": 2}],
+            }
+        ]
+        text = cli("status", *where).stdout
+        assert f"Poisonous.on_loop, fingerprint {error.fingerprint}, has ended 2 workers (device 0 generation 1" in text
+
+        assert "no request in quarantine with a fingerprint that begins with 'x'" in refusal("admit", "x", *where)
+        admitted = cli("admit", error.fingerprint[:8], *where)
+        assert f"fingerprint {error.fingerprint} is admitted again; it has ended 2 workers" in admitted.stdout
+        assert json.loads(cli("status", "--json", *where).stdout)["quarantined"] == []
+        wait_until(pool, lambda: not pool._client.suspicions.methods)
+        again = pool.call("Poisonous.on_loop", poison).exception()
+        assert isinstance(again, errors.PoisonRequest)
+        assert again.ends == 2
+        assert Counter(ledger.runs())["poison"] == 4
+        assert cli("admit", "--all", *where).stdout.count("is admitted again") == 1
+        assert "is not in quarantine" in str(not_in_quarantine(pool, error.fingerprint))
+        told = [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == "request_admitted"]
+        assert len(told) == 2
+
+
+def not_in_quarantine(pool: atomr_mp.Pool, fingerprint: str) -> errors.InvalidRequest:
+    """Return how the supervisor refuses to admit what it does not refuse."""
+    with Observer(pool.run_dir / "session.sock") as observer, pytest.raises(errors.InvalidRequest) as refused:
+        observer.admit(Request("Poisonous.on_loop", bytes.fromhex(fingerprint)))
+    return refused.value

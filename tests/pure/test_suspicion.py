@@ -33,6 +33,22 @@ def test_what_runs_alone_at_the_second_end_is_condemned_and_nothing_else() -> No
     assert verdicts(docket.clear()) == {B: Verdict.CLEARED}
 
 
+def test_what_is_admitted_has_to_end_as_many_workers_anew() -> None:
+    """What is refused is known with its ends; only that can be admitted, and then nothing is held of it."""
+    docket = Docket(2)
+    for generation, now_s in ((1, 5.0), (2, 7.0)):
+        docket.ended((0, generation), 1)
+        assert docket.admit(A) == []
+        docket.suspect((0, generation), [A], now_s)
+    assert docket.quarantined() == [(A, 7.0, [(0, 1), (0, 2)])]
+    assert docket.admit(B) == []
+    assert verdicts(docket.admit(A)) == {A: Verdict.CLEARED}
+    assert docket.quarantined() == []
+    assert docket.known() == []
+    docket.ended((0, 3), 1)
+    assert verdicts(docket.suspect((0, 3), [A], 9)) == {A: Verdict.SUSPECTED}
+
+
 def test_whoever_is_always_beside_others_is_never_condemned() -> None:
     """However many ends it was part of."""
     docket = Docket(2)
