@@ -9,7 +9,8 @@ start, deadline, end, watched), times in CLOCK_MONOTONIC nanoseconds, end 0 whil
 long it may take, and where it runs. Words that are not named are 0. Behind them are `BATCHED` blocks of figures of
 batches, one for each batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
-`STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`.
+`STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
+besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1.
 
 The histogram has 64 counters; that of number N counts the requests whose answer was ready in less than 2^N ns, and not
 in less than half of it, after they had arrived.
@@ -64,6 +65,17 @@ _LATENCY_NS: Final = int(Counter.LATENCY_NS)
 
 ANSWERED: Final = 14
 """Word of when the worker's main thread has last run Python code because of `STACK_SIGNAL`."""
+
+SURVEYED: Final = 15
+"""Word of when the worker has last asked its device because of `STACK_SIGNAL`; 0 if it never will. Behind it what was
+not finished then, as bits: `Watched.device_bits`, and `DEFAULT_STREAM`."""
+
+STREAM_BITS: Final = 48
+ACTORS_THREADS: Final = 1 << STREAM_BITS
+"""The bit of what actors' own threads have put on the device."""
+
+DEFAULT_STREAM: Final = 2 << STREAM_BITS
+"""The bit of what was put on the device without saying where: it may be anybody's."""
 
 STACK_SIGNAL: Final = 62
 """SIGRTMAX - 2: nothing known uses it."""
@@ -125,6 +137,15 @@ class Watched(NamedTuple):
         """Where it runs: one after the other, or in order."""
         return self.kind, self.number
 
+    @property
+    def device_bits(self) -> int:
+        """The bits of what it may have put on the device."""
+        return DEFAULT_STREAM | (
+            ACTORS_THREADS
+            if self.kind is PlaceKind.THREAD
+            else stream_bit(self.number) * (self.kind is PlaceKind.STREAM)
+        )
+
     def pack(self) -> int:
         """Return the word."""
         flags = self.from_deadline << 14 | self.waits << 15
@@ -135,6 +156,11 @@ class Watched(NamedTuple):
         """Return what a word says; any word says something."""
         kind = PlaceKind(min(word >> 12 & 3, PlaceKind.STREAM))
         return cls((word >> 16) * 1_000_000, bool(word >> 14 & 1), kind, word % 2**12, bool(word >> 15 & 1))
+
+
+def stream_bit(number: int) -> int:
+    """Return the bit of a stream."""
+    return 1 << number % STREAM_BITS
 
 
 class Entry(NamedTuple):
@@ -219,6 +245,11 @@ class BoardWriter:
     def answer(self, now_ns: int) -> None:
         """Say that the interpreter has answered `STACK_SIGNAL`."""
         self._words[ANSWERED] = now_ns
+
+    def survey(self, now_ns: int, unfinished: int) -> None:
+        """Say what the device has not finished. Any thread, but one at a time."""
+        self._words[SURVEYED + 1] = unfinished
+        self._words[SURVEYED] = now_ns
 
     def end(self, slot: int, now_ns: int, received_ns: int = 0) -> None:
         """Note that the request in `slot` has ended; its entry stays readable until the slot is needed again.
@@ -325,6 +356,16 @@ class BoardReader:
     def answered_ns(self) -> int:
         """When the interpreter has last answered `STACK_SIGNAL`."""
         return self._words[ANSWERED]
+
+    @property
+    def surveyed_ns(self) -> int:
+        """When the worker has last asked its device because of `STACK_SIGNAL`; 0 if it never will."""
+        return self._words[SURVEYED]
+
+    @property
+    def unfinished(self) -> int:
+        """What the device had not finished then."""
+        return self._words[SURVEYED + 1]
 
     def stack(self) -> str:
         """Return the text of the stacks, as far as it was written."""

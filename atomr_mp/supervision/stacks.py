@@ -23,7 +23,8 @@ CUDA: Final = re.compile(
 """In files of what calls CUDA."""
 
 INNERMOST: Final = 3
-"""So many frames of a method's own are looked at for CUDA's: what waits for the GPU does so right behind them."""
+"""So many frames of a method's own are looked at for CUDA's: what waits for the GPU does so right behind them. Of C
+code there are no frames: where that waits, the device's unfinished work tells."""
 
 
 class Where(StrEnum):
@@ -33,6 +34,7 @@ class Where(StrEnum):
     NATIVE = "native"
     """In C code that does not come back, and may hold the interpreter's lock."""
     CUDA = "cuda"
+    """In a call that waits for the GPU, or on the GPU itself."""
 
 
 class Frame(NamedTuple):
@@ -55,18 +57,19 @@ class Hang(NamedTuple):
     """The request's method in it."""
 
 
-def diagnose(text: str, kind: PlaceKind, *, answers: bool) -> Hang:
+def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = False) -> Hang:
     """Return what the stacks tell of a request that hangs.
 
     Args:
         text: All stacks; empty if the process has not even written them.
         kind: Where the request runs.
         answers: The main thread has run Python code when it was asked to.
+        unfinished: What runs where the request does has put work on the device, which has not done it.
     """
     threads = [part for part in re.split(r"^(?=Thread 0x|Current thread 0x)", text, flags=re.MULTILINE) if part]
     stacks = [(part, frames(part)) for part in threads]
     if not stacks:
-        return Hang(Where.NATIVE, "", None)
+        return Hang(Where.CUDA if unfinished else Where.NATIVE, "", None)
     main = next((each for each in stacks if _is_main(each[1])), stacks[-1])
     calling = [each for each in stacks if each is not main and _calls(each[1])]
     busy = not _is_idle(main[1])
@@ -76,7 +79,9 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool) -> Hang:
         return Hang(Where.CUDA if kind is PlaceKind.STREAM else Where.PYTHON, "", None)
     stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
     own = list(itertools.takewhile(lambda frame: not _is(frame, "envelope.py", "call"), inner))
-    if any(CUDA.search(frame.file) for frame in own[:INNERMOST]):
+    # Of another thread than the main one it cannot be told whether it runs Python code.
+    in_c = not answers or found[0] is not main
+    if (in_c and unfinished) or any(CUDA.search(frame.file) for frame in own[:INNERMOST]):
         where = Where.CUDA
     else:
         where = Where.PYTHON if answers else Where.NATIVE

@@ -123,7 +123,8 @@ class _Watcher:
         try:
             text, answers = board.stack(), board.answered_ns >= asked_ns
             waited_s = (time.monotonic_ns() - asked_ns) / 1e9
-            whole = answers or (text and text == before and waited_s >= ANSWER_S)
+            surveyed = not board.surveyed_ns or board.surveyed_ns >= asked_ns
+            whole = (answers and surveyed) or (text and text == before and waited_s >= ANSWER_S)
             if not whole and waited_s < STACK_S:
                 self._loop.call_later(WRITING_S, lambda: self._hear(worker, entry, asked_ns, text))
                 return
@@ -131,7 +132,9 @@ class _Watcher:
             # It may have got on while we asked.
             if any(each.started_ns == entry.started_ns and each[:2] == entry[:2] for each in board.look()[0]):
                 watched = Watched.unpack(entry.watched)
-                fault = _fault(worker, entry, watched, diagnose(text, watched.kind, answers=answers))
+                unfinished = board.surveyed_ns >= asked_ns and bool(board.unfinished & watched.device_bits)
+                hang = diagnose(text, watched.kind, answers=answers, unfinished=unfinished)
+                fault = _fault(worker, entry, watched, hang)
                 self._device.worker_events.hung(worker, fault, text)
         finally:
             board.release()

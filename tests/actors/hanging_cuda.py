@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Any, Final
 
@@ -49,6 +50,29 @@ class HangingOnDevice(Actor):
     @method
     def launch_and_synchronise(self, gate: str) -> None:
         """Wait for it here, in C code."""
+        self._forever((1,), (1,), (self._go,))
+        announce(gate)
+        self._cupy.cuda.get_current_stream().synchronize()
+
+    @method
+    def lock_in_c(self, gate: str) -> None:
+        """Never come back from C code; the device has nothing to do."""
+        lock = ctypes.create_string_buffer(64)  # a pthread_mutex_t that nobody has, and then we
+        announce(gate)
+        for _ in range(2):
+            ctypes.CDLL(None).pthread_mutex_lock(lock)
+
+    @method
+    def spin_beside_a_kernel(self, gate: str) -> None:
+        """Never come back from Python code, while the device never comes to an end either."""
+        self._forever((1,), (1,), (self._go,))
+        announce(gate)
+        while True:
+            pass
+
+    @method(thread=True)
+    def launch_on_thread_and_synchronise(self, gate: str) -> None:
+        """Wait for it on the actor's thread, in C code."""
         self._forever((1,), (1,), (self._go,))
         announce(gate)
         self._cupy.cuda.get_current_stream().synchronize()

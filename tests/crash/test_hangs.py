@@ -15,9 +15,10 @@ import psutil
 import pytest
 
 import atomr_mp
-from atomr_mp import errors
+from atomr_mp import errors, testing
 from atomr_mp.client import Observer
 from atomr_mp.process.events import read_events
+from atomr_mp.testing import Hang, HangInKernel
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_until
 
 HANGING: Final = f"{ACTORS}/hanging.py:Hanging"
@@ -75,6 +76,24 @@ def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: st
         assert f"in {function}\n" in told["stacks"]
         assert f"in {function}\n" in (pool.run_dir / "device-0.log").read_text()
         assert [event["code"] for event in events(pool, "fault")] == ["worker_hung"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "where"), [(HangInKernel(), "cuda"), (Hang(), "python"), (Hang(gil=True), "native")], ids=repr
+)
+def test_what_the_device_has_not_done_is_told_from_other_c_code(
+    ledger: Ledger, fault: testing.Fault, where: str
+) -> None:
+    """A call that waits for the device has no frames of CUDA's around it: the worker says what is not done."""
+    with (
+        ledger.start(HANGING, faults=[]) as pool,
+        testing.inject(pool, at="enqueue", fault=fault, of="Hanging.note") as injected,
+    ):
+        hung = pool.call("Hanging.note", "x", deadline_s=600)
+        injected.wait()
+        error = hung.exception()
+        assert type(error) is errors.WorkerHung
+        assert error.where == where
 
 
 def test_answers_that_came_before_the_verdict_stand(ledger: Ledger) -> None:

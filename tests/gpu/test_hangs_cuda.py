@@ -17,9 +17,12 @@ FAULTY: Final = f"{ACTORS}/faulty.py:Faulty"
 WAYS: Final = {
     "launch": {"cuda"},
     "launch_and_copy": {"cuda"},
-    # Behind the method there is only C code, of which nobody outside can say that it is CUDA's.
-    "launch_and_synchronise": {"native", "cuda"},
+    "launch_and_synchronise": {"cuda"},
     "launch_on_thread": {"cuda"},
+    "launch_on_thread_and_synchronise": {"cuda"},
+    # What the device still does is no reason: this one never asks for it.
+    "lock_in_c": {"native"},
+    "spin_beside_a_kernel": {"python"},
 }
 """Where each may be found."""
 

@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp.protocol.board import Entry, PlaceKind, Watched
+from atomr_mp.protocol.board import (
+    ACTORS_THREADS,
+    BOARD_BYTES,
+    DEFAULT_STREAM,
+    BoardReader,
+    BoardWriter,
+    Entry,
+    PlaceKind,
+    Watched,
+    stream_bit,
+)
 from atomr_mp.supervision.stacks import Where, diagnose
 from atomr_mp.supervision.watchdog import LOOK_NS, Thread, Watch, able_ns
 
@@ -153,6 +163,43 @@ def test_stacks_tell_where_it_is(
     assert (hang.where, hang.at and hang.at.function) == (where, function)
     assert hang.method is None or hang.method.function == "spin" or hang.at is hang.method
     assert function is None or function in hang.stack
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "answers", "where"),
+    [
+        (stack(MINE, CALL, IDLE, current=True), PlaceKind.STREAM, False, Where.CUDA),
+        (stack(MINE, CALL, IDLE, current=True), PlaceKind.STREAM, True, Where.PYTHON),
+        (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, Where.CUDA),
+        ("", PlaceKind.STREAM, False, Where.CUDA),
+    ],
+    ids=["in c", "in python", "on a thread", "nothing"],
+)
+def test_unfinished_work_tells_a_wait_for_the_device_from_other_c_code(
+    text: str,
+    kind: PlaceKind,
+    answers: bool,  # noqa: FBT001
+    where: Where,
+) -> None:
+    """What runs Python code hangs there, whatever it has given to the device."""
+    assert diagnose(text, kind, answers=answers, unfinished=True).where is where
+
+
+def test_work_is_unfinished_of_whom_it_concerns() -> None:
+    """Of the request's own stream, of actors' threads if it runs on one, and of the default stream."""
+    on_stream = Watched(1, kind=PlaceKind.STREAM, number=3).device_bits
+    on_thread = Watched(1, kind=PlaceKind.THREAD, number=3).device_bits
+    on_loop = Watched(1).device_bits
+    assert on_stream & stream_bit(3)
+    assert not on_stream & (stream_bit(4) | ACTORS_THREADS)
+    assert on_thread & ACTORS_THREADS
+    assert not on_thread & stream_bit(3)
+    assert on_loop == on_loop & on_stream & on_thread == DEFAULT_STREAM
+    board = bytearray(BOARD_BYTES)
+    writer, reader = BoardWriter(memoryview(board)), BoardReader(memoryview(board))
+    assert not reader.surveyed_ns
+    writer.survey(7, stream_bit(3) | DEFAULT_STREAM)
+    assert (reader.surveyed_ns, reader.unfinished) == (7, stream_bit(3) | DEFAULT_STREAM)
 
 
 @given(st.text(), st.sampled_from(PlaceKind), st.booleans())

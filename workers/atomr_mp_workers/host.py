@@ -34,6 +34,7 @@ from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, Method
 from atomr_mp_workers.peers import Peer, Peers, Session
 from atomr_mp_workers.residents import Residents
+from atomr_mp_workers.stacks import show_unfinished
 from atomr_mp_workers.streams import StreamAllocator
 from atomr_mp_workers.threads import ActorThread, Completions
 from atomr_mp_workers.underway import Underway
@@ -106,6 +107,8 @@ class Host:
             device = self._device = open_device(start.backend, execution.completion)
             device.host.slab_name = slab_name(start.epoch, start.device, start.generation)
             device.host.resident_name = resident_name(start.epoch)
+            if device.asynchronous or points.hook is not None:
+                show_unfinished(device.unfinished, self._board)
             underway = Underway()
             self._completions = Completions(execution.completion, device, underway)
             inline_bytes = 2**63 if execution.completion == "synchronous" else execution.inline_bytes

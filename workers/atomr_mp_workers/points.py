@@ -15,6 +15,9 @@ from atomr_mp.protocol.injection import DIRECTORY, Point
 class Hook(Protocol):
     """What carries faults out."""
 
+    in_kernel: bool
+    """On the host backend: what stands for a kernel runs."""
+
     def begin(self, start: control.Start) -> None:
         """Learn what this process is."""
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable
 
 from atomr_mp.protocol.board import STACK_AT, STACK_SIGNAL, BoardWriter
 
@@ -28,3 +30,25 @@ def show_stacks(board_fd: int, board: BoardWriter) -> None:
     os.lseek(board_fd, STACK_AT, os.SEEK_SET)
     signal.signal(STACK_SIGNAL, answer)
     faulthandler.register(STACK_SIGNAL, file=board_fd, all_threads=True, chain=True)
+
+
+def show_unfinished(unfinished: Callable[[], int], board: BoardWriter) -> None:
+    """Have it noted on the board, whenever `STACK_SIGNAL` comes, what the device has not finished. Main thread.
+
+    A thread of its own does it: the main one may wait for that very work, in C code, which gives the interpreter's lock
+    away meanwhile. The signal handler in C wakes it, by a pipe.
+
+    Args:
+        unfinished: Returns the bits, see `BoardWriter.survey`; never blocks.
+        board: The board.
+    """
+    awaited, woken = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(woken, False)
+
+    def serve() -> None:
+        while os.read(awaited, 4096):
+            board.survey(time.monotonic_ns(), unfinished())
+
+    signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+    board.survey(1, 0)
+    threading.Thread(target=serve, name="survey", daemon=True).start()

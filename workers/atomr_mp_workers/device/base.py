@@ -252,6 +252,10 @@ class Device(ABC):
     def watch(self, wake: Callable[[], object]) -> None:
         """Have `wake` called, on any thread, when there may be something to `poll`: nobody will look before."""
 
+    def unfinished(self) -> int:
+        """Return which streams have work that is not done, as bits of the board. Any thread; never blocks."""
+        return 0
+
     def check(self) -> None:
         """Look whether the context is well. Does not wait.
 

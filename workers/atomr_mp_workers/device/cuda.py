@@ -14,6 +14,7 @@ from cupy.cuda import runtime
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.board import ACTORS_THREADS, DEFAULT_STREAM, stream_bit
 from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import Arrays, Device, Event, Memory, Resident, Slab, Stream, Work
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
@@ -53,6 +54,8 @@ class CudaDevice(Device):
         """Those that have pools; a pool itself cannot be referred to weakly."""
         self._threads: Final = threading.local()
         """The stream of an actor's own thread."""
+        self._threads_streams: list[CudaStream] = []
+        """All of these."""
 
     @property
     def host(self) -> Device:
@@ -188,6 +191,7 @@ class CudaDevice(Device):
         if stream is None:
             cupy.cuda.Device(0).use()
             stream = self._threads.stream = CudaStream(threading.current_thread().name, self._completion)
+            self._threads_streams.append(stream)
         stream.run(function)
 
     def poll(self) -> Iterator[Work]:
@@ -204,6 +208,16 @@ class CudaDevice(Device):
         """Leave the oldest work of each stream to a thread that waits for it."""
         for stream in self._streams:
             stream.watch(wake)
+
+    def unfinished(self) -> int:
+        """Ask all streams, but those on which a graph is captured: asking would end that."""
+        cupy.cuda.Device(0).use()  # whichever thread this is
+        bits = DEFAULT_STREAM * (query(runtime.streamQuery, 0) == NOT_READY)
+        for stream in list(self._threads_streams):
+            bits |= ACTORS_THREADS * stream.unfinished
+        for stream in list(self._streams):
+            bits |= stream_bit(stream.number) * stream.unfinished
+        return bits
 
     # --- health ----------------------------------------------------------------------------------------------------
 

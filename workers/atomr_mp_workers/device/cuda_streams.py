@@ -175,6 +175,12 @@ class CudaStream(Stream):
             event.end()
             yield work
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether something on it is not done, as far as it may be asked. Any thread."""
+        pointer = self.stream.ptr
+        return query(runtime.streamIsCapturing, pointer) == READY and query(runtime.streamQuery, pointer) == NOT_READY
+
     def watch(self, wake: Callable[[], object]) -> None:
         """Have `wake` called when the oldest piece of work has ended."""
         if self.pending:
