@@ -62,7 +62,10 @@ class Prepare(Message, frozen=True, tag="prepare"):
 
 
 class Promote(Message, frozen=True, tag="promote"):
-    """Take calls: what was a standby is the device's worker now. May come before it is ready."""
+    """Take calls: what was a standby is the device's worker now. May come before it is ready.
+
+    With one file descriptor if the worker before it was killed and has not ended: its pidfd. `IncarnationOver` follows.
+    """
 
 
 class SessionOpened(Message, frozen=True, tag="session_opened"):
@@ -131,7 +134,11 @@ class ForeignSlab(Message, frozen=True, tag="foreign_slab"):
 
 
 class IncarnationOver(Message, frozen=True, tag="incarnation_over"):
-    """Another device's incarnation has ended: close what was mapped of it, and count it as a holder no more."""
+    """Another incarnation has ended.
+
+    Of another device: close what was mapped of it, and count it as a holder no more. Of this one: the predecessor's
+    memory is back.
+    """
 
     device: U16
     generation: U32

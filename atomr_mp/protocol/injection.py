@@ -25,6 +25,7 @@ Point = Literal[
     "borrow",
     "enqueue",
     "before_reply",
+    "allocate",
     "nvml",
     "disk",
 ]
@@ -81,7 +82,11 @@ class FullDisk(msgspec.Struct, frozen=True, tag=True):
     """No space is left for what is written to the run directory."""
 
 
-Fault = Kill | Exit | Fail | Poison | Hang | HangInKernel | FullDisk
+class NoMemory(msgspec.Struct, frozen=True, tag=True):
+    """The device has no memory left for a slab, as when another process has it."""
+
+
+Fault = Kill | Exit | Fail | Poison | Hang | HangInKernel | FullDisk | NoMemory
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -110,6 +115,8 @@ class Order(msgspec.Struct, frozen=True):
         """Why there is no such fault there, in words; empty if there is."""
         if (self.at == "disk") != isinstance(self.fault, FullDisk):
             return "FullDisk happens at the point disk, and nothing else does"
+        if (self.at == "allocate") != isinstance(self.fault, NoMemory):
+            return "NoMemory happens at the point allocate, and nothing else does"
         if self.at == "nvml" and not isinstance(self.fault, Hang):
             return "at the point nvml, Hang is what can happen"
         if self.at == "import" and isinstance(self.fault, Poison | HangInKernel):

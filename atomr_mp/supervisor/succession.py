@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +15,7 @@ from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.standbys import Standbys
 from atomr_mp.supervisor.starter import Starter
+from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
     from atomr_mp.supervisor.device import Device
@@ -84,12 +86,12 @@ class Succession:
     def promote(self) -> None:
         """Put the standby in the place of an incarnation that has not ended yet."""
         assert self.predecessor is None
-        self.predecessor = self._device.active
-        self._promoted()
+        self.predecessor = predecessor = self._device.active
+        self._promoted(predecessor)
 
     def use(self) -> None:
         """Put the standby in the place of an incarnation that has ended."""
-        worker = self._promoted()
+        worker = self._promoted(None)
         if worker.is_ready:
             self._device.feed(Event.READY)
         else:
@@ -101,6 +103,8 @@ class Succession:
         worker, self.predecessor = self.predecessor, None
         assert worker is not None
         self._device.ends.over(worker)
+        if self._device.active is not None:
+            self._device.active.tell(control.IncarnationOver(worker.device, worker.generation))
 
     def dismiss(self) -> None:
         """Have the standby leave, if there is one, and start none for now."""
@@ -164,12 +168,12 @@ class Succession:
         if self.standby is None:
             self.standbys.not_now()
 
-    def _promoted(self) -> Incarnation:
-        """Make the standby the active incarnation; return it."""
+    def _promoted(self, predecessor: Incarnation | None) -> Incarnation:
+        """Make the standby the active incarnation; return it. Whom it replaces may not have ended yet."""
         worker, self.standby = self.standby, None
         assert worker is not None
         self._device.take_in(worker)
-        worker.tell(control.Promote())
+        worker.tell(control.Promote(), None if predecessor is None else _end_of(predecessor))
         worker.promoted_s = time.monotonic()
         self.standbys.used()
         return worker
@@ -183,3 +187,13 @@ class Succession:
         self._device.note("standby_end", f"its standby has ended: {why}", generation=generation, pid=pid)
         if self.standbys.failed(why, ready_for_s):
             self._device.note("standby_failed", self.standbys.note, generation=generation)
+
+
+def _end_of(predecessor: Incarnation) -> Descriptor | None:
+    """Return what tells of a killed process's end; None for one that finishes what it holds, maybe for long."""
+    if predecessor.drained:
+        return None
+    try:
+        return Descriptor(os.dup(predecessor.process.pidfd))
+    except OSError:  # no descriptor is left: an allocation may fail that would have had to wait
+        return None

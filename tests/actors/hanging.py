@@ -7,6 +7,7 @@ import math
 import os
 import threading
 import time
+from typing import Any
 
 from atomr_mp_workers import Actor, Batch, Context, method
 from tests.actors.probe import announce, arrive, note
@@ -48,6 +49,11 @@ class Hanging(Unlimited):
         """Note that this ran."""
         note(tag)
         return tag
+
+    @method(hang_timeout_s=math.inf)
+    def make(self) -> Any:
+        """Return some memory."""
+        return self._context.empty((10,), "float32")
 
     @method
     def wait_for_nobody(self, gate: str) -> None:

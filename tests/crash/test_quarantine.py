@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import atomr_mp
-from atomr_mp import errors, launch
+from atomr_mp import errors, launch, testing
 from atomr_mp.cli.status import EXIT, as_json
 from atomr_mp.protocol.session import DeviceState
+from atomr_mp.testing import NoMemory
 from tests.crash.test_hangs import HANGING, events
 from tests.support import Ledger, settled, wait_generation, wait_state, wait_until
 
@@ -88,6 +89,46 @@ def test_nothing_is_started_beside_a_predecessor_that_does_not_end(ledger: Ledge
         os.kill(second, signal.SIGKILL)
         wait_generation(pool, 3)
         wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+
+
+def die(pool: atomr_mp.Pool, ledger: Ledger) -> int:
+    """Have a standby take the place of a worker that is killed and does not end; return that one's pid."""
+    wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+    with ledger.gate("dies") as gate:
+        pool.call("Hanging.spin", gate.path, deadline_s=600)
+        (pid,) = gate.wait()
+    wait_generation(pool, 2)
+    return pid
+
+
+def test_an_allocation_waits_for_the_memory_of_a_dying_predecessor(ledger: Ledger, stuck: Path) -> None:
+    """What finds none tries once more when that has ended, on the loop."""
+    with ledger.start(HANGING, standby="hot", kill_timeout_s=60.0, faults=[]) as pool:
+        first = die(pool, ledger)
+        with testing.inject(pool, at="allocate", fault=NoMemory(), generation=2, times=2) as injected:
+            made = pool.call("Hanging.make")
+            injected.wait(2)
+            stuck.unlink()
+            os.kill(first, signal.SIGKILL)
+            assert made.result().generation == 2
+
+
+def test_an_allocation_waits_for_nobody_else(ledger: Ledger, stuck: Path) -> None:
+    """Not where there is no predecessor; not for ever, and not twice, for one that does not end."""
+    with ledger.start(HANGING, standby="hot", kill_timeout_s=60.0, faults=[]) as pool:
+        with testing.inject(pool, at="allocate", fault=NoMemory(), times=None) as injected:
+            with pytest.raises(errors.OutOfMemory, match="a test lets the device have no memory left"):
+                pool.device(0).empty(10)
+            before = len(injected.fired)
+            first = die(pool, ledger)
+            for _ in range(2):
+                with pytest.raises(errors.OutOfMemory):
+                    pool.device(0).empty(10)
+            assert len(injected.fired) == 3 * before
+        stuck.unlink()
+        os.kill(first, signal.SIGKILL)
+        wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+        assert pool.call("Hanging.where").result()[1] == 2
 
 
 def test_a_stop_does_not_wait_for_what_does_not_end(ledger: Ledger) -> None:

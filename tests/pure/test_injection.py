@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.protocol import injection
-from atomr_mp.protocol.injection import Exit, Fail, Hang, HangInKernel, Kill, Order, Poison
+from atomr_mp.protocol.injection import Exit, Fail, Hang, HangInKernel, Kill, NoMemory, Order, Poison
 
 FAULTS = st.one_of(
     st.builds(Kill, st.integers(1, 64)),
@@ -14,6 +14,7 @@ FAULTS = st.one_of(
     st.builds(Poison, st.sampled_from([700, 710, 716, 719])),
     st.builds(Hang, st.none() | st.floats(0, 10), st.booleans()),
     st.builds(HangInKernel, st.none() | st.floats(0, 10)),
+    st.builds(NoMemory),
 )
 ORDERS = st.builds(
     Order,

@@ -23,9 +23,11 @@ from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
+from atomr_mp_workers import points
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.blocks import OURS, SEVERAL, Block, Extent, Holder, OwnSlab, Use
-from atomr_mp_workers.device.base import Device, Export, Memory
+from atomr_mp_workers.device.base import Device, Export, Memory, Slab
+from atomr_mp_workers.predecessor import Predecessor
 from atomr_mp_workers.underway import Underway
 
 K = TypeVar("K")
@@ -109,6 +111,8 @@ class Store:
         self._copied = 0
         self._taken_bytes = 0
         self._leases = 0
+        self.predecessor: Predecessor | None = None
+        """Who dies, and has not given back its memory yet; allocations wait for that before they fail."""
         self.figures: tuple[int, int] = (0, 0)
         """The slabs' bytes, and the sessions' leases; another tuple whenever they change."""
 
@@ -187,11 +191,25 @@ class Store:
         Raises:
             OutOfMemory: There is none.
         """
+        predecessor = self.predecessor
+        try:
+            return self._room(holder, nbytes, device)
+        except errors.OutOfMemory:
+            # Here, where the lock is free: the loop takes it at every turn.
+            if predecessor is None or not self._fits(nbytes, device) or not predecessor.has_ended():
+                raise
+        return self._room(holder, nbytes, device)
+
+    def _room(self, holder: Holder, nbytes: int, device: Device) -> tuple[OwnSlab, Extent, int]:
         with self._lock:
             self._settle()
             slab, offset = self._place(holder, nbytes, device)
             self._allocations += 1
         return slab, Extent(self._given_back, slab, offset), offset
+
+    def _fits(self, nbytes: int, device: Device) -> bool:
+        """Whether room may be taken for so much; if there is none, it is the device that has no memory."""
+        return self._slab_bytes[device] + slab_bytes_for(aligned(nbytes)) <= self._quota_bytes
 
     def _new(self, slab: OwnSlab, owner: object, layout: Layout) -> DeviceArray:
         """Return a new buffer with an array in it."""
@@ -441,7 +459,10 @@ class Store:
             holder.foreign_slabs[device, generation, slab] = memory
 
     def incarnation_over(self, device: int, generation: int) -> None:
-        """Another device's process has ended, and its memory with it; what it was lent is for the next one."""
+        """Another process has ended, and its memory with it; what it was lent is for the next one."""
+        if device == self._index:
+            self.predecessor = None
+            return
         self._over[device] = generation
         for holder in self._holders.values():
             for key in [key for key in holder.foreign_slabs if key[:2] == (device, generation)]:
@@ -496,12 +517,12 @@ class Store:
         size = slab_bytes_for(aligned(nbytes))
         try:
             self._make_room(size, nbytes, device)
-            memory = device.make_slab(size)
+            memory = _make_slab(size, device)
         except errors.OutOfMemory:
             self.device.free_caches()
             self._settle(everything=True)
             self._make_room(size, nbytes, device)
-            memory = device.make_slab(size)
+            memory = _make_slab(size, device)
         self._slab_bytes[device] += size
         self._taken_bytes += size
         self._count()
@@ -567,6 +588,11 @@ class Store:
         now_ns = time.monotonic_ns()
         for key in [key for key, (_, until_ns) in self._shares.items() if until_ns < now_ns]:
             del self._shares[key]
+
+
+def _make_slab(size: int, device: Device) -> Slab:
+    points.point("allocate")
+    return device.make_slab(size)
 
 
 def _out_of_extent(ref: WireRef | ClientArray, offset: int, nbytes: int) -> errors.GpuRefOutOfExtent:

@@ -33,6 +33,7 @@ from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, Method
 from atomr_mp_workers.peers import Peer, Peers, Session
+from atomr_mp_workers.predecessor import Predecessor
 from atomr_mp_workers.residents import Residents
 from atomr_mp_workers.stacks import show_unfinished
 from atomr_mp_workers.streams import StreamAllocator
@@ -277,6 +278,8 @@ class Host:
         """Begin to take calls, or to leave."""
         match order:
             case control.Promote():
+                pidfd = self._channel.take_descriptor()
+                self._store.predecessor = None if pidfd is None else Predecessor(pidfd)
                 points.point("promotion")
                 self._serves = True
             case control.Drain():

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 from atomr_mp import errors
 from atomr_mp.protocol import control, injection
-from atomr_mp.protocol.injection import Exit, Fail, Fault, Hang, HangInKernel, Kill, Point, Poison
+from atomr_mp.protocol.injection import Exit, Fail, Fault, Hang, HangInKernel, Kill, NoMemory, Point, Poison
 from atomr_mp_workers.envelope import FatalError
 
 OF_ARGUMENTS: Final = ("decode", "borrow")
@@ -84,6 +84,8 @@ class Injection:
                 self._hang_in_kernel(seconds)
             case Poison(status):
                 self._poison(status, at)
+            case NoMemory():
+                raise errors.OutOfMemory("a test lets the device have no memory left")
 
     def _hang_in_kernel(self, seconds: float | None) -> None:
         if self._backend == "cuda":
