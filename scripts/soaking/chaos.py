@@ -13,7 +13,7 @@ import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.process.identity import Identity
 from atomr_mp.protocol.session import DeviceState
-from atomr_mp.testing import At, Exit, FullDisk, Hang, HangInKernel, Injection, Kill, Poison
+from atomr_mp.testing import At, Exit, FullDisk, Hang, HangInKernel, Injection, Kill, NoMemory, Poison
 from soaking.disturbances import Disturbance
 from soaking.soak import CLIENT, WORKER, Moment, Soak
 
@@ -51,6 +51,7 @@ IN_A_REQUEST: Final[tuple[At, ...]] = (
     At("before_reply", Kill()),
     At("enqueue", Poison()),
     At("before_reply", Poison(716)),
+    At("allocate", NoMemory()),
     At("enqueue", Hang(0.2)),
     At("enqueue", HangInKernel(0.2)),
     At("enqueue", Hang()),
@@ -64,6 +65,12 @@ IN_A_START: Final[tuple[At, ...]] = (
     At("ready", Kill()),
     At("ready", Hang(0.3)),
 )
+OF_THE_SYSTEM: Final[tuple[At, ...]] = (At("disk", FullDisk(), times=None),)
+"""Whoever comes by: the supervisor and its helpers."""
+
+OF_THE_DRIVER: Final[tuple[At, ...]] = (At("nvml", Hang(1.0), times=None),)
+"""Likewise, where there is one: the driver is slow, as if it started up a GPU."""
+
 IN_A_PROMOTION: Final[tuple[At, ...]] = (At("promotion", Kill()), At("promotion", Hang(0.3)))
 
 
@@ -198,12 +205,18 @@ class Chaos(Soak):
 
     def _offer(self, moment: Moment, device: int, what: Disturbance) -> None:
         """Order a fault, and have come by who is to meet it."""
-        faults = [*IN_A_REQUEST, *IN_A_START, At("disk", FullDisk(), times=None)]
+        faults = [*IN_A_REQUEST, *IN_A_START, *OF_THE_SYSTEM]
+        if self.shape.backend == "cuda":
+            faults += OF_THE_DRIVER
         if self.shape.standby == "hot":
             faults += IN_A_PROMOTION
         at = what.choose(faults)
         injection = testing.inject(
-            moment.pool, at=at.point, fault=at.fault, device=None if at.point == "disk" else device, times=at.times
+            moment.pool,
+            at=at.point,
+            fault=at.fault,
+            device=None if at in OF_THE_SYSTEM + OF_THE_DRIVER else device,
+            times=at.times,
         )
         hangs = isinstance(at.fault, Hang | HangInKernel) and at.fault.seconds is None
         name = f"{type(at.fault).__name__} at {at.point}"
@@ -214,14 +227,24 @@ class Chaos(Soak):
     def _take_back(self, offered: Offered) -> None:
         offered.injection.withdraw()
         fired = offered.injection.fired
-        if offered.name.startswith("FullDisk"):
-            fired = fired[:1]  # what was not written is not of interest
+        if offered.name.endswith((" at disk", " at nvml")):
+            fired = fired[:1]  # how often it was met is not of interest
+        if fired and offered.name.endswith(" at nvml"):
+            self._ask_in_time()
         for pid in fired:
             self.counts[offered.name] += 1
             if offered.hangs:
                 assert self._pool is not None
                 self.kill(self._pool, pid, WORKER)
         self._offered.remove(offered)
+
+    def _ask_in_time(self) -> None:
+        """See that the supervisor answers, whatever the driver does."""
+        assert self._pool is not None
+        begun_s = time.monotonic()
+        self._pool.status()
+        if time.monotonic() - begun_s > PROMISE_S:
+            self.wrong(f"the supervisor took more than {PROMISE_S:g} s to answer while the driver was slow")
 
     def _reload(self, pool: atomr_mp.Pool) -> None:
         if self._reloading is not None and self._reloading.is_alive():

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 
 import atomr_mp
-from atomr_mp import errors
+from atomr_mp import errors, testing
 from atomr_mp.config import Config
 from atomr_mp.protocol.session import DeviceState
 from atomr_mp.supervision.recycle import MEMORY_AFTER_S
+from atomr_mp.testing import Hang
 from tests.crash.test_hangs import HANGING, events
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_state
 
@@ -135,3 +138,19 @@ def test_a_planned_replacement_is_not_noticed(ledger: Ledger, report: Report) ->
         after = wait_generation(pool, before.generation + 1)
         assert pool.call("Hanging.where").result()[0] == after.pid
         assert after.restarts == 0
+
+
+def test_a_driver_that_does_not_answer_delays_nobody(ledger: Ledger, report: Report) -> None:
+    """But for what it would have told: calls, the status, a failover and the pool's end go on without it."""
+    with ledger.start(HANGING, faults=[]) as pool:
+        before = pool.devices[0]
+        with testing.inject(pool, at="nvml", fault=Hang(), times=None) as injected:
+            report("xid 31")  # after which the driver is asked how the GPU is
+            (asking, *_) = injected.wait()
+            assert asking not in {pool.supervisor_pid, before.pid}
+            assert pool.call("Hanging.where").result() == [before.pid, before.generation]
+            assert pool.status().workers[0].device.pid == before.pid
+            os.kill(before.pid, signal.SIGKILL)
+            after = wait_generation(pool, before.generation + 1)
+            assert pool.call("Hanging.where").result() == [after.pid, after.generation]
+    assert not psutil.pid_exists(asking)
