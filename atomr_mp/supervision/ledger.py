@@ -37,6 +37,7 @@ class _Compared:
         }
         self._clients = {each.pid for each in believed.sessions}
         self._epoch = marks.epoch_label(believed.epoch)
+        self._knows_pids = self._are_ours({pid for taken in observed.gpus.values() for pid, _ in taken})
 
     def findings(self) -> Iterator[Finding]:
         yield from self._supervisor()
@@ -211,7 +212,18 @@ class _Compared:
         what = f"{_role(held)} has {len(mine)} memfds of {found_bytes:,} bytes"
         # On a GPU most slabs are no memfds.
         too_few = found_bytes < held.slab_bytes and self._believed.backend == "host"
-        if (too_few or found_bytes > held.slab_bytes) and not held.running:
+        on_gpus = self._on_gpus(held.pid)
+        if on_gpus is not None and on_gpus + found_bytes < held.slab_bytes and not held.running:
+            yield Finding(
+                State.UNACCOUNTED,
+                "memory",
+                f"{what} and, as the driver tells, {on_gpus:,} bytes of GPUs; it says that its slabs take "
+                f"{held.slab_bytes:,}",
+                "please report it; a restart of the device ends it",
+                pid=held.pid,
+                nbytes=on_gpus + found_bytes - held.slab_bytes,
+            )
+        elif (too_few or found_bytes > held.slab_bytes) and not held.running:
             yield Finding(
                 State.UNACCOUNTED,
                 "memory",
@@ -275,8 +287,7 @@ class _Compared:
 
     def _gpus(self) -> Iterator[Finding]:
         """Tell who takes memory of GPUs."""
-        using = {pid for taken in self._observed.gpus.values() for pid, _ in taken}
-        if using and not using & (self._processes.keys() | {self._observed.supervisor}):
+        if not self._knows_pids:
             what = "the driver tells pids of another pid namespace, so nobody can be found by them"
             yield Finding(State.OK, "gpu", what)
             return
@@ -284,9 +295,23 @@ class _Compared:
             for pid, nbytes in taken:
                 yield self._gpu(uuid, pid, nbytes)
 
+    def _are_ours(self, using: set[int]) -> bool:
+        """Whether pids that the driver tells are of this pid namespace: else the same number means another process."""
+        contexts = {
+            pid
+            for pid, held in self._held.items()
+            if held.device is not None and pid in self._processes and self._processes[pid].descriptors.get("gpu")
+        }
+        return not using or bool(using & (contexts or self._processes.keys() | {self._observed.supervisor}))
+
+    def _on_gpus(self, pid: int) -> int | None:
+        """Return how much memory of GPUs a process takes; None if that is not told."""
+        taken = [nbytes for each in self._observed.gpus.values() for user, nbytes in each if user == pid]
+        return sum(taken) if self._knows_pids and taken and all(taken) else None
+
     def _gpu(self, uuid: str, pid: int, nbytes: int) -> Finding:
         held, process = self._held.get(pid), self._processes.get(pid)
-        takes = f"takes {nbytes:,} bytes of {uuid}"
+        takes = f"takes {nbytes:,} bytes of {uuid}" if nbytes else f"uses {uuid}; how much is not told"
         if held is not None:
             what = f"{_role(held)}, pid {pid}, {takes}"
         elif pid in self._clients:
@@ -295,7 +320,7 @@ class _Compared:
             what = f"pid {pid} ({process.command}), which is not the pool's, {takes}"
         else:
             what = f"pid {pid}, which is another user's or has ended, {takes}"
-        return Finding(State.OK, "gpu", what, pid=pid, nbytes=nbytes)
+        return Finding(State.OK, "gpu", what, pid=pid, nbytes=nbytes or None)
 
 
 def _worker_of(slab: Memfd, epoch: str) -> Worker | None:

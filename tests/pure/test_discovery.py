@@ -66,6 +66,13 @@ def test_use_is_told_by_uuid(driver: FakeNvml) -> None:
     assert driver.inits == 0
 
 
+def test_who_takes_memory_is_told_by_uuid_with_how_much_where_that_is_known(driver: FakeNvml) -> None:
+    """In order of pids; a GPU that does not tell who uses it has nobody."""
+    driver.cards[0].taken = {7: GIB}
+    driver.cards[1].pids = None
+    assert nvml.processes() == {"GPU-aa11": [(7, GIB), (12, 0)], "GPU-bb22": []}
+
+
 def test_slices_are_read_and_empty_slots_are_not(driver: FakeNvml) -> None:
     """They have the compute mode of their GPU."""
     one, two = (Card(f"MIG-{n}", "H100 MIG 1g.10gb", 10 * GIB) for n in (1, 2))

@@ -197,6 +197,66 @@ def test_who_uses_a_gpu_is_told_where_the_pids_are_ours() -> None:
     assert ["another pid namespace" in each.what for each in found if each.kind == "gpu"] == [True]
 
 
+def on_gpus(*gpus: Mapping[int, int | None], running: int = 0) -> list[Finding]:
+    """Return what is found of a CUDA pool in mid-failover: its GPUs' users, and how much each takes if that is told."""
+    observed, believed = pool(1)
+    roles = {200: "worker", 201: "standby", 202: "predecessor"}
+    contexts = {pid: process(pid, parent=SUPERVISOR, marked=True, descriptors={"gpu": 20}) for pid in roles}
+    observed |= {"slabs": {50: observed["slabs"][50]}, "processes": observed["processes"] | contexts}
+    held = [
+        ProcessHeld(role, pid, pid * 10, 0, 3 + number, slab_bytes=2**30, leases=1, running=running)
+        for number, (pid, role) in enumerate(roles.items())
+    ]
+    sockets = {f"d0-g{each.generation}.sock": Socket(0.0, (each.pid,)) for each in held}
+    believed = msgspec.structs.replace(believed, backend="cuda", processes=held)
+    observed |= {
+        "sockets": observed["sockets"] | sockets,
+        "gpus": {
+            f"GPU-{number}": [(pid, nbytes or 0) for pid, nbytes in gpu.items()] for number, gpu in enumerate(gpus)
+        },
+    }
+    return compare(Observed(**observed), Supervision.ANSWERS, believed)
+
+
+def test_worker_standby_and_predecessor_take_memory_of_a_gpu() -> None:
+    """Each has its context and its slabs, and maybe a context on another GPU; so has whoever else computes there."""
+    ours = {200: 2 * 2**30, 201: 2**30 + 5, 202: 2**30}
+    found = on_gpus({**ours, CLIENT: 5, 31337: 2**30}, {200: 2**28})
+    assert states(found, State.UNACCOUNTED) == []
+    assert [(each.pid, each.nbytes) for each in found if each.kind == "gpu"] == [
+        *({**ours, CLIENT: 5, 31337: 2**30}.items()),
+        (200, 2**28),
+    ]
+    what = [each.what for each in found if each.kind == "gpu"]
+    assert [text.partition(",")[0] for text in what[:3]] == [
+        "the worker of device 0 generation 3",
+        "the standby of device 0 generation 4",
+        "the predecessor of device 0 generation 5",
+    ]
+
+
+def test_a_worker_without_the_memory_that_it_says_it_has_is_found() -> None:
+    """Unless something runs there, which may make some or give it back just now."""
+    less = {200: 2**30 - 1, 201: 2**30, 202: 2**30}
+    assert [each.pid for each in on_gpus(less) if each.state is State.UNACCOUNTED] == [200]
+    assert states(on_gpus(less, running=1), State.UNACCOUNTED) == []
+
+
+@pytest.mark.parametrize("using", [{200: None, 201: None}, {4711: None}, {7: 3, CLIENT: 4}, {}])
+def test_what_a_driver_does_not_tell_is_nobody_s_fault(using: dict[int, int | None]) -> None:
+    """In a container: no amounts, pids of another namespace, some of which mean something else here, or nothing."""
+    found = on_gpus(using)
+    assert states(found, State.UNACCOUNTED) == []
+    told = [each for each in found if each.kind == "gpu"]
+    if not using:
+        assert told == []
+    elif 200 in using:
+        assert [(each.pid, each.nbytes) for each in told] == [(200, None), (201, None)]
+        assert all(each.what.endswith("how much is not told") for each in told)
+    else:
+        assert ["another pid namespace" in each.what for each in told] == [True]
+
+
 @pytest.mark.parametrize(
     ("supervision", "processes", "files"),
     [
