@@ -137,13 +137,14 @@ class Contestant(ABC):
         """Return how to lose a worker, and find it again if that is possible; None if nobody can tell."""
         return None
 
-    def failover(self, standby: str) -> Recovery | None:
+    def failover(self, standby: str, *, torch: bool) -> Recovery | None:
         """Start one worker with this behind it, in place of what was started; None if there is no such thing.
 
         Args:
             standby: "none", "warm" or "hot".
+            torch: The worker is to have imported torch.
         """
-        assert standby
+        assert standby or torch
         return None
 
     def arrays(self) -> Arrays | None:

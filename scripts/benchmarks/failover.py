@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.contestant import Contestant
@@ -11,12 +12,24 @@ from benchmarks.sizes import Sizes
 
 STANDBYS: Final = ("none", "warm", "hot")
 
+WITH_TORCH: Final = ("warm", "hot")
+"""Without a standby it is torch's import that is measured."""
+
 
 def failover(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
     """Return the medians, if the contestant has standbys."""
+    return _medians(contestant, sizes, STANDBYS, torch=False)
+
+
+def failover_with_torch(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
+    """Return the medians of workers that have imported torch, if the contestant has standbys."""
+    return _medians(contestant, sizes, WITH_TORCH, torch=True)
+
+
+def _medians(contestant: Contestant, sizes: Sizes, standbys: Sequence[str], *, torch: bool) -> dict[str, float]:
     found = {}
-    for standby in STANDBYS:
-        way = contestant.failover(standby)
+    for standby in standbys:
+        way = contestant.failover(standby, torch=torch)
         if way is not None and way.empty is not None:
             idle_kill_s(way)  # the first is of a process that has seen less
             found[standby] = statistics.median(idle_kill_s(way) for _ in range(2 * sizes.kills)) * 1e3

@@ -87,6 +87,8 @@ METRICS: Final = (
     Metric("failover", "none", "idle kill → next answer, no standby", "ms"),
     Metric("failover", "warm", "idle kill → next answer, warm", "ms", Goal(12.0)),
     Metric("failover", "hot", "idle kill → next answer, hot", "ms", Goal(6.0)),
+    Metric("failover-torch", "warm", "with torch: idle kill → next answer, warm", "ms"),
+    Metric("failover-torch", "hot", "with torch: idle kill → next answer, hot", "ms", Goal(30.0)),
     Metric("signals", "off", "empty call without signals, p50", "µs"),
     Metric("signals", "again", "another pool without signals / that", TIMES),
     Metric("signals", "metrics", "metrics, read each second / without", TIMES, Goal(1.05)),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 EMBED: Final = Path(__file__).parents[2] / "examples" / "embed.py"
 ACTOR: Final = Path(__file__).with_name("echo_actor.py")
+TORCH_ACTOR: Final = Path(__file__).with_name("torch_actor.py")
 HOLD_S: Final = 60.0
 """How long a held request sleeps, if it is not killed."""
 
@@ -33,16 +34,17 @@ class Runtime(Contestant):
         self._others: Final = ExitStack()
         """Ends what else was started."""
 
-    def start(self, workers: int, standby: str = "none") -> None:
+    def start(self, workers: int, standby: str = "none", *, torch: bool = False) -> None:
         """Start a pool and call each device."""
         import atomr_mp
 
         self._pool = atomr_mp.start(
-            actors=[f"Echo={ACTOR}:Echo"],
+            actors=[f"Echo={TORCH_ACTOR if torch else ACTOR}:Echo"],
             gpus=workers,
             backend="host",
             run_dir=self._run_dir,
             standby=standby,
+            preload=["torch"] if torch and standby == "warm" else [],
             max_restarts=10_000,  # the measurement kills more often than the default allows,
             max_suspicions=0,  # and while the same request runs
         )
@@ -83,10 +85,10 @@ class Runtime(Contestant):
 
         return Recovery(pid, lambda: echo.empty().result(), hold, errors.WorkerLost)
 
-    def failover(self, standby: str) -> Recovery:
+    def failover(self, standby: str, *, torch: bool) -> Recovery:
         """Return the same for a pool with this behind its worker."""
         self.stop()
-        self.start(1, standby)
+        self.start(1, standby, torch=torch)
         pool, way = self._joined(), self.recovery()
 
         def pid() -> int:

