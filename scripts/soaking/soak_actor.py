@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -118,6 +119,7 @@ class Housed(Actor):
 
     def setup(self, context: Context) -> None:
         """Fill it, or find it."""
+        self._arrays: Any = importlib.import_module("cupy" if context.backend == "cuda" else "numpy")
         version = context.generation // 3
         self._seed = 1000 * context.device + version
 
@@ -130,12 +132,12 @@ class Housed(Actor):
         self._array = arrays["pattern"]
 
     def _pattern(self) -> Any:
-        return np.arange(self._seed, self._seed + RESIDENT_ITEMS, dtype=np.int64) * 7 % 251
+        return self._arrays.arange(self._seed, self._seed + RESIDENT_ITEMS, dtype=np.int64) * 7 % 251
 
     @method
     def whole(self) -> bool:
         """Return whether it is as it was filled, by whichever process."""
-        return bool(np.array_equal(self._array, self._pattern()))
+        return bool((self._array == self._pattern()).all())
 
 
 class Hoard(Actor):

@@ -195,6 +195,18 @@ def test_a_request_that_fails_keeps_no_memory(ledger: Ledger, method: str, way: 
 
 
 @pytest.mark.skipif(BACKEND == "cuda", reason="NumPy takes no memory of a GPU")
+def test_what_methods_have_made_for_a_client_goes_with_it(pool: atomr_mp.Pool) -> None:
+    """Also what the libraries they use would keep for the next array."""
+    before = statistics(pool)
+    with atomr_mp.connect(run_dir=pool.run_dir) as other:
+        other.wait_ready()
+        ref = other.device().put(np.ones(1000))
+        assert other.call("Keeper.total", ref).result() == 1000
+        assert other.call("Keeper.weighted", ref, other.device().put(np.ones(1000))).result() == 1000
+        assert statistics(pool)["slabs"] > before["slabs"]
+    assert settled(lambda: all(statistics(pool)[name] == before[name] for name in ("slabs", "used_bytes")))
+
+
 def test_other_libraries_see_views(pool: atomr_mp.Pool) -> None:
     """By DLPack, without a copy."""
     ref = pool.device().put(content("float32"))

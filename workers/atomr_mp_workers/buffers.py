@@ -142,7 +142,7 @@ class Store:
         holder.views.clear()
         self._leases -= sum(count for _, count in holder.leases.values())
         holder.leases.clear()
-        holder.pool = None
+        self.device.forget(holder)
         with self._lock:
             for slab in self._slabs.values():
                 for key in [key for key in slab.opened if key[0] == number]:

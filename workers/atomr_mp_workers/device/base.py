@@ -275,5 +275,8 @@ class Device(ABC):
         """Return how much of a holder's memory is kept for arrays that user code will make. Any thread."""
         return 0
 
+    def forget(self, holder: Any) -> None:
+        """Give back what is kept for a holder of whom nothing runs any more."""
+
     def free_caches(self) -> None:
         """Give back memory that is kept for what comes next. Waits for all that was submitted."""
