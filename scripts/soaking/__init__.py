@@ -1,8 +1,9 @@
 """What `scripts/soak` is made of.
 
 `soak` starts the pool, the clients and the killing, and compares what is left with what was there before (`census`);
-`chaos` is the same with every fault there is. What is done, and when, is known from the seed (`disturbances`).
-`client` is the program that each client is: it runs callers, `calls` without refs and `refs` with them, which take what
-they send from `contents` and note what comes of it in a `tally`; at rest it uses `everything` once. `clients` is the
-soak's end of them; both speak in `words`. `soak_actor` is what is called.
+`chaos` is the same with every fault there is, `recycling` the same with workers that end only as the pool plans it.
+What is done, and when, is known from the seed (`disturbances`). `client` is the program that each client is: it runs
+callers, `calls` without refs and `refs` with them, which take what they send from `contents` and note what comes of it
+in a `tally`; at rest it uses `everything` once. `clients` is the soak's end of them; both speak in `words`.
+`soak_actor` is what is called.
 """

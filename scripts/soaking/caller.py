@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
+import math
 import random
 import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import atomr_mp
 from atomr_mp import errors
@@ -21,6 +23,10 @@ DEADLINE_S: Final = 30.0
 LATE_S: Final = 10.0
 """How much later than their deadline a caller may have looked at all its outcomes, on a busy machine."""
 
+LULL_S: Final = 5.0
+LULL_PART: Final = 0.2
+"""How long clients hold no buffers at a time: so long, or that part of all the time if it is less."""
+
 GRACE_S: Final = 90.0
 """How long callers may take to come to an end: longer than any deadline."""
 
@@ -33,15 +39,37 @@ class Links:
         tally: Where to note what happens.
         until_s: When to come to an end, CLOCK_MONOTONIC.
         offer: Hands a share to another client, perhaps.
+        lull_every_s: How often clients hold no buffers for a while; 0 for never.
     """
 
-    def __init__(self, pool: atomr_mp.Pool, tally: Tally, until_s: float, offer: Callable[[Share], None]) -> None:
+    def __init__(
+        self,
+        pool: atomr_mp.Pool,
+        tally: Tally,
+        until_s: float,
+        offer: Callable[[Share], None],
+        lull_every_s: float = 0.0,
+    ) -> None:
         self.pool: Final = pool
         self.tally: Final = tally
         self.until_s: Final = until_s
         self.offer: Final = offer
         self.shares: Final[deque[Share]] = deque()
         """What others have shared; to be claimed by whoever takes it."""
+        self._lull_every_s: Final = lull_every_s
+
+    @property
+    def lull_s(self) -> float:
+        """For how long nobody is to hold buffers from now on: at the same time in all clients."""
+        every_s = self._lull_every_s
+        if not every_s:
+            return 0.0
+        return max(0.0, min(LULL_S, LULL_PART * every_s) - time.monotonic() % every_s)
+
+    @property
+    def to_the_lull_s(self) -> float:
+        """How long buffers may still be held."""
+        return self._lull_every_s - time.monotonic() % self._lull_every_s if self._lull_every_s else math.inf
 
 
 class Caller(ABC):
@@ -51,6 +79,8 @@ class Caller(ABC):
         links: What it shares with the others.
         chance: Its own.
     """
+
+    holds_buffers: ClassVar[bool] = False
 
     def __init__(self, links: Links, chance: random.Random) -> None:
         self.links: Final = links
@@ -62,8 +92,13 @@ class Caller(ABC):
         """Go on until the time is over."""
         name = type(self).__name__
         try:
-            while time.monotonic() < self.links.until_s:
-                self.act()
+            while (now_s := time.monotonic()) < self.links.until_s:
+                if self.holds_buffers and (lull_s := self.links.lull_s):
+                    self.rest()
+                    gc.collect()
+                    time.sleep(min(lull_s, self.links.until_s - now_s))
+                else:
+                    self.act()
             self.rest()
         except BaseException as error:
             self.tally.wrong(f"{name} ended with {error!r}")

@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import time
+from functools import partial
 from typing import Final
 
 import atomr_mp
@@ -37,6 +38,9 @@ CALLERS: Final[tuple[type[Caller], ...]] = (
 WITHOUT_REFS: Final[tuple[type[Caller], ...]] = (Large, AnyOf, AnyOf, Noted)
 
 COUNT_EVERY_S: Final = 0.5
+
+NEXT_S: Final = 20.0
+"""How long it may take, after a worker's planned end, until the next one is there."""
 
 
 class Generations:
@@ -90,10 +94,10 @@ class Program:
             self._say(words.Left())
 
     def _use(self, told: words.Use) -> None:
-        tally = Tally(told.spared)
         with atomr_mp.connect(run_dir=self._run_dir, name="soak") as pool:
             pool.wait_ready()
-            self._links = Links(pool, tally, told.until_s, self._say)
+            tally = Tally(told.spared, partial(_has_ended, pool) if told.planned else None)
+            self._links = Links(pool, tally, told.until_s, self._say, told.lull_every_s)
             pool.on_event(Generations(tally))
             kinds = CALLERS if told.refs else WITHOUT_REFS
             callers = [make(self._links, random.Random(self._chance.random())) for make in kinds]
@@ -105,7 +109,7 @@ class Program:
             self._links = None
             del callers, threads
             gc.collect()
-            use_all(pool, refs=told.refs)  # with that, what was collected is given back too
+            use_all(pool, refs=told.refs, planned=told.planned)  # with that, what was collected is given back too
             self._say(tally.take())
             self._say(words.Rested())
             if self._told.get() is None:
@@ -136,6 +140,16 @@ class Program:
         with self._saying:
             sys.stdout.buffer.write(words.line(message))
             sys.stdout.buffer.flush()
+
+
+def _has_ended(pool: atomr_mp.Pool, device: int, generation: int) -> bool:
+    """Return whether a device comes to a later generation: who hears of an end first is not said."""
+    until_s = time.monotonic() + NEXT_S
+    while pool.devices[device].generation <= generation:
+        if time.monotonic() > until_s:
+            return False
+        time.sleep(0.05)  # what has ended is rarely not known of
+    return True
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
-"""Everything once, so that processes have loaded and started what they ever do, and can be compared."""
+"""Everything once, so that processes have loaded and started what they ever do, and can be compared.
+
+As a program, with a pool's run directory and "refs" or "values" as arguments, it uses a pool whose workers end only as
+it plans.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from typing import Final
 
@@ -20,14 +25,18 @@ BY_SOCKET: Final = 20_000
 BY_SHARED_MEMORY: Final = 90_000
 
 
-def use_all(pool: atomr_mp.Pool, *, refs: bool) -> None:
-    """Use every device in every way; with `refs`, with memory of its own too."""
+def use_all(pool: atomr_mp.Pool, *, refs: bool, planned: bool = False) -> None:
+    """Use every device in every way; with `refs`, with memory of its own too.
+
+    With `planned`, workers end only as the pool plans it: then nothing but a ref may be lost.
+    """
+    ends = (errors.GpuRefStale,) if planned else (errors.WorkerLost, errors.ContextPoisoned, errors.GpuRefStale)
     for number in range(len(pool.devices)):
         for attempt in range(ATTEMPTS):
             try:
                 _use(pool, number, refs=refs)
                 break
-            except (errors.WorkerLost, errors.ContextPoisoned, errors.GpuRefStale):
+            except ends:
                 if attempt == ATTEMPTS - 1:
                     raise
     assert list(pool.map("Echo.number", range(10))) == list(range(10))
@@ -52,3 +61,8 @@ def _use(pool: atomr_mp.Pool, number: int, *, refs: bool) -> None:
 
 async def _await(pool: atomr_mp.Pool, number: int) -> None:
     await asyncio.gather(*(pool.call("Echo.on_loop", np.ones(BY_SOCKET), device=number) for _ in range(3)))
+
+
+if __name__ == "__main__":
+    with atomr_mp.connect(run_dir=sys.argv[1], name="soak") as connected:
+        use_all(connected, refs=sys.argv[2] == "refs", planned=True)

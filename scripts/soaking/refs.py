@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -15,13 +15,11 @@ from atomr_mp import errors
 from soaking import contents
 from soaking.caller import DEADLINE_S, Caller, Links
 from soaking.contents import Array, Pattern
+from soaking.tally import OF_MEMORY
 from soaking.words import Share
 
 MOST_HELD: Final = 40
 MOST_VIEWS: Final = 8
-
-OF_ANOTHERS_END: Final = (errors.GpuRefReleased, errors.GpuRefWrongDevice)
-"""What besides may tell that the incarnation has ended which had the memory."""
 
 
 class Held(NamedTuple):
@@ -48,6 +46,8 @@ class FailedError(Exception):
 
 class RefUser(Caller):
     """Makes, reads, writes, views, lends, shares, claims and frees refs, at random."""
+
+    holds_buffers = True
 
     def __init__(self, links: Links, chance: random.Random) -> None:
         super().__init__(links, chance)
@@ -123,7 +123,7 @@ class RefUser(Caller):
                 ref = self._try("full", lambda: device.full(shape, number, dtype))
             case _:
                 ref = self._try("empty", lambda: device.empty(shape, dtype))
-                self._try("fill", lambda: ref.fill(number))
+                self._try("fill", lambda: ref.fill(number), refs=[ref])
         return Held(ref, np.full(shape, number, dtype))
 
     def _have_kept(self) -> Held:
@@ -149,8 +149,8 @@ class RefUser(Caller):
             self._try("put", lambda: device.put(b.T)).T,
             self._try("empty", lambda: device.empty((m, n), "float64")),
         )
-        self._try("gemm", lambda: device.blas.gemm(x, y, z).result())
-        dot = self._try("dot", lambda: device.blas.dot(x[0], y[:, 0]).result())
+        self._try("gemm", lambda: device.blas.gemm(x, y, z).result(), refs=[x, y, z])
+        dot = self._try("dot", lambda: device.blas.dot(x[0], y[:, 0]).result(), refs=[x, y])
         self.compare("dot product", float(a[0] @ b[:, 0]), dot)
         return Held(z, a @ b)
 
@@ -160,17 +160,17 @@ class RefUser(Caller):
         ref = held.ref
         match self.chance.randrange(3):
             case 0:
-                found = self._of(held, lambda: self._try("numpy", ref.numpy))
+                found = self._of(held, lambda: self._try("numpy", ref.numpy, refs=[ref]))
             case 1:
                 found = np.empty(ref.shape, ref.numpy_dtype)
-                self._of(held, lambda: self._try("numpy", lambda: ref.numpy(out=found)))
+                self._of(held, lambda: self._try("numpy", lambda: ref.numpy(out=found), refs=[ref]))
             case _:
-                found = self._of(held, lambda: self._try("array", lambda: np.asarray(ref)))
+                found = self._of(held, lambda: self._try("array", lambda: np.asarray(ref), refs=[ref]))
         self.compare("content", held.expected, found)
 
     def _view(self, held: Held) -> None:
         take = self.chance.choice([held.ref.view, lambda: np.from_dlpack(held.ref)])
-        array = self._of(held, lambda: self._try("view", take))
+        array = self._of(held, lambda: self._try("view", take, refs=[held.ref]))
         self.compare("content of a view", held.expected, array)
         if self.chance.random() < 0.3:
             self._views.append(View(held.ref.memory, array, held.expected.copy()))
@@ -220,7 +220,8 @@ class RefUser(Caller):
         target = self._try("empty", lambda: device.empty(held.ref.shape, held.ref.dtype))
 
         def copy() -> None:
-            self._try("copy to another device", lambda: held.ref.copy_to(target), *self._excused(held.ref.device))
+            also = self._excused(held.ref.device)
+            self._try("copy to another device", lambda: held.ref.copy_to(target), *also, refs=[held.ref, target])
 
         self._of(held, copy)
         self._keep(Held(target, held.expected.copy()))
@@ -238,7 +239,7 @@ class RefUser(Caller):
                 write, value = (lambda: other.ref.copy_to(held.ref)), other.expected
             case _:
                 write, value = (lambda: held.ref.fill(number)), _as(held, number)
-        self._change(held, write, value)
+        self._change(held, write, value, other)
 
     def _overwrite_in_a_view(self, held: Held) -> None:
         value = held.expected + _as(held, 1)
@@ -247,9 +248,9 @@ class RefUser(Caller):
             array = held.ref.view(write=True)
             array[...] = value
 
-        self._change(held, write, value)
+        self._change(held, write, value, held)
 
-    def _change(self, held: Held, write: Callable[[], object], value: Any) -> None:
+    def _change(self, held: Held, write: Callable[[], object], value: Any, other: Held) -> None:
         """Write, here and there; or see that it is refused, if a view is open."""
         if not held.writable:
             return
@@ -260,7 +261,7 @@ class RefUser(Caller):
             self.tally.error(error, *[errors.BorrowConflict] * viewed)
             return
         except errors.AtomrError as error:
-            self.tally.error(error)
+            self.tally.error(error, refs=[held.ref, other.ref])
             self._forget(held)
             return
         if viewed:
@@ -283,7 +284,7 @@ class RefUser(Caller):
         method = self.chance.choice(["Maker.sum_on_loop", "Maker.sum_on_thread"])
         total: float = self._result("written in a row", method, held.ref)
         for reply in replies:
-            self._try("row", reply.result)
+            self._try("row", reply.result, refs=[held.ref])
         return total
 
     # --- the end, and others ---------------------------------------------------------------------------------------
@@ -318,7 +319,7 @@ class RefUser(Caller):
         try:
             held.ref.numpy()
         except errors.AtomrError as error:
-            self.tally.error(error, errors.GpuRefReleased)
+            self.tally.error(error, errors.GpuRefReleased, refs=[held.ref])
         else:
             self.tally.wrong(f"{held.ref!r} was read after it was freed")
 
@@ -330,9 +331,9 @@ class RefUser(Caller):
         ref = self._try("put", lambda: device.put(array))
         start = chance.randrange(whole.shape[0])
         stop = chance.randint(start + 1, whole.shape[0])
-        for_s = chance.uniform(0.3, 5.0)
+        for_s = min(chance.uniform(0.3, 5.0), self.links.to_the_lull_s)
         until_s = time.monotonic() + for_s
-        shared = self._try("share", lambda: ref[start:stop].share(for_s))
+        shared = self._try("share", lambda: ref[start:stop].share(for_s), refs=[ref])
         exclusive = chance.random() < 0.5
         part = Pattern(whole.seed + start, whole.dtype, [stop - start])
         self.links.offer(Share(shared, part, ref.device, ref.generation, until_s, exclusive))
@@ -348,14 +349,14 @@ class RefUser(Caller):
         try:
             ref = self.pool.claim(share.shared)
         except errors.GpuRefReleased as error:
-            self.tally.error(error, *late, *[errors.GpuRefReleased] * (time.monotonic() >= share.until_s))
+            self.tally.error(error, *late, *[errors.GpuRefReleased] * (time.monotonic() >= share.until_s), refs=[share])
             return
         except errors.AtomrError as error:
-            self.tally.error(error)
+            self.tally.error(error, refs=[share])
             return
         self.tally.note("claim")
         held = Held(ref, share.pattern.array, share.exclusive)
-        self.compare("content of a claim", held.expected, self._try("numpy", ref.numpy))
+        self.compare("content of a claim", held.expected, self._try("numpy", ref.numpy, refs=[ref]))
         self._keep(held)
 
     # --- inside ----------------------------------------------------------------------------------------------------
@@ -383,8 +384,10 @@ class RefUser(Caller):
             self._forget(held)
             raise
 
-    def _try(self, what: str, use: Callable[[], Any], *also: type[errors.AtomrError]) -> Any:
-        """Return what `use` does, and count it.
+    def _try(
+        self, what: str, use: Callable[[], Any], *also: type[errors.AtomrError], refs: Sequence[atomr_mp.GpuRef] = ()
+    ) -> Any:
+        """Return what `use` does, and count it; `refs` are those that it needs.
 
         Raises:
             FailedError: It has failed.
@@ -392,32 +395,36 @@ class RefUser(Caller):
         try:
             result = use()
         except errors.AtomrError as error:
-            self.tally.error(error, *also)
+            self.tally.error(error, *also, refs=refs)
             raise FailedError from error
         self.tally.note(what)
         return result
 
     def _call(self, method: str, *arguments: Any, device: int | None = None) -> atomr_mp.Reply:
         reply: atomr_mp.Reply = self._try(
-            "call", lambda: self.pool.call(method, *arguments, device=device, deadline_s=DEADLINE_S)
+            "call",
+            lambda: self.pool.call(method, *arguments, device=device, deadline_s=DEADLINE_S),
+            refs=_refs(arguments),
         )
         return reply
 
     def _result(self, what: str, method: str, *arguments: Any, device: int | None = None) -> Any:
-        owners = [ref.device for ref in arguments if isinstance(ref, atomr_mp.GpuRef)]
-        also = () if device is None else self._excused(owners[0])
-        return self._try(what, lambda: self._waited_for(method, *arguments, device=device), *also)
+        refs = _refs(arguments)
+        also = () if device is None else self._excused(refs[0].device)
+        return self._try(what, lambda: self._waited_for(method, *arguments, device=device), *also, refs=refs)
 
     def _waited_for(self, method: str, *arguments: Any, device: int | None = None) -> Any:
         return self.pool.call(method, *arguments, device=device, deadline_s=DEADLINE_S).result()
 
     def _excused(self, device: int) -> tuple[type[errors.AtomrError], ...]:
         """Return what a request may end with that needs a device's memory, but does not go there."""
-        return OF_ANOTHERS_END if device != self.tally.spared else ()
+        return OF_MEMORY if self.tally.kills and device != self.tally.spared else ()
 
 
 class AwaitingRefUser(Caller):
     """Uses refs in an event loop."""
+
+    holds_buffers = True
 
     def act(self) -> None:
         """Do so once."""
@@ -431,9 +438,11 @@ class AwaitingRefUser(Caller):
     async def _one(self) -> None:
         chance, pool = self.chance, self.pool
         array = Pattern(chance.randrange(10**6), "int64", [chance.randint(1, 60_000)]).array
+        refs = []
         try:
             device = chance.randrange(len(pool.devices))
             ref = await pool.call("Maker.keep_on_loop", array, device=device, deadline_s=DEADLINE_S)
+            refs.append(ref)
             times = chance.randint(0, 3)
             adding = [pool.call("Maker.add_on_loop", ref, 1, deadline_s=DEADLINE_S) for _ in range(times)]
             array += len(adding)
@@ -445,7 +454,18 @@ class AwaitingRefUser(Caller):
                 self.compare("content, in a thread", array, await asyncio.to_thread(ref.numpy))
             await asyncio.gather(*adding)
         except errors.AtomrError as error:
-            self.tally.error(error)
+            self.tally.error(error, refs=refs)
+
+
+def _refs(arguments: Iterable[object]) -> list[atomr_mp.GpuRef]:
+    """Return those that are among a request's arguments, or in a map among them."""
+    found = []
+    for each in arguments:
+        if isinstance(each, atomr_mp.GpuRef):
+            found.append(each)
+        elif isinstance(each, dict):
+            found += _refs(each.values())
+    return found
 
 
 def _sum(array: Array) -> float:

@@ -120,8 +120,8 @@ class Soak:
         self, console: Console, duration_s: float, rounds: int | None, seed: int, shape: Shape | None = None
     ) -> None:
         self._console = console
-        self._rounds = rounds or max(2, round(duration_s / ROUND_S))
-        self._round_s = duration_s / self._rounds
+        self.rounds: Final = rounds or max(2, round(duration_s / ROUND_S))
+        self._round_s = duration_s / self.rounds
         self._chance = random.Random(seed)
         self.shape: Final = shape or Shape()
         self._seed = seed
@@ -187,7 +187,7 @@ class Soak:
     def _round(self, pool: atomr_mp.Pool, clients: Clients, number: int) -> None:
         """Let all work, and come to rest, and leave; compare what is left."""
         until_s = time.monotonic() + self._round_s
-        use = words.Use(until_s, self.shape.spared if number else None, self.shape.refs)
+        use = self.use(number, until_s)
         for client in clients.living:
             client.tell(use)
         for _ in range(self.shape.victims):
@@ -202,17 +202,23 @@ class Soak:
         for client in clients.living:
             client.tell(words.Leave())
         self._wait(clients, words.Left)
-        self._expect(pool, ALONE, "is there though nobody is connected")
+        self.expect_alone(pool)
         self._wait_for_all(pool)
-        blobs, rest = divmod(pool.status().resident_bytes, RESIDENT_BYTES)
-        if rest or not self.shape.devices <= blobs <= self.shape.devices * self.shape.versions:
-            self._wrong.append(f"there are {blobs} pieces of resident memory for {self.shape.devices} devices")
+        self._expect_resident(pool)
         self._compare(pool, clients, number)
         self._examine(pool)
+        self.after_round(pool, number)
+
+    def use(self, number: int, until_s: float) -> words.Use:
+        """Return what clients are told to do in a round."""
+        return words.Use(until_s, self.shape.spared if number else None, self.shape.refs)
+
+    def after_round(self, pool: atomr_mp.Pool, number: int) -> None:
+        """See to what else has to be so."""
 
     def goes_on(self, number: int) -> bool:
         """Whether there is another round after so many."""
-        return number < self._rounds
+        return number < self.rounds
 
     def _disturb(self, pool: atomr_mp.Pool, clients: Clients, use: words.Use, number: int) -> None:
         """Do what the seed has in store for the round."""
@@ -301,6 +307,10 @@ class Soak:
 
     # --- what is left ----------------------------------------------------------------------------------------------
 
+    def expect_alone(self, pool: atomr_mp.Pool) -> None:
+        """See that nothing is there which is only for clients."""
+        self._expect(pool, ALONE, "is there though nobody is connected")
+
     def _expect(self, pool: atomr_mp.Pool, names: tuple[str, ...], what: str) -> None:
         """See that figures of all devices come to 0."""
         until_s = time.monotonic() + SETTLE_S
@@ -318,6 +328,18 @@ class Soak:
             for name in names
             if each[name]
         }
+
+    def _expect_resident(self, pool: atomr_mp.Pool) -> None:
+        """See that of resident memory there is what is in use; that of an earlier version may be about to go."""
+        until_s = time.monotonic() + SETTLE_S
+        while True:
+            blobs, rest = divmod(pool.status().resident_bytes, RESIDENT_BYTES)
+            if not rest and self.shape.devices <= blobs <= self.shape.devices * self.shape.versions:
+                return
+            if time.monotonic() > until_s:
+                self._wrong.append(f"there are {blobs} pieces of resident memory for {self.shape.devices} devices")
+                return
+            time.sleep(0.05)  # no event tells of it
 
     def _wait_for_all(self, pool: atomr_mp.Pool) -> None:
         """Wait until all processes are there that are to be; what stands by may have been given up by now."""
@@ -341,7 +363,7 @@ class Soak:
         """Compare what processes hold with what they held at first, once it changes no more."""
         until_s = time.monotonic() + SETTLE_S
         while True:
-            now = self._census(pool, clients.living)
+            now = self.take_census(pool, clients.living)
             for name, found in now.items():
                 self._before.setdefault(_kind(name), found)
             more = [name for name, found in now.items() if found.slabs or found.exceeds(self._before[_kind(name)])]
@@ -359,9 +381,10 @@ class Soak:
             f"{name} {found.own_bytes / 2**20:.1f} MiB, {found.descriptors} descriptors, {found.threads} threads"
             for name, found in now.items()
         )
-        self._console.print(f"after round {number + 1} of {self._rounds}: {sizes}")
+        self._console.print(f"after round {number + 1} of {self.rounds}: {sizes}")
 
-    def _census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:
+    def take_census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:
+        """Return what processes hold."""
         processes = {"supervisor": pool.supervisor_pid}
         # Those that were forked, or have stood by, differ from each other in what they have come to open.
         if self.shape.standby == "none":

@@ -5,10 +5,12 @@ from __future__ import annotations
 import collections
 import threading
 import traceback
+from collections.abc import Callable, Iterable
 from typing import Final
 
+import atomr_mp
 from atomr_mp import errors
-from soaking.words import Count
+from soaking.words import Count, Share
 
 EXCUSED: Final = (
     errors.WorkerLost,
@@ -24,6 +26,12 @@ EXCUSED: Final = (
 OF_AN_END: Final = (errors.WorkerLost, errors.ContextPoisoned, errors.DeviceUnavailable, errors.GpuRefStale)
 """What tells of a worker's end."""
 
+WITHOUT_ENDS: Final = (errors.Overloaded, errors.Cancelled)
+"""What a request may end with if no worker ends but as the pool plans it."""
+
+OF_MEMORY: Final = (errors.GpuRefReleased, errors.GpuRefWrongDevice)
+"""What besides `GpuRefStale` may tell that the incarnation has ended which had the memory."""
+
 PLACES: Final = 4
 """How many places of a traceback are told."""
 
@@ -36,10 +44,13 @@ class Tally:
 
     Args:
         spared: A device that nobody kills.
+        planned: If workers end only as the pool plans it: returns whether a generation of a device has ended.
     """
 
-    def __init__(self, spared: int | None) -> None:
+    def __init__(self, spared: int | None, planned: Callable[[int, int], bool] | None = None) -> None:
         self.spared: Final = spared
+        self.kills: Final = planned is None
+        self._planned: Final = planned
         self._lock = threading.Lock()
         self._counts: collections.Counter[str] = collections.Counter()
         self._wrong: list[str] = []
@@ -56,15 +67,31 @@ class Tally:
             if len(self._wrong) < MOST_WRONG:
                 self._wrong.append(what[:4000])
 
-    def error(self, error: errors.AtomrError, *also: type[errors.AtomrError]) -> None:
-        """Count an error; it is wrong unless it is excused, or one of `also`."""
+    def error(
+        self, error: errors.AtomrError, *also: type[errors.AtomrError], refs: Iterable[atomr_mp.GpuRef | Share] = ()
+    ) -> None:
+        """Count an error; it is wrong unless it is excused, or one of `also`.
+
+        Args:
+            error: What a request has ended with.
+            also: What it may end with besides.
+            refs: All memory that the request needs, but for what it makes itself.
+        """
         self.note(f"error {error.code}")
-        device = getattr(error, "device", None)
-        lives = self.spared is not None and device == self.spared
-        if isinstance(error, also) or (isinstance(error, EXCUSED) and not (lives and isinstance(error, OF_AN_END))):
+        if isinstance(error, also) or self._is_excused(error, {(ref.device, ref.generation) for ref in refs}):
             return
         where = "".join(traceback.format_tb(error.__traceback__)[-PLACES:])
         self.wrong(f"unexpected: {error!r}\n{where}")
+
+    def _is_excused(self, error: errors.AtomrError, needed: set[tuple[int, int]]) -> bool:
+        if self._planned is None:
+            lives = self.spared is not None and getattr(error, "device", None) == self.spared
+            return isinstance(error, EXCUSED) and not (lives and isinstance(error, OF_AN_END))
+        if isinstance(error, errors.GpuRefStale):
+            needed &= {(error.device, error.generation)}
+        elif not isinstance(error, OF_MEMORY):
+            return isinstance(error, WITHOUT_ENDS)
+        return any(self._planned(device, generation) for device, generation in needed)
 
     def take(self) -> Count:
         """Return what was counted since the last time."""

@@ -34,6 +34,10 @@ class Use(msgspec.Struct, frozen=True, tag=True):
     """A device that nobody kills meanwhile."""
     refs: bool = True
     """With refs too; they are looked at as NumPy's arrays, which on a GPU they are not."""
+    planned: bool = False
+    """Workers end only as the pool plans it, which nobody may notice but by refs to their memory."""
+    lull_every_s: float = 0.0
+    """How often clients hold no buffers for a while, all at the same time; 0 for never."""
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,19 @@ def test_random_use_under_kills_loses_nothing(ledger: Ledger) -> None:  # noqa: 
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all is well" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_random_use_does_not_notice_that_workers_are_recycled(ledger: Ledger, tmp_path: Path) -> None:  # noqa: ARG001 - as above
+    """Half a minute of what `scripts/soak --recycle` does for an hour."""
+    figures = tmp_path / "figures.json"
+    command = [sys.executable, str(SCRIPTS / "soak.py"), "--minutes", "0.5", "--recycle", "6", "--json", str(figures)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=350, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(figures.read_text(encoding="utf-8"))
+    assert found["wrong"] == []
+    assert all(count for each in found["recycles_by_round_and_device"] for count in each)
 
 
 @pytest.mark.slow

@@ -1,0 +1,100 @@
+"""The soak in which nobody kills workers: the pool itself replaces each when it is old, and no caller may notice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+import atomr_mp
+from atomr_mp.protocol.session import DeviceState
+from soaking import everything, words
+from soaking.census import Census
+from soaking.clients import Client
+from soaking.disturbances import Disturbance
+from soaking.soak import CLIENT, SETTLE_S, Moment, Soak
+
+RECYCLE: Final = "recycle"
+
+
+class Recycling(Soak):
+    """One run; the arguments are those of `Soak`, and `age_s`: at which age a worker is replaced.
+
+    In every other round clients hold no buffers for a while, as often: then workers are replaced in time. In the rounds
+    between a worker is replaced when it was due for a minute, and takes along what clients hold in it.
+    """
+
+    def __init__(self, *arguments: Any, age_s: float, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._age_s = age_s
+        self._used: list[int] = []
+        """The generations whose workers have been used in every way since they were started."""
+        self.recycles: Final[list[list[int]]] = []
+        """How many of each device's workers were replaced, round by round."""
+
+    @property
+    def kinds(self) -> dict[str, float]:
+        """What is done, and how often."""
+        return {CLIENT: 2.5}
+
+    def settings(self) -> dict[str, Any]:
+        """Return what the pool is started with."""
+        return {**super().settings(), "max_age_s": self._age_s}
+
+    def use(self, number: int, until_s: float) -> words.Use:
+        """Return what clients are told to do in a round."""
+        lull_every_s = 0.0 if number % 2 else self._age_s
+        return words.Use(until_s, None, self.shape.refs, planned=True, lull_every_s=lull_every_s)
+
+    def disturb(self, moment: Moment, what: Disturbance) -> None:
+        """Do one thing."""
+        self.kill_client(moment, what)
+
+    def take_census(self, pool: atomr_mp.Pool, clients: list[Client]) -> dict[str, Census]:
+        """Return what processes hold, while no worker is replaced, and when all have been used in every way."""
+        while True:
+            pool.wait_ready()
+            generations = [device.generation for device in pool.devices]
+            if generations != self._used:
+                self._use_once(pool)
+                self._used = generations
+            try:
+                found = super().take_census(pool, clients)
+            except psutil.NoSuchProcess:
+                continue
+            if generations == [device.generation * (device.state is DeviceState.READY) for device in pool.devices]:
+                return found
+
+    def after_round(self, pool: atomr_mp.Pool, number: int) -> None:
+        """See that each device's worker was replaced, and none has ended otherwise."""
+        before = [sum(each) for each in zip(*self.recycles, strict=True)] or [0] * self.shape.devices
+        until_s = time.monotonic() + self._age_s + SETTLE_S
+        while True:
+            ends = [{each.cause: each.count for each in worker.figures.ends} for worker in pool.status().workers]
+            recycles = [causes.get(RECYCLE, 0) - earlier for causes, earlier in zip(ends, before, strict=True)]
+            if all(recycles) or time.monotonic() > until_s:
+                break
+            time.sleep(0.25)  # as often as the pool looks
+        self.recycles.append(recycles)
+        self.counts[RECYCLE] += sum(recycles)
+        for device, (count, causes) in enumerate(zip(recycles, ends, strict=True)):
+            if not count:
+                self.wrong(f"no worker of device {device} was replaced in round {number + 1}")
+            if causes.keys() - {RECYCLE}:
+                self.wrong(f"workers of device {device} have ended otherwise than planned: {causes}")
+
+    def _use_once(self, pool: atomr_mp.Pool) -> None:
+        """Have workers load and start what they ever do, so that the young can be compared with the old."""
+        what = "refs" if self.shape.refs else "values"
+        command = [sys.executable, "-m", everything.__name__, str(pool.run_dir), what]
+        # Not here: pyzmq keeps a thread with a context of its own from the first large message on.
+        done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
+        if done.returncode:
+            self.wrong(f"everything was used once, and failed: {done.stderr}")
+        for device in range(self.shape.devices):
+            pool.call("Hoard.drop", device=device).result()  # gives back what the C library keeps
+        self.expect_alone(pool)
