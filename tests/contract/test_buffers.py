@@ -194,7 +194,6 @@ def test_a_request_that_fails_keeps_no_memory(ledger: Ledger, method: str, way: 
         assert settled(lambda: pool.device(0).statistics()["used_bytes"] == 0)
 
 
-@pytest.mark.skipif(BACKEND == "cuda", reason="NumPy takes no memory of a GPU")
 def test_what_methods_have_made_for_a_client_goes_with_it(pool: atomr_mp.Pool) -> None:
     """Also what the libraries they use would keep for the next array."""
     before = statistics(pool)
@@ -207,6 +206,7 @@ def test_what_methods_have_made_for_a_client_goes_with_it(pool: atomr_mp.Pool) -
     assert settled(lambda: all(statistics(pool)[name] == before[name] for name in ("slabs", "used_bytes")))
 
 
+@pytest.mark.skipif(BACKEND == "cuda", reason="NumPy takes no memory of a GPU")
 def test_other_libraries_see_views(pool: atomr_mp.Pool) -> None:
     """By DLPack, without a copy."""
     ref = pool.device().put(content("float32"))
