@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 import zmq
 
-from atomr_mp.lane import MESSAGE_CALLS, Lane, Link, Told
+from atomr_mp.lane import MESSAGE_CALLS, Lane, Told
+from atomr_mp.link import Link
 from atomr_mp.protocol import data
 from atomr_mp.protocol.session import DeviceInfo
 from atomr_mp.releases import Releases

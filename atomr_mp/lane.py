@@ -13,10 +13,11 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors, tracing
-from atomr_mp.protocol import data, token, values
+from atomr_mp.link import CLOSED, Attached, Link, unavailable
+from atomr_mp.protocol import data, values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.refs import ClientArray, WireRef
@@ -25,15 +26,12 @@ from atomr_mp.protocol.session import (
     DeviceInfo,
     DeviceState,
     IncarnationEnded,
-    Request,
     StandbyInfo,
-    Suspicion,
     Suspicions,
-    Verdict,
 )
 from atomr_mp.releases import Lease, Releases
-from atomr_mp.replay import Lost, identify, may_replay, poison
 from atomr_mp.reply import Reply, set_done
+from atomr_mp.resending import Resending
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:
@@ -58,44 +56,6 @@ Told = DeviceChanged | IncarnationEnded | Suspicions | errors.PoolLost
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
-class Attached(NamedTuple):
-    """A connection to another incarnation than the one that is called."""
-
-    connection: DataConnection
-    generation: int
-    releases: Releases
-
-
-class Link:
-    """A lane's connection to one device, through all its incarnations."""
-
-    def __init__(self, info: DeviceInfo, flight: Flight[Reply]) -> None:
-        self.device: Final = info.index
-        self.info = info
-        self.flight: Final = flight
-        """Requests without an answer, sent or held."""
-        self.held: deque[Reply] = deque()
-        """Requests that wait for an incarnation, in order."""
-        self.parked: dict[Reply, Lost] = {}
-        """Requests of an ended incarnation, until the supervisor has said what is held of them."""
-        self.outbox: list[Reply] = []
-        """Requests that wait to be sent together."""
-        self.connection: DataConnection | None = None
-        self.generation = 0
-        """The incarnation of `connection`."""
-        self.former: Attached | None = None
-        """The incarnation before it, whose place a standby has taken: it may still answer."""
-        self.standby: Attached | None = None
-        """What may be the next incarnation: connected to beforehand, and not used before."""
-        self.token = token.pack(bytes(16), info.index, 0)
-        self.releases = Releases(self.token)
-        """What is to be given back to the incarnation of `connection`."""
-        self.sending = False
-        """Whether requests may be sent now; if not, they are held."""
-        self.unread = False
-        """Replies may have arrived of which the connection's descriptor does not tell any more."""
-
-
 class Lane(ABC):
     """What both kinds share: where requests go, and how they end.
 
@@ -112,6 +72,7 @@ class Lane(ABC):
         self._place_array: Final = client.place
         self._suspicions: Final = client.suspicions
         self._links = [Link(info, Flight(client.login.window, info.index)) for info in devices]
+        self._resending: Final = Resending(self, client)
         self._called_back: deque[Reply] = deque()
         """Finished replies whose callbacks are to be run once the lock is free."""
         self._lost: errors.PoolLost | None = None
@@ -165,8 +126,8 @@ class Lane(ABC):
             if self._lost is not None:
                 raise _copy(self._lost)
             link = self._place() if device is None else self._links[device]
-            if not link.sending and link.info.state in _CLOSED:
-                raise _unavailable(link.info)
+            if not link.sending and link.info.state in CLOSED:
+                raise unavailable(link.info)
             in_flight = link.flight.add(request_id, reply, payload_bytes)
             reply._link = link
             if device is not None:
@@ -174,7 +135,7 @@ class Lane(ABC):
             if tracing.tracer is not None:
                 tracing.tracer.begin(reply)
             if alone is not None:
-                self._isolate(reply, alone)
+                self._resending.isolate(reply, alone)
                 self._put(link, reply)
             elif not link.sending:
                 link.held.append(reply)
@@ -240,7 +201,7 @@ class Lane(ABC):
                 case IncarnationEnded():
                     self._incarnation_ended(self._links[message.device], message)
                 case Suspicions():
-                    self._judged(message)
+                    self._resending.judged(message)
                 case errors.PoolLost():
                     self._pool_lost(message)
 
@@ -259,11 +220,11 @@ class Lane(ABC):
             self._flush(link)
             return
         self._hold(link)
-        if info.state in _CLOSED:
+        if info.state in CLOSED:
             while link.held:
                 reply = link.held.popleft()
                 link.flight.take(reply.id)
-                self._end(reply, _unavailable(info))
+                self._end(reply, unavailable(info))
 
     def _follow_to(self, link: Link, info: DeviceInfo) -> None:
         """Go over to a device's new incarnation; the one before it may still answer, until its end is told."""
@@ -345,39 +306,7 @@ class Lane(ABC):
         for reply in reversed(back):
             reply._sent_generation = 0
             self._put(link, reply, first=True)
-        self._settle_lost(link, ended, lost)
-        self._flush_ready()
-
-    # --- what is sent again ----------------------------------------------------------------------------------------
-
-    def _settle_lost(self, link: Link, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
-        """Send again what was on an incarnation that has ended, if it may be, and fail the rest.
-
-        If any of it may be what the incarnation died of, that is done when the supervisor has said what is held of it.
-        """
-        suspects: dict[Reply, Request] = {}
-        for reply, _ in lost:
-            if reply.id in ended.suspects and reply.method in self._client.methods:
-                request = identify(reply)
-                if request is not None:
-                    suspects[reply] = request
-        report = self._client.report(ended.device, ended.generation, list(suspects.values())) if suspects else 0
-        for reply, error in reversed(lost):
-            if error.maybe_executed:
-                reply._may_have_run = True
-                reply._replays += getattr(error, "was_running", True)
-            again = may_replay(reply, self._client.methods.get(reply.method), self._client.max_replays)
-            link.parked[reply] = Lost(report, error, suspects.get(reply), again)
-            if not report:
-                self._resume(link, reply)
-
-    def _judged(self, message: Suspicions) -> None:
-        """Take note of what is held of requests; the client has done so already."""
-        for link in self._links:
-            if message.changed:
-                self._look_again(link)
-            for reply in [reply for reply, lost in link.parked.items() if lost.report == message.id]:
-                self._resume(link, reply)
+        self._resending.settle(link, ended, lost)
         self._flush_ready()
 
     def _flush_ready(self) -> None:
@@ -385,71 +314,6 @@ class Lane(ABC):
         for link in self._links:
             if link.sending and link.outbox:
                 self._flush(link)
-
-    def _resume(self, link: Link, reply: Reply) -> None:
-        """Send a request again, or fail it, by what is held of it."""
-        lost = link.parked.pop(reply)
-        found = self._held_of(reply, lost.suspect)
-        error: errors.AtomrError = lost.error
-        if found is not None and found.verdict is Verdict.QUARANTINED:
-            error = poison(found, maybe_executed=lost.error.maybe_executed)
-        elif lost.again and not reply.done and not reply._cancelled:
-            alone = lost.suspect if found is None else found.request
-            if alone is not None:
-                self._isolate(reply, alone)
-            reply._sent_generation = 0
-            to = self._another(link, reply)
-            if to.sending or to.info.state not in _CLOSED:
-                self._put(to, reply, first=True)
-                return
-            link, error = to, _unavailable(to.info)
-        elif reply._cancelled:
-            error = errors.Cancelled("cancelled, and its worker has ended", maybe_executed=lost.error.maybe_executed)
-        link.flight.take(reply.id)
-        self._end(reply, error)
-
-    def _another(self, link: Link, reply: Reply) -> Link:
-        """Go over to whichever device a request is to be sent to again; what may end workers stays where it was."""
-        if reply._pinned or (reply._alone is not None and link.info.state not in _CLOSED):
-            return link
-        try:
-            to = self._place()
-            if to is not link:
-                to.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
-        except (errors.DeviceUnavailable, errors.Overloaded):
-            return link
-        if to is not link:
-            link.flight.take(reply.id)
-            reply._link = to
-        return to
-
-    def _look_again(self, link: Link) -> None:
-        """Look again at what waits to be sent, as at the door."""
-        for reply in [*link.held, *link.outbox]:
-            found = self._held_of(reply, None)
-            if found is None or reply._alone is not None:
-                continue
-            (link.held if reply in link.held else link.outbox).remove(reply)
-            if found.verdict is Verdict.QUARANTINED:
-                link.flight.take(reply.id)
-                self._end(reply, poison(found, maybe_executed=False))
-            else:
-                self._isolate(reply, found.request)
-                self._put(link, reply)
-
-    def _held_of(self, reply: Reply, request: Request | None) -> Suspicion | None:
-        """Return what is held of a request, of which it may be known already which it is."""
-        if reply.method not in self._suspicions.methods:
-            return None
-        if request is None:
-            request = identify(reply)
-        return None if request is None else self._suspicions.of(request)
-
-    def _isolate(self, reply: Reply, request: Request) -> None:
-        """Have a request run alone, and the supervisor told if its worker lives."""
-        if reply._alone is None:
-            reply._callbacks = [*(reply._callbacks or ()), self._client.acquit]
-        reply._alone = request
 
     def _put(self, link: Link, reply: Reply, *, first: bool = False) -> None:
         """Send a request, or have it wait: with others to be sent together, or for the device."""
@@ -522,9 +386,9 @@ class Lane(ABC):
                     best = link
         if best.sending:
             return best
-        waiting = [link for link in self._links if link.info.state not in _CLOSED]
+        waiting = [link for link in self._links if link.info.state not in CLOSED]
         if not waiting:
-            raise _unavailable(self._links[0].info)
+            raise unavailable(self._links[0].info)
         return min(waiting, key=lambda link: len(link.flight.requests))
 
     def _hold(self, link: Link) -> None:
@@ -765,15 +629,6 @@ _NOT_SENT: Final = {False: "never sent", True: "not sent again after its worker 
 
 _encode_calls: Final = data.FROM_CLIENT.encode
 _decode_replies: Final = data.FROM_WORKER.decode
-
-_CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED})
-
-
-def _unavailable(info: DeviceInfo) -> errors.DeviceUnavailable:
-    return errors.DeviceUnavailable(
-        f"device {info.index} ({info.name}) is {info.state.value}: {info.reason or 'no reason given'}",
-        device=info.index,
-    )
 
 
 def _copy(lost: errors.PoolLost) -> errors.PoolLost:

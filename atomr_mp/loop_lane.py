@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.lane import Lane, Link, Told
+from atomr_mp.lane import Lane, Told
+from atomr_mp.link import Link
 from atomr_mp.protocol.session import DeviceInfo
 from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from atomr_mp.client_slabs import Placement
-    from atomr_mp.lane import Lane, Link
+    from atomr_mp.lane import Lane
+    from atomr_mp.link import Link
     from atomr_mp.protocol.session import Request
     from atomr_mp.releases import Lease
 

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from atomr_mp import errors
 from atomr_mp.fingerprint import fingerprint
-from atomr_mp.lane import Lane, Link
+from atomr_mp.lane import Lane
+from atomr_mp.link import Link
 from atomr_mp.protocol import data, session, token
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.releases import Releases

@@ -1,0 +1,126 @@
+"""What becomes of a lane's requests that a worker's end took along: they are sent again, have to wait, or fail.
+
+What may be sent again, and how, `replay` says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atomr_mp import errors
+from atomr_mp.link import CLOSED, Link, unavailable
+from atomr_mp.protocol.session import IncarnationEnded, Request, Suspicion, Suspicions, Verdict
+from atomr_mp.replay import Lost, identify, may_replay, poison
+
+if TYPE_CHECKING:
+    from atomr_mp.client import Client
+    from atomr_mp.lane import Lane
+    from atomr_mp.reply import Reply
+
+
+class Resending:
+    """A part of a lane, to be called with its lock held.
+
+    Args:
+        lane: The lane.
+        client: Whose lane it is.
+    """
+
+    def __init__(self, lane: Lane, client: Client) -> None:
+        self._lane = lane
+        self._client = client
+
+    def isolate(self, reply: Reply, request: Request) -> None:
+        """Have a request run alone, and the supervisor told if its worker lives."""
+        if reply._alone is None:
+            reply._callbacks = [*(reply._callbacks or ()), self._client.acquit]
+        reply._alone = request
+
+    def settle(self, link: Link, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
+        """Send again what was on an incarnation that has ended, if it may be, and fail the rest.
+
+        If any of it may be what the incarnation died of, that is done when the supervisor has said what is held of it.
+        """
+        suspects: dict[Reply, Request] = {}
+        for reply, _ in lost:
+            if reply.id in ended.suspects and reply.method in self._client.methods:
+                request = identify(reply)
+                if request is not None:
+                    suspects[reply] = request
+        report = self._client.report(ended.device, ended.generation, list(suspects.values())) if suspects else 0
+        for reply, error in reversed(lost):
+            if error.maybe_executed:
+                reply._may_have_run = True
+                reply._replays += getattr(error, "was_running", True)
+            again = may_replay(reply, self._client.methods.get(reply.method), self._client.max_replays)
+            link.parked[reply] = Lost(report, error, suspects.get(reply), again)
+            if not report:
+                self._resume(link, reply)
+
+    def judged(self, message: Suspicions) -> None:
+        """Take note of what is held of requests; the client has done so already."""
+        for link in self._lane._links:
+            if message.changed:
+                self._look_again(link)
+            for reply in [reply for reply, lost in link.parked.items() if lost.report == message.id]:
+                self._resume(link, reply)
+        self._lane._flush_ready()
+
+    def _resume(self, link: Link, reply: Reply) -> None:
+        """Send a request again, or fail it, by what is held of it."""
+        lost = link.parked.pop(reply)
+        found = self._held_of(reply, lost.suspect)
+        error: errors.AtomrError = lost.error
+        if found is not None and found.verdict is Verdict.QUARANTINED:
+            error = poison(found, maybe_executed=lost.error.maybe_executed)
+        elif lost.again and not reply.done and not reply._cancelled:
+            alone = lost.suspect if found is None else found.request
+            if alone is not None:
+                self.isolate(reply, alone)
+            reply._sent_generation = 0
+            to = self._another(link, reply)
+            if to.sending or to.info.state not in CLOSED:
+                self._lane._put(to, reply, first=True)
+                return
+            link, error = to, unavailable(to.info)
+        elif reply._cancelled:
+            error = errors.Cancelled("cancelled, and its worker has ended", maybe_executed=lost.error.maybe_executed)
+        link.flight.take(reply.id)
+        self._lane._end(reply, error)
+
+    def _another(self, link: Link, reply: Reply) -> Link:
+        """Go over to whichever device a request is to be sent to again; what may end workers stays where it was."""
+        if reply._pinned or (reply._alone is not None and link.info.state not in CLOSED):
+            return link
+        try:
+            to = self._lane._place()
+            if to is not link:
+                to.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
+        except (errors.DeviceUnavailable, errors.Overloaded):
+            return link
+        if to is not link:
+            link.flight.take(reply.id)
+            reply._link = to
+        return to
+
+    def _look_again(self, link: Link) -> None:
+        """Look again at what waits to be sent, as at the door."""
+        for reply in [*link.held, *link.outbox]:
+            found = self._held_of(reply, None)
+            if found is None or reply._alone is not None:
+                continue
+            (link.held if reply in link.held else link.outbox).remove(reply)
+            if found.verdict is Verdict.QUARANTINED:
+                link.flight.take(reply.id)
+                self._lane._end(reply, poison(found, maybe_executed=False))
+            else:
+                self.isolate(reply, found.request)
+                self._lane._put(link, reply)
+
+    def _held_of(self, reply: Reply, request: Request | None) -> Suspicion | None:
+        """Return what is held of a request, of which it may be known already which it is."""
+        if reply.method not in self._client.suspicions.methods:
+            return None
+        if request is None:
+            request = identify(reply)
+        return None if request is None else self._client.suspicions.of(request)
