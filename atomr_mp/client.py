@@ -11,18 +11,16 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.blocking_lane import BlockingLane
+from atomr_mp.hello import default_name, greet
 from atomr_mp.lane import FORKED, Lane
 from atomr_mp.protocol import session, token
-from atomr_mp.protocol.codec import VERSION
 from atomr_mp.releases import Releases
 from atomr_mp.replay import Suspicions, was_answered
 from atomr_mp.reply import Reply
@@ -39,9 +37,6 @@ if TYPE_CHECKING:
     from atomr_mp.loop_lane import LoopLane
 
 _LOG: Final = logging.getLogger("atomr_mp")
-
-HELLO_TIMEOUT_S: Final = 30.0
-"""How long a supervisor may take to answer a hello: its own start is in it."""
 
 MAX_LANE: Final = 255
 
@@ -411,30 +406,6 @@ class Client:
             self._connection.close()
 
 
-def greet(connection: SessionConnection, name: str, *, observer: bool, weight: float = 1.0) -> session.Welcome:
-    """Say hello and return the answer.
-
-    Args:
-        connection: Just connected.
-        name: What this client is called.
-        observer: Whether the session is for questions and orders only, never for calls.
-        weight: How much of a busy device's time it asks for, beside other sessions.
-    """
-    connection.send(session.Hello(VERSION, name[:200], observer, shared_memory=not observer, weight=float(weight)))
-    try:
-        answer = connection.receive(HELLO_TIMEOUT_S)
-    except TimeoutError as error:
-        raise errors.PoolLost(f"the supervisor did not answer within {HELLO_TIMEOUT_S:g} s") from error
-    match answer:
-        case session.Welcome():
-            session.check_version(answer.version)
-            return answer
-        case session.Goodbye(refused):
-            raise refused.error()
-        case _:
-            raise errors.ProtocolError(f"the supervisor answered the hello with {type(answer).__name__}")
-
-
 class Answered(NamedTuple):
     """An answer in the session."""
 
@@ -443,160 +414,12 @@ class Answered(NamedTuple):
     """What came with it; the asker's to close."""
 
 
-Answers = session.Answer | session.Reloaded | session.Residents | session.Status | session.Inventory
-
-
-class Observer:
-    """A session for questions and orders: status, restart, stop. Use it with `with`.
-
-    Args:
-        path: The supervisor's socket.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._connection = SessionConnection.connect(path)
-        self._ids = itertools.count(1)
-        self._events: deque[session.FromSupervisor] = deque(maxlen=1000)
-        """What came before the answer to a question: a restart with a standby is done when the order is answered."""
-        try:
-            self.welcome: Final = greet(self._connection, default_name(), observer=True)
-        except BaseException:
-            self._connection.close()
-            raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._connection.close()
-
-    def status(self, timeout_s: float = 10.0) -> session.Status:
-        """Return a snapshot of the pool."""
-        answer = self._ask(session.StatusRequest(next(self._ids)), timeout_s)
-        assert isinstance(answer, session.Status)
-        return answer
-
-    def inventory(self, timeout_s: float = 10.0) -> session.Inventory:
-        """Return all that the supervisor knows to be there."""
-        answer = self._ask(session.InventoryRequest(next(self._ids)), timeout_s)
-        assert isinstance(answer, session.Inventory)
-        return answer
-
-    def restart(self, device: int, timeout_s: float = 10.0) -> None:
-        """Have a device's worker replaced; returns once the order is taken.
-
-        Raises:
-            InvalidRequest: There is no such device.
-        """
-        self._order(session.RestartRequest(next(self._ids), device), timeout_s)
-
-    def reload(self, timeout_s: float) -> list[str]:
-        """Have the configuration read again and all workers replaced, one device at a time; wait for the end.
-
-        Returns:
-            Settings that have changed and need a restart of the pool.
-
-        Raises:
-            ActorLoadFailed: An actor cannot be imported any more; the devices behind that one keep the old code.
-            SetupFailed: A new worker did not start; likewise.
-            ConfigurationError: The configuration file cannot be used; nothing was done.
-            InvalidRequest: A reload goes on already, or the pool stops.
-            TimeoutError: It goes on.
-        """
-        answer = self._ask(session.ReloadRequest(next(self._ids)), timeout_s)
-        if isinstance(answer, session.Answer) and answer.error is not None:
-            raise answer.error.error()
-        assert isinstance(answer, session.Reloaded)
-        return answer.pending
-
-    def residents(self, timeout_s: float = 10.0) -> session.Residents:
-        """Return all resident memory."""
-        answer = self._ask(session.ListResidents(next(self._ids)), timeout_s)
-        assert isinstance(answer, session.Residents)
-        return answer
-
-    def free_resident(
-        self,
-        name: str,
-        *,
-        device: int | None = None,
-        version: str | None = None,
-        force: bool = False,
-        timeout_s: float = 10.0,
-    ) -> list[session.ResidentInfo]:
-        """Free resident memory; return what was freed.
-
-        Raises:
-            InvalidRequest: There is none of this name, it is being filled, or it is in use and this is not `force`.
-        """
-        answer = self._ask(session.FreeResident(next(self._ids), name, device, version, force), timeout_s)
-        if isinstance(answer, session.Answer) and answer.error is not None:
-            raise answer.error.error()
-        assert isinstance(answer, session.Residents)
-        return answer.residents
-
-    def admit(self, request: session.Request, timeout_s: float = 10.0) -> None:
-        """Have a request admitted again that is refused since it ends workers.
-
-        Raises:
-            InvalidRequest: It is not in quarantine.
-        """
-        self._order(session.AdmitRequest(next(self._ids), request), timeout_s)
-
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """Have the pool stopped; returns once the order is taken."""
-        self._order(session.StopRequest(next(self._ids)), timeout_s)
-
-    def next_event(self, timeout_s: float | None) -> session.FromSupervisor:
-        """Return the next lifecycle event.
-
-        Raises:
-            PoolLost: The supervisor is gone.
-            TimeoutError: There was none in time.
-        """
-        return self._events.popleft() if self._events else self._connection.receive(timeout_s)
-
-    def _order(
-        self, request: session.RestartRequest | session.AdmitRequest | session.StopRequest, timeout_s: float
-    ) -> None:
-        answer = self._ask(request, timeout_s)
-        if isinstance(answer, session.Answer) and answer.error is not None:
-            raise answer.error.error()
-
-    def _ask(
-        self,
-        request: session.StatusRequest
-        | session.InventoryRequest
-        | session.RestartRequest
-        | session.ReloadRequest
-        | session.ListResidents
-        | session.FreeResident
-        | session.AdmitRequest
-        | session.StopRequest,
-        timeout_s: float,
-    ) -> Answers:
-        self._connection.send(request)
-        until = time.monotonic() + timeout_s
-        while True:
-            message = self._connection.receive(max(0.001, until - time.monotonic()))
-            if isinstance(message, Answers) and message.id == request.id:
-                return message
-            if isinstance(message, session.Goodbye):
-                raise message.error.error()
-            self._events.append(message)
-
-
 def running_loop() -> asyncio.AbstractEventLoop | None:
     """Return the event loop that runs in this thread; asyncio is not imported for it."""
     # Exported for event loops' authors; the public function raises where there is none, at ten times the cost. While
     # another thread still imports asyncio, it may not be there yet: nor is a loop.
     running = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
     return None if running is None else running()
-
-
-def default_name() -> str:
-    """Return what a client is called if nobody says otherwise: its program and pid."""
-    return f"{Path(sys.argv[0] or 'python').name}[{os.getpid()}]"
 
 
 def _forget_clients_in_child() -> None:

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.client import Client, Observer
+from atomr_mp.client import Client
 from atomr_mp.config import Backend, Config, with_source
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.launch import launch
+from atomr_mp.observer import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.session import OUT_OF_USE, DeviceInfo, Status, check_weight

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from atomr_mp import errors
 
 if TYPE_CHECKING:
-    from atomr_mp.client import Observer
+    from atomr_mp.observer import Observer
     from atomr_mp.process.rundir import RunDirectory
 
 Commands = Any
@@ -26,6 +26,13 @@ def add_pool(parser: argparse.ArgumentParser) -> None:
         "--run-dir",
         metavar="DIR",
         help="its run directory, if that is not the default for its name (default: ATOMR_MP_RUN_DIR)",
+    )
+
+
+def add_timeout(parser: argparse.ArgumentParser, default_s: float) -> None:
+    """Declare how long to wait."""
+    parser.add_argument(
+        "--timeout", type=float, default=default_s, metavar="S", help="seconds to wait (default: %(default)g)"
     )
 
 
@@ -59,7 +66,7 @@ def observe(directory: RunDirectory) -> Iterator[Observer]:
     Raises:
         PoolLost: The supervisor is gone, or does not answer.
     """
-    from atomr_mp.client import Observer
+    from atomr_mp.observer import Observer
 
     try:
         with Observer(directory.session_socket) as observer:

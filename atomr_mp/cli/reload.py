@@ -8,7 +8,7 @@ import time
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, counted, observe, open_pool
+from atomr_mp.cli.common import Commands, add_pool, add_timeout, counted, observe, open_pool
 
 TIMEOUT_S: Final = 1800.0
 """Long: each device in turn may take as long as a restart."""
@@ -23,9 +23,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "one device at a time, after each has finished what it holds; waits until all are ready. Gives up at the "
         "first that does not start; the devices behind it keep the old code.",
     )
-    parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help="seconds to wait (default: %(default)g)"
-    )
+    add_timeout(parser, TIMEOUT_S)
     add_pool(parser)
     parser.set_defaults(run=run)
     return parser

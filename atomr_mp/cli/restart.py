@@ -8,10 +8,10 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, observe, open_pool
+from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_pool
 
 if TYPE_CHECKING:
-    from atomr_mp.client import Observer
+    from atomr_mp.observer import Observer
     from atomr_mp.protocol.session import DeviceInfo
 
 TIMEOUT_S: Final = 360.0
@@ -27,9 +27,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "ready. Also gets a device going again that was stopped after too many restarts.",
     )
     parser.add_argument("device", type=int, metavar="DEVICE", help="index of the device")
-    parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help="seconds to wait (default: %(default)g)"
-    )
+    add_timeout(parser, TIMEOUT_S)
     add_pool(parser)
     parser.set_defaults(run=run)
     return parser

@@ -8,7 +8,7 @@ import sys
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, observe, open_pool
+from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_pool
 
 TIMEOUT_S: Final = 60.0
 """Twice what workers may take by default to finish what they hold."""
@@ -21,9 +21,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="stop a pool",
         description="Stops a pool after its workers have finished what they hold, and waits until it has gone.",
     )
-    parser.add_argument(
-        "--timeout", type=float, default=TIMEOUT_S, metavar="S", help="seconds to wait (default: %(default)g)"
-    )
+    add_timeout(parser, TIMEOUT_S)
     add_pool(parser)
     parser.set_defaults(run=run)
     return parser

@@ -16,8 +16,8 @@ from rich.console import Console
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.client import Observer
 from atomr_mp.examination import examine
+from atomr_mp.observer import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET
 from atomr_mp.supervision.findings import State
 from soaking import words

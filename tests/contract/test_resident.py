@@ -15,8 +15,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.client import Observer
 from atomr_mp.examination import examine
+from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.session import DeviceState, ResidentInfo
 from atomr_mp.supervision.findings import State, Supervision

@@ -23,7 +23,7 @@ import psutil
 import zmq
 
 import atomr_mp
-from atomr_mp.client import Observer
+from atomr_mp.observer import Observer
 
 DEADLINE_S: Final = 10.0
 """Longest wait for anything."""

@@ -17,8 +17,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.client import Observer
 from atomr_mp.map import Failure
+from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.session import DeviceState, Request
 from tests.contract.test_cli import cli, refusal

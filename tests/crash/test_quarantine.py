@@ -12,6 +12,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, launch, testing
 from atomr_mp.cli.status import EXIT, as_json
+from atomr_mp.observer import Observer
 from atomr_mp.protocol.session import DeviceState
 from atomr_mp.testing import NoMemory
 from tests.crash.test_hangs import HANGING, events
@@ -137,7 +138,7 @@ def test_a_stop_does_not_wait_for_what_does_not_end(ledger: Ledger) -> None:
     with pool:
         pid = hang(pool, ledger)
         wait_state(pool, DeviceState.QUARANTINED)
-        with atomr_mp.client.Observer(pool.run_dir / "session.sock") as observer:
+        with Observer(pool.run_dir / "session.sock") as observer:
             observer.stop()
     assert settled(lambda: [path.name for path in (pool.run_dir / "workers").iterdir()] == [str(pid)])
     os.kill(pid, signal.SIGKILL)

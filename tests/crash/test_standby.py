@@ -17,7 +17,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.client import Observer
+from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import data, token
 from atomr_mp.protocol.session import DeviceChanged, DeviceState, StandbyInfo, StandbyStatus

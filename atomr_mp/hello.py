@@ -1,0 +1,45 @@
+"""The beginning of every session with a supervisor, a client's or an observer's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import session
+from atomr_mp.protocol.codec import VERSION
+from atomr_mp.transport.session import SessionConnection
+
+HELLO_TIMEOUT_S: Final = 30.0
+"""How long a supervisor may take to answer a hello: its own start is in it."""
+
+
+def greet(connection: SessionConnection, name: str, *, observer: bool, weight: float = 1.0) -> session.Welcome:
+    """Say hello and return the answer.
+
+    Args:
+        connection: Just connected.
+        name: What this client is called.
+        observer: Whether the session is for questions and orders only, never for calls.
+        weight: How much of a busy device's time it asks for, beside other sessions.
+    """
+    connection.send(session.Hello(VERSION, name[:200], observer, shared_memory=not observer, weight=float(weight)))
+    try:
+        answer = connection.receive(HELLO_TIMEOUT_S)
+    except TimeoutError as error:
+        raise errors.PoolLost(f"the supervisor did not answer within {HELLO_TIMEOUT_S:g} s") from error
+    match answer:
+        case session.Welcome():
+            session.check_version(answer.version)
+            return answer
+        case session.Goodbye(refused):
+            raise refused.error()
+        case _:
+            raise errors.ProtocolError(f"the supervisor answered the hello with {type(answer).__name__}")
+
+
+def default_name() -> str:
+    """Return what a client is called if nobody says otherwise: its program and pid."""
+    return f"{Path(sys.argv[0] or 'python').name}[{os.getpid()}]"

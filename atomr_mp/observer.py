@@ -1,0 +1,144 @@
+"""A session for questions and orders, as the command has them: no calls, and nothing that calls need."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from pathlib import Path
+from typing import Final, Self
+
+from atomr_mp.hello import default_name, greet
+from atomr_mp.protocol import session
+from atomr_mp.transport.session import SessionConnection
+
+Answers = session.Answer | session.Reloaded | session.Residents | session.Status | session.Inventory
+
+
+class Observer:
+    """A session for questions and orders: status, restart, stop. Use it with `with`.
+
+    Args:
+        path: The supervisor's socket.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._connection = SessionConnection.connect(path)
+        self._ids = itertools.count(1)
+        self._events: deque[session.FromSupervisor] = deque(maxlen=1000)
+        """What came before the answer to a question: a restart with a standby is done when the order is answered."""
+        try:
+            self.welcome: Final = greet(self._connection, default_name(), observer=True)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._connection.close()
+
+    def status(self, timeout_s: float = 10.0) -> session.Status:
+        """Return a snapshot of the pool."""
+        answer = self._ask(session.StatusRequest(next(self._ids)), timeout_s)
+        assert isinstance(answer, session.Status)
+        return answer
+
+    def inventory(self, timeout_s: float = 10.0) -> session.Inventory:
+        """Return all that the supervisor knows to be there."""
+        answer = self._ask(session.InventoryRequest(next(self._ids)), timeout_s)
+        assert isinstance(answer, session.Inventory)
+        return answer
+
+    def restart(self, device: int, timeout_s: float = 10.0) -> None:
+        """Have a device's worker replaced; returns once the order is taken.
+
+        Raises:
+            InvalidRequest: There is no such device.
+        """
+        self._order(session.RestartRequest(next(self._ids), device), timeout_s)
+
+    def reload(self, timeout_s: float) -> list[str]:
+        """Have the workers replaced; see `Pool.reload` for what is returned and raised."""
+        answer = self._ask(session.ReloadRequest(next(self._ids)), timeout_s)
+        if isinstance(answer, session.Answer) and answer.error is not None:
+            raise answer.error.error()
+        assert isinstance(answer, session.Reloaded)
+        return answer.pending
+
+    def residents(self, timeout_s: float = 10.0) -> session.Residents:
+        """Return all resident memory."""
+        answer = self._ask(session.ListResidents(next(self._ids)), timeout_s)
+        assert isinstance(answer, session.Residents)
+        return answer
+
+    def free_resident(
+        self,
+        name: str,
+        *,
+        device: int | None = None,
+        version: str | None = None,
+        force: bool = False,
+        timeout_s: float = 10.0,
+    ) -> list[session.ResidentInfo]:
+        """Free resident memory; return what was freed.
+
+        Raises:
+            InvalidRequest: There is none of this name, it is being filled, or it is in use and this is not `force`.
+        """
+        answer = self._ask(session.FreeResident(next(self._ids), name, device, version, force), timeout_s)
+        if isinstance(answer, session.Answer) and answer.error is not None:
+            raise answer.error.error()
+        assert isinstance(answer, session.Residents)
+        return answer.residents
+
+    def admit(self, request: session.Request, timeout_s: float = 10.0) -> None:
+        """Have a request admitted again that is refused since it ends workers.
+
+        Raises:
+            InvalidRequest: It is not in quarantine.
+        """
+        self._order(session.AdmitRequest(next(self._ids), request), timeout_s)
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Have the pool stopped; returns once the order is taken."""
+        self._order(session.StopRequest(next(self._ids)), timeout_s)
+
+    def next_event(self, timeout_s: float | None) -> session.FromSupervisor:
+        """Return the next lifecycle event.
+
+        Raises:
+            PoolLost: The supervisor is gone.
+            TimeoutError: There was none in time.
+        """
+        return self._events.popleft() if self._events else self._connection.receive(timeout_s)
+
+    def _order(
+        self, request: session.RestartRequest | session.AdmitRequest | session.StopRequest, timeout_s: float
+    ) -> None:
+        answer = self._ask(request, timeout_s)
+        if isinstance(answer, session.Answer) and answer.error is not None:
+            raise answer.error.error()
+
+    def _ask(
+        self,
+        request: session.StatusRequest
+        | session.InventoryRequest
+        | session.RestartRequest
+        | session.ReloadRequest
+        | session.ListResidents
+        | session.FreeResident
+        | session.AdmitRequest
+        | session.StopRequest,
+        timeout_s: float,
+    ) -> Answers:
+        self._connection.send(request)
+        until = time.monotonic() + timeout_s
+        while True:
+            message = self._connection.receive(max(0.001, until - time.monotonic()))
+            if isinstance(message, Answers) and message.id == request.id:
+                return message
+            if isinstance(message, session.Goodbye):
+                raise message.error.error()
+            self._events.append(message)
