@@ -210,11 +210,17 @@ class Buffers:
         if self.on_gpu(device):
             ref = self.request(memory.Put(array), device)
             return ref
-        ref = self.request(memory.Empty(list(array.shape), dtype), device)
-        if array.size:
+        while True:
+            ref = self.request(memory.Empty(list(array.shape), dtype), device)
+            if not array.size:
+                return ref
+            try:
+                mapping = self._mapping(ref.lease, ref.slab)
+            except errors.GpuRefStale:  # its worker has ended since it made the buffer; nothing is lost, so again
+                continue
             # No borrow: nobody else knows of the buffer yet.
-            np.copyto(self._mapping(ref.lease, ref.slab).array(ref.layout, writable=True), array)
-        return ref
+            np.copyto(mapping.array(ref.layout, writable=True), array)
+            return ref
 
     def on_gpu(self, device: int) -> bool:
         """Return whether a device's memory is a GPU's."""

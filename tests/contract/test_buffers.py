@@ -523,6 +523,26 @@ def test_a_restart_makes_what_was_shared_stale(pool: atomr_mp.Pool) -> None:
         pool.claim(shared)
 
 
+@pytest.mark.skipif(BACKEND == "cuda", reason="there the worker copies")
+def test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed(
+    pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The array is still here: it goes to the next one."""
+    buffers = pool._client.buffers
+    mapping = buffers._mapping
+
+    def after_its_end(*arguments: Any) -> Any:
+        if pool.devices[0].generation == 1:
+            pool.restart(0)
+            wait_generation(pool, 2)
+        return mapping(*arguments)
+
+    monkeypatch.setattr(buffers, "_mapping", after_its_end)
+    ref = pool.device().put(np.arange(10.0))
+    assert ref.generation == 2
+    assert ref.numpy().tolist() == list(range(10))
+
+
 def test_requests_lost_with_a_worker_give_their_memory_back(pool: atomr_mp.Pool) -> None:
     """Arguments in shared memory can be used for the next ones; those sent before are not kept for ever."""
     pool.call("Keeper.keep", np.ones(100_000)).result()
