@@ -191,6 +191,18 @@ def test_full_batches_come_first_and_take_turns() -> None:
     assert ["".join(each.item for each in batches.take(WAIT_NS)) for _ in range(4)] == ["aa", "cc", "b", "a"]
 
 
+def test_one_that_is_due_goes_too_where_only_full_ones_are_to() -> None:
+    """What runs always has a full one behind it, as long as there are some: it must not have to end first."""
+    batches = forming(max_items=2)
+    batches.add(0, key="few", nbytes=1, now_ns=0)
+    order = []
+    for number in range(1, 2 * MOST_PASSED + 5):
+        for _ in range(2):
+            batches.add(number, key="many", nbytes=1, now_ns=0)
+        order += [each.item for each in batches.take(WAIT_NS, full=True)]
+    assert 2 * (MOST_PASSED - 1) <= order.index(0) <= 2 * (MOST_PASSED + 1)
+
+
 def test_owners_share_a_batch_whatever_they_have_waiting() -> None:
     """One with a thousand items does not keep another's single one out of the next batch."""
     batches: Forming[str] = Forming(Limits(4, None, WAIT_NS), lambda _: False, lambda _: True)

@@ -8,7 +8,7 @@ import select
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,7 +31,7 @@ from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import Method, load
 from atomr_mp_workers.peers import Peer, Peers
 from atomr_mp_workers.streams import StreamAllocator
-from atomr_mp_workers.threads import Completions
+from atomr_mp_workers.threads import ActorThread, Completions
 from atomr_mp_workers.underway import Underway
 
 NEVER_NS = 2**62
@@ -62,6 +62,18 @@ class Logged(Actor):
         self.log.append(items)
         return items
 
+    @method(batch=Batch(max_items=4, max_wait_s=0), thread=True)
+    def many(self, items: list[Any]) -> list[Any]:
+        """Note a batch, on a thread."""
+        self.log.append(items)
+        return items
+
+    @method(batch=Batch(max_items=4, max_wait_s=0), thread=True)
+    def rare(self, items: list[Any]) -> list[Any]:
+        """Note a batch, on the same thread."""
+        self.log.append(items)
+        return items
+
 
 class Worker:
     """What is in a worker but its loop."""
@@ -81,10 +93,16 @@ class Worker:
         actor.instance.log = self.log  # type: ignore[attr-defined]
         self.methods: dict[str, Method] = {each.name: each for each in actor.methods}
         self.envelope = Envelope(self.methods, board, TOKEN, libraries, store, most_queued)
-        together = BatchedMethod(self.methods["Logged.together"], 0, self.envelope, store, board)
+        batched = {
+            name: BatchedMethod(each, 0, self.envelope, store, board)
+            for name, each in self.methods.items()
+            if each.batch
+        }
+        thread = ActorThread("Logged", device)
+        threads = {name: thread for name, each in self.methods.items() if each.thread}
         self.outbox: dict[Peer, None] = {}
         self.dispatcher = Dispatcher(
-            self.envelope, self.completions, device, {}, {"Logged.together": together}, self.outbox, lambda: None
+            self.envelope, self.completions, device, threads, batched, self.outbox, lambda: None
         )
         self.peers = Peers(Window(100, 2**20), store)
         self._ids = 0
@@ -118,16 +136,20 @@ class Worker:
 
     def put_on_stream(self, name: str, go: threading.Event) -> Stream:
         """Have a method run on a stream, where it waits to be let go."""
+        stream = self.methods[name].stream = self.device.make_stream("stream", inline_bytes=-1)
+        self.hold(name, lambda: go.wait(DEADLINE_S))
+        return stream
+
+    def hold(self, name: str, wait: Callable[[], bool]) -> None:
+        """Have a method wait before it runs."""
         method = self.methods[name]
-        stream = method.stream = self.device.make_stream("stream", inline_bytes=-1)
         function = method.function
 
         def wait_and_run(argument: Any) -> Any:
-            assert go.wait(DEADLINE_S), "nobody has let it go"
+            assert wait(), "nobody has let it go"
             return function(argument)
 
         method.function = wait_and_run  # type: ignore[misc]
-        return stream
 
     def take_back(self) -> None:
         """Wait for something to end on a stream, and take it back."""
@@ -253,6 +275,28 @@ def test_a_second_batch_is_on_a_stream_only_if_it_is_full(worker: Worker) -> Non
     stream.close()
     assert worker.log == [[0], [0] * 4, [0] * 3]
     assert len(outcomes(client)) == 8
+
+
+def test_full_batches_on_a_thread_leave_no_other_method_behind(worker: Worker) -> None:
+    """However many there are: the second of them is not handed to it ahead while another method's batch is due."""
+    client = worker.client(1)
+    go = threading.Semaphore(0)
+    for name in ("Logged.many", "Logged.rare"):
+        worker.hold(name, lambda: go.acquire(timeout=DEADLINE_S))
+    worker.call(client, [0] * 4, "many")
+    worker.dispatcher.start_batches()
+    worker.call(client, ["rare"], "rare")
+    for number in range(1, 8):
+        worker.call(client, [number] * 4, "many")
+        worker.dispatcher.start_batches()
+        go.release()
+        worker.take_back()
+    while worker.dispatcher.busy:
+        worker.dispatcher.start_batches()
+        go.release()
+        worker.take_back()
+    assert worker.log.index(["rare"]) <= 2
+    assert len(worker.log) == 9
 
 
 def test_a_full_queue_refuses_what_comes_next(worker: Worker) -> None:

@@ -95,12 +95,14 @@ class Forming(Generic[T]):
 
         Args:
             now_ns: The time.
-            full: Only a full one will do.
+            full: Only a full one will do, or one that was passed over as often as may be.
         """
-        due = [(key, kind) for key, kind in self._kinds.items() if self._due_ns(kind, full=full) <= now_ns]
+        due = [(key, kind) for key, kind in self._kinds.items() if self._due_ns(kind, full=False) <= now_ns]
         if len(due) > 1:
             due.sort(key=lambda each: (each[1].passed < MOST_PASSED, not self._is_full(each[1])))
         for key, kind in due:
+            if full and self._due_ns(kind, full=True) > now_ns:
+                continue
             batch = self._cut(kind)
             if batch or not kind.line:
                 del self._kinds[key]
@@ -126,7 +128,9 @@ class Forming(Generic[T]):
     def _due_ns(self, kind: _Kind[T], *, full: bool) -> int:
         if self._is_full(kind):
             return 0
-        return NEVER_NS if full else min(each.since_ns for each in kind.line.heads()) + self._limits.max_wait_ns
+        if full and kind.passed < MOST_PASSED:
+            return NEVER_NS
+        return min(each.since_ns for each in kind.line.heads()) + self._limits.max_wait_ns
 
     def _is_full(self, kind: _Kind[T]) -> bool:
         limits = self._limits

@@ -7,6 +7,7 @@ use waits for it: on a stream, in its thread's queue, or parked if it is the loo
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
@@ -235,9 +236,16 @@ class Dispatcher:
     def _has_room(self, batched: BatchedMethod) -> bool:
         """Return whether a batch of this method could start now, if it is full or nothing is ahead of it."""
         thread = self._threads.get(batched.method.name)
-        if thread is not None and thread.ahead and thread.waiting:
+        if thread is not None and thread.ahead and (thread.waiting or self._is_anothers_turn(batched, thread)):
             return False
         return self._ahead_of(batched) < MOST_AHEAD
+
+    def _is_anothers_turn(self, batched: BatchedMethod, thread: ActorThread) -> bool:
+        """Return whether a batch is due of a method on the same thread that has run longer ago."""
+        if len(thread.batched) == 1:
+            return False
+        before = itertools.takewhile(lambda each: each is not batched, self.turns)
+        return any(each in thread.batched and each.is_due() for each in before)
 
     def _ahead_of(self, batched: BatchedMethod) -> int:
         """Return how much a batch of this method would have to wait for."""
