@@ -19,7 +19,7 @@ from atomr_mp.protocol import control, data, token, values
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
 from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.session import Window
-from atomr_mp_workers import Actor, Batch, dispatch, method
+from atomr_mp_workers import Actor, Batch, batch_run, dispatch, method
 from atomr_mp_workers.batch_run import BatchedMethod
 from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device import open_device
@@ -361,6 +361,26 @@ def test_whatever_ends_a_request_that_waits_makes_room(worker: Worker) -> None:
     found = outcomes(client)
     assert isinstance(found[cancelled], errors.Cancelled)
     assert sum(isinstance(error, errors.DeadlineExceeded) for error in found.values()) == 1
+
+
+def test_what_becomes_late_while_a_batch_is_put_together_is_not_in_it(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is counted as late there, so with it the batch would have more than it may."""
+    client = worker.client(1)
+    start_ns = time.monotonic_ns()
+    late = worker.call(client, ["late", "late"], "together", deadline_ns=start_ns + 10**12 + 500)
+    worker.call(client, range(4), "together")
+    now_ns = itertools.count(start_ns + 10**12, 1000)
+    monkeypatch.setattr(batch_run, "time", SimpleNamespace(monotonic_ns=lambda: next(now_ns)))
+    taken, run = next(filter(None, worker.dispatcher.turns)).next(full=False)
+    assert run is not None
+    assert [request.id for request in taken[:2]] == late
+    assert list(run.arguments) == [[0, 1, 2, 3]]
+    assert [type(error) for error in outcomes(client).values()] == [errors.DeadlineExceeded] * 2
+    run.call()
+    for request in run.requests:
+        worker.envelope.complete(request)
 
 
 class TestAlone:

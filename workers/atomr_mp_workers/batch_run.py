@@ -137,8 +137,8 @@ class BatchedMethod:
 
     def next(self, *, full: bool) -> tuple[list[Request], BatchRun | None]:
         """Return the requests whose turn it is, and what they run as; nothing if there is no batch, or no full one."""
-        now_ns = time.monotonic_ns()
-        batch = self._forming.take(now_ns, full=full)
+        batch = self._forming.take(time.monotonic_ns(), full=full)
+        now_ns = time.monotonic_ns()  # not earlier: what was found late does not count in the batch, so must not begin
         begun = [waiting for waiting in batch if self._envelope.begin(waiting.item, now_ns)]
         if begun:
             self._board.batch(self._number, [now_ns - waiting.since_ns for waiting in begun])
