@@ -30,7 +30,8 @@ class Underway:
 
     def ended(self, number: int) -> bool:
         """Return whether this request has come back, and all that were started before it. Any thread."""
-        return next(iter(self.requests), number + 1) > number
+        # A list at once: the loop may start and end some meanwhile.
+        return next(iter(list(self.requests)), number + 1) > number
 
     def take_all(self) -> Iterable[Run]:
         """Return all, which are not to be waited for any more."""

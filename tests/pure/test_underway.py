@@ -1,0 +1,47 @@
+"""What runs elsewhere than on the loop, as other threads ask for it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from atomr_mp_workers.underway import Underway
+
+
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(interval_s)
+
+
+@pytest.mark.usefixtures("often")
+def test_threads_may_ask_while_the_loop_starts_and_ends_requests() -> None:
+    """As allocations on actors' threads do."""
+    underway = Underway()
+    asked = threading.Event()
+
+    def loop() -> None:
+        runs: list[Any] = [SimpleNamespace(), SimpleNamespace(), SimpleNamespace()]
+        while not asked.is_set():
+            for run in runs:
+                underway.begin(run)
+            for run in runs:
+                underway.end(run)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        for _ in range(200_000):
+            underway.ended(1)
+    finally:
+        asked.set()
+        thread.join()
+    assert underway.ended(underway.last)
