@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from opentelemetry.trace import Span, SpanContext
+from opentelemetry.trace import INVALID_SPAN, Span, SpanContext
 
 
 class LateSpan(Span):
@@ -25,9 +25,10 @@ class LateSpan(Span):
         if self._made is None:
             with _MAKING:
                 if self._make is not None:
-                    self._made, self._make = self._make(), None
-        assert self._made is not None
-        return self._made
+                    make, self._make = self._make, None
+                    self._made = make()
+        # Also as long as it is being made, for whatever does that.
+        return INVALID_SPAN if self._made is None else self._made
 
     def end(self, end_time: int | None = None) -> None:
         """End it."""
@@ -70,5 +71,5 @@ class LateSpan(Span):
         self._span.record_exception(*args, **kwargs)
 
 
-_MAKING = threading.Lock()
-"""Held to make one: a request's thread and the loop may both want it first."""
+_MAKING = threading.RLock()
+"""Held to make one: a request's thread and the loop may both want it first, and what makes it the current span."""
