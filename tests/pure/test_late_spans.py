@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 from typing import Any
 from unittest.mock import Mock
 
@@ -11,8 +12,10 @@ import pytest
 
 pytest.importorskip("opentelemetry.trace")
 
-from opentelemetry.trace import Span  # after the look whether it is there
+from opentelemetry.trace import Span, SpanContext  # after the look whether it is there
 
+from atomr_mp_workers import tracing
+from atomr_mp_workers.host import Host
 from atomr_mp_workers.spans import LateSpan
 
 USES = sorted(name for name, _ in inspect.getmembers(Span, inspect.isfunction) if not name.startswith("_"))
@@ -54,3 +57,34 @@ def test_threads_that_want_it_at_the_same_time_have_the_same() -> None:
     for thread in threads:
         thread.join()
     assert real.set_attribute.call_count == 3
+
+
+def test_whoever_makes_it_may_ask_for_the_current_span() -> None:
+    """As a span processor may when a span starts, or a log record that it writes: there is none yet."""
+
+    def make() -> Span:
+        contexts.append(span.get_span_context())
+        return real
+
+    real = Mock(spec=Span)
+    contexts: list[SpanContext] = []
+    span = LateSpan(make)
+    thread = threading.Thread(target=span.is_recording, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [context.is_valid for context in contexts] == [False]
+    assert span.get_span_context() is real.get_span_context.return_value
+
+
+@pytest.mark.parametrize("expiry_s", [None, 60.0])
+def test_the_loop_makes_them_soon_whatever_else_it_waits_for(
+    expiry_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was shared, and may be claimed for a minute, is no reason to keep them for as long."""
+    monkeypatch.setattr(tracing, "tracer", Mock(owes=True))
+    expiry_ns = None if expiry_s is None else time.monotonic_ns() + int(expiry_s * 1e9)
+    host = Mock(_drained_ns=0, _store=Mock(next_expiry_ns=expiry_ns))
+    host._completions.patience_s.return_value = None
+    host._dispatcher.turns = ()
+    assert Host._patience_s(host, idle=True) == tracing.IDLE_S

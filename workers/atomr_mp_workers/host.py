@@ -451,8 +451,8 @@ class Host:
                 if due_ns is not None:
                     left_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
                     patience_s = left_s if patience_s is None else min(left_s, patience_s)
-            if patience_s is None and tracing.tracer is not None and tracing.tracer.owes:
-                return tracing.IDLE_S
+            if tracing.tracer is not None and tracing.tracer.owes:
+                return tracing.IDLE_S if patience_s is None else min(patience_s, tracing.IDLE_S)
             return -1 if patience_s is None else patience_s
         left_ns = self._drained_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None
