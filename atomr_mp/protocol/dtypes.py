@@ -66,7 +66,6 @@ def to_numpy(name: str) -> np.dtype[np.generic]:
     return found
 
 
-@functools.cache
 @functools.lru_cache(maxsize=256)
 def name_of(dtype: np.dtype[np.generic]) -> str:
     """Return the name of a NumPy type; that of one which does not cross the wire is in no table here."""

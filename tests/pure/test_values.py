@@ -154,6 +154,13 @@ def test_numpys_complex_scalars_travel_as_pythons(number: Any) -> None:
     assert (one.dtype, one.shape, complex(one), two) == (np.complex128, (), 1 - 2j, 1)
 
 
+def test_the_names_of_few_element_types_are_kept() -> None:
+    """Programs may make types without end, such as those of strings of each length."""
+    for length in range(1, 400):
+        assert dtypes.name_of(np.dtype(f"S{length}")) == f"bytes{8 * length}"
+    assert dtypes.name_of.cache_info().currsize <= 256
+
+
 def test_a_large_array_is_not_copied_to_be_sent() -> None:
     """Its frame is its own memory, and on the other side its memory is the frame."""
     array = np.zeros(INLINE_BYTES + 1, np.uint8)
