@@ -158,7 +158,8 @@ class CudaDevice(Device):
 
     def cached_bytes(self, holder: Any) -> int:
         """Return what is free in CuPy's pool."""
-        return 0 if holder.pool is None else int(holder.pool.free_bytes())
+        pool = holder.pool  # of which the loop may let go meanwhile
+        return 0 if pool is None else int(pool.free_bytes())
 
     def forget(self, holder: Any) -> None:
         """Empty CuPy's pool of a holder: what is free in one that is only dropped is never given back (CuPy 14.2)."""
@@ -170,8 +171,9 @@ class CudaDevice(Device):
         """Let CuPy's pools give back what they keep, once nothing uses it any more."""
         runtime.deviceSynchronize()
         for holder in self._holders:
-            if holder.pool is not None:
-                holder.pool.free_all_blocks()
+            pool = holder.pool  # as above
+            if pool is not None:
+                pool.free_all_blocks()
 
     # --- work ------------------------------------------------------------------------------------------------------
 
