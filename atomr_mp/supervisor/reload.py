@@ -60,6 +60,8 @@ class Reload:
         """What the first device's was before it was replaced; 0 before that."""
         self._restarts = 0
         """Likewise."""
+        self._lost: errors.AtomrError | None = None
+        """How its last had ended, if there was none any more."""
         self._take = take
         self._renew = renew
         self._done = done
@@ -80,7 +82,7 @@ class Reload:
             return
         device = self._left[0]
         # An end counts when it is heard of; why is known once the process has gone. It may be tried again by then.
-        failed = device.restarts > self._restarts and device.ends.lost is not None
+        failed = device.restarts > self._restarts and device.ends.lost not in {None, self._lost}
         if failed or device.state is State.QUARANTINED:
             self._give_up(_stopped_at(device, len(self._left) - 1))
         elif device.state is State.READY and device.generation > self._generation:
@@ -146,7 +148,7 @@ class Reload:
             self._left.pop(0)
             self._loop.call_later(0, self._next)
             return
-        self._generation, self._restarts = device.generation, device.restarts
+        self._generation, self._restarts, self._lost = device.generation, device.restarts, device.ends.lost
         device.try_plan(self._new)
         device.replace("reload", "its worker is replaced, to run the code that is there now", anew=True)
 

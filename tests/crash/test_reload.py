@@ -93,6 +93,10 @@ def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions
         assert pool.devices[1].generation == 1
         assert pool.call("Versioned.version", device=1).result() == "first"
         assert "no such weights" in events(pool.run_dir, "reload_failed")[0]["text"]
+        versions.write("broken otherwise", setup="import os; kept = b'x' * 2**28; os._exit(3)")
+        with pytest.raises(errors.SetupFailed, match="status 3"):  # not as its last worker before that
+            pool.reload()
+        wait_state(pool, DeviceState.STOPPED)
         versions.write("repaired")
         assert pool.reload() == []
         for device in range(2):
