@@ -304,8 +304,17 @@ class Buffers:
         layout = wire.layout
         if not wire.value:
             return GpuRef(self, lease, wire.slab, layout)
+        try:
+            mapping = self._mapping(lease, wire.slab)
+        except errors.GpuRefStale as stale:
+            raise errors.WorkerLost(
+                f"a large result was not read before its worker's end: {stale.message}",
+                device=stale.device,
+                generation=stale.generation,
+                was_running=False,
+            ) from stale
         # No borrow: nobody else holds it.
-        return self._mapping(lease, wire.slab).array(layout, writable=True, keep=lease)
+        return mapping.array(layout, writable=True, keep=lease)
 
     def _view(self, ref: GpuRef, borrow: Borrow, *, write: bool) -> Any:
         mapping = self._mapping(ref.lease, ref.slab)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from atomr_mp import errors
 
@@ -31,6 +31,16 @@ class Failure:
     """Of its last attempt; `maybe_executed` if it may have run in any."""
     attempts: int
     """How often it was sent; 0 if it could not be sent at all."""
+
+
+class Recorded(NamedTuple):
+    """A result that is here: it is in a journal, or was read already."""
+
+    value: Any
+
+    def result(self) -> Any:
+        """Return it."""
+        return self.value
 
 
 class Job(Generic[T]):

@@ -18,13 +18,13 @@ import zlib
 from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.fingerprint import fingerprint
-from atomr_mp.job import Failure
+from atomr_mp.job import Failure, Recorded
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo, Message
 
@@ -85,16 +85,6 @@ class Failed(Message, frozen=True, tag="failed"):
 
 
 Record = Header | Sent | Unsent | Done | Failed
-
-
-class Recorded(NamedTuple):
-    """A result that is in a journal."""
-
-    value: Any
-
-    def result(self) -> Any:
-        """Return it."""
-        return self.value
 
 
 class Journal:

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.job import Failure, Job
+from atomr_mp.job import Failure, Job, Recorded
 from atomr_mp.protocol.session import OUT_OF_USE
 from atomr_mp.replay import NEVER
 
 if TYPE_CHECKING:
     from atomr_mp.client import Client
-    from atomr_mp.journal import Journal, Recorded
+    from atomr_mp.journal import Journal
     from atomr_mp.reply import Reply
 
 __all__ = ["Failure", "Mapper", "Progress"]
@@ -231,8 +231,13 @@ class _Run:
             reply = self._landed.popleft()
             index, sent = self._flying.pop(reply)
             error = reply.exception()
+            try:
+                outcome = self._answered(index, reply) if error is None else None
+            except errors.WorkerLost as lost:  # and with it a large result
+                error = lost
             if error is None:
-                job.answered(index, self._answered(index, reply), now - sent)
+                assert outcome is not None
+                job.answered(index, outcome, now - sent)
             elif isinstance(error, errors.Overloaded):
                 if job.postponed(index):
                     # Others fill the worker's queue, and nothing tells us when there is room.
@@ -245,8 +250,8 @@ class _Run:
             del self._items[index]
 
     def _answered(self, _index: int, reply: Reply) -> Reply | Recorded:
-        """Return what has the result of an item that was answered."""
-        return reply
+        """Return what has the result of an item that was answered; a large one is read now, while its worker lives."""
+        return reply if reply._leases is None else Recorded(reply.result())  # noqa: SLF001
 
     def _failed(self, index: int) -> None:
         """An item has failed for good."""

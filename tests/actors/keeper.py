@@ -48,6 +48,11 @@ class Keeper(Actor):
         """Return a new array."""
         return np.arange(float(n))
 
+    @method(idempotent=True)
+    def large_again(self, n: int) -> NDArray[np.float64]:
+        """Do the same; may be sent again."""
+        return self.large(n)
+
     @method
     def fail(self, array: NDArray[np.generic], way: str) -> None:
         """Raise, with no collection to come that would free what a traceback holds."""

@@ -543,6 +543,24 @@ def test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed(
     assert ref.numpy().tolist() == list(range(10))
 
 
+@pytest.mark.skipif(BACKEND == "cuda", reason="there large results travel otherwise")
+def test_a_large_result_that_nobody_has_read_is_lost_with_its_worker(pool: atomr_mp.Pool) -> None:
+    """Which is told as what it is: the request has run. A map reads early, or sends again what may run twice."""
+    reply = pool.call("Keeper.large", 200_000)
+    assert reply.exception() is None
+    pool.restart(0)
+    wait_generation(pool, 2)
+    with pytest.raises(errors.WorkerLost, match="large result") as lost:
+        reply.result()
+    assert (lost.value.maybe_executed, lost.value.was_running, lost.value.generation) == (True, False, 1)
+    results = pool.map("Keeper.large_again", [200_000] * 8, in_flight=4)
+    first = next(results)
+    assert settled(lambda: pool.status().workers[0].completed >= 4)
+    pool.restart(0)
+    wait_generation(pool, 3)
+    assert [len(result) for result in (first, *results)] == [200_000] * 8
+
+
 def test_requests_lost_with_a_worker_give_their_memory_back(pool: atomr_mp.Pool) -> None:
     """Arguments in shared memory can be used for the next ones; those sent before are not kept for ever."""
     pool.call("Keeper.keep", np.ones(100_000)).result()

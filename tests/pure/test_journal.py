@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.job import Failure
-from atomr_mp.journal import Journal, Recorded
+from atomr_mp.job import Failure, Recorded
+from atomr_mp.journal import Journal
 from tests.pure.test_refs import FakeClient
 
 Open = Callable[..., Journal]
