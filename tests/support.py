@@ -6,6 +6,7 @@ goes from us: that is how `Ledger` finds them. Nothing here sleeps where there i
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import select
@@ -70,7 +71,7 @@ class Ledger:
     def __enter__(self) -> Self:
         self._outer = os.environ.get(LEDGER)
         os.environ[LEDGER] = str(self.path)
-        self._descriptors, self._threads = _descriptors(), _threads()
+        self._descriptors, self._threads = open_descriptors(), _threads()
         return self
 
     def __exit__(
@@ -85,7 +86,7 @@ class Ledger:
             os.kill(pid, signal.SIGKILL)
         files = [path for run_dir in self._run_dirs for path in _not_logs(run_dir)]
         settled(lambda: _threads() <= self._threads, PROMISE_S)
-        threads, descriptors = _threads(), _descriptors()
+        threads, descriptors = _threads(), open_descriptors()
         shutil.rmtree(self.path)
         if failed is not None:
             return
@@ -96,7 +97,7 @@ class Ledger:
         left_open = dict(descriptors.items() - self._descriptors.items())
         if left_open:
             gc.collect()
-            left_open = dict(_descriptors().items() - self._descriptors.items())
+            left_open = dict(open_descriptors().items() - self._descriptors.items())
         assert not left_open, f"descriptors are left: {left_open}"
 
     def run_dir(self, name: str = "run") -> Path:
@@ -291,13 +292,12 @@ def _environment(pid: int) -> list[bytes]:
         return []
 
 
-def _descriptors() -> dict[int, str]:
+def open_descriptors(pid: int | str = "self") -> dict[int, str]:
+    """Return what a process has open, by number; not what it closes while it is looked at."""
     found = {}
-    for path in Path("/proc/self/fd").iterdir():
-        try:
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # in this process: the one by which the directory was read
             found[int(path.name)] = str(path.readlink())
-        except FileNotFoundError:  # the one by which the directory was read
-            continue
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import resource
@@ -11,7 +10,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,6 +20,7 @@ from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import DESCRIPTOR_BYTES, QUEUE_BYTES, SessionConnection, SessionPeer
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
+from tests.support import open_descriptors
 
 KERNEL_LIMIT = 253
 """SCM_MAX_FD: most descriptors beside one message."""
@@ -33,15 +32,6 @@ def no_leaks() -> Iterator[None]:
     before = open_descriptors()
     yield
     assert open_descriptors() == before
-
-
-def open_descriptors() -> dict[str, str]:
-    """Return what this process has open."""
-    found = {}
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one by which the directory was read
-            found[path.name] = str(path.readlink())
-    return found
 
 
 def memory(content: bytes) -> int:

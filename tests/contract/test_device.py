@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import fcntl
 import gc
@@ -31,7 +30,7 @@ from atomr_mp_workers.loading import Method
 from atomr_mp_workers.streams import POOLED, StreamAllocator
 from atomr_mp_workers.threads import STRATEGIES, Completions
 from atomr_mp_workers.underway import Underway
-from tests.support import DEADLINE_S, Ledger
+from tests.support import DEADLINE_S, Ledger, open_descriptors
 
 SLAB_BYTES: Final = 2**21
 NEVER_INLINE: Final = -1
@@ -52,12 +51,8 @@ class Backend:
     def held(self) -> tuple[list[str], list[str]]:
         """Return the descriptors and the mappings of this process that are memory of slabs."""
         gc.collect()
-        descriptors = []
-        for path in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # the one by which the directory was read
-                descriptors.append(str(path.readlink()))
         maps = Path("/proc/self/maps").read_text().splitlines()
-        return [each for each in descriptors if MARK in each], [each for each in maps if MARK in each]
+        return [each for each in open_descriptors().values() if MARK in each], [each for each in maps if MARK in each]
 
 
 MARK: Final = "memfd:atomr-mp"

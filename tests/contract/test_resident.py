@@ -21,7 +21,7 @@ from atomr_mp.process.events import read_events
 from atomr_mp.protocol.session import DeviceState, ResidentInfo
 from atomr_mp.supervision.findings import State, Supervision
 from tests.crash.test_standby import wait_standby
-from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation, wait_state
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, open_descriptors, settled, wait_generation, wait_state
 
 HOUSED: Final = f"{ACTORS}/housed.py:Housed"
 LODGER: Final = f"{ACTORS}/housed.py:Lodger"
@@ -53,8 +53,8 @@ def held(ledger: Ledger) -> set[int]:
     found = set()
     for pid in ledger.processes():
         with contextlib.suppress(OSError):  # it has ended
-            names = [str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir()]
-            if "memfd:atomr-mp-resident" in " ".join([*names, Path(f"/proc/{pid}/maps").read_text()]):
+            mapped = Path(f"/proc/{pid}/maps").read_text()
+            if "memfd:atomr-mp-resident" in " ".join([*open_descriptors(pid).values(), mapped]):
                 found.add(pid)
     return found
 

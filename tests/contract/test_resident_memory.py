@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
 import mmap
@@ -27,7 +26,7 @@ from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Resident
 from atomr_mp_workers.device.host_resident import SEALED, HostResident
 from atomr_mp_workers.residents import ALIGNMENT, BLOB_BYTES, Residents, lay_out
-from tests.support import Ledger
+from tests.support import Ledger, open_descriptors
 
 LAYOUT: Final = {"a": ((3, 4), "float32"), "b": ((5,), np.int64)}
 
@@ -35,13 +34,7 @@ LAYOUT: Final = {"a": ((3, 4), "float32"), "b": ((5,), np.int64)}
 def memory_of(kind: str) -> list[str]:
     """Return this process's descriptors ("fd") or mappings ("maps") of resident memory."""
     gc.collect()
-    if kind == "maps":
-        found = Path("/proc/self/maps").read_text().splitlines()
-    else:
-        found = []
-        for path in Path("/proc/self/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # the one by which the directory was read
-                found.append(str(path.readlink()))
+    found = open_descriptors().values() if kind == "fd" else Path("/proc/self/maps").read_text().splitlines()
     return [each for each in found if "memfd:atomr-mp-resident" in each]
 
 

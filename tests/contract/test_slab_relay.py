@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
 import itertools
@@ -41,6 +40,7 @@ from atomr_mp.supervisor.slabs import MAX_ASKS, MAX_SLABS
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionConnection, SessionListener, SessionPeer
 from atomr_mp_workers.control import ControlChannel
+from tests.support import open_descriptors
 
 DEADLINE_S: Final = 10.0
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -210,15 +210,6 @@ def client(supervisor: Supervisor) -> Iterator[SessionConnection]:
     made = supervisor.connect()
     yield made
     made.close()
-
-
-def open_descriptors() -> dict[str, str]:
-    """Return what this process has open."""
-    found = {}
-    for path in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the one by which the directory was read
-            found[path.name] = str(path.readlink())
-    return found
 
 
 def memory(content: bytes, seals: int = SEALS) -> int:

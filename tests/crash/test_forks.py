@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import PROBE, Ledger, Watched, wait_generation
+from tests.support import PROBE, Ledger, Watched, open_descriptors, wait_generation
 
 
 def test_an_application_may_fork(ledger: Ledger) -> None:
@@ -58,7 +58,7 @@ def test_a_forked_child_of_an_actor_does_not_hold_the_control_channel(ledger: Le
         control = Path(f"/proc/{worker}/fd", command[command.index("--control-fd") + 1]).readlink()
         assert str(control).startswith("socket:")
         for pid in (forked, grandchild):
-            assert control not in [path.readlink() for path in Path(f"/proc/{pid}/fd").iterdir()]
+            assert str(control) not in open_descriptors(pid).values()
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
