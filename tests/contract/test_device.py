@@ -25,8 +25,8 @@ from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Device, Event, Export, Memory, Stream
 from atomr_mp_workers.device.host import SEALS
-from atomr_mp_workers.envelope import Request
 from atomr_mp_workers.loading import Method
+from atomr_mp_workers.request import Request
 from atomr_mp_workers.streams import POOLED, StreamAllocator
 from atomr_mp_workers.threads import STRATEGIES, Completions
 from atomr_mp_workers.underway import Underway

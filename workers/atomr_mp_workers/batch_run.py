@@ -12,9 +12,10 @@ from atomr_mp_workers.batching import Forming, Limits
 from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
-from atomr_mp_workers.envelope import Envelope, Request, Run
+from atomr_mp_workers.envelope import Envelope
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.peers import WEIGHT
+from atomr_mp_workers.request import Request, Run
 
 MOST_AHEAD: Final = 2
 """Batches of one method that a stream or a thread has at a time, the second only if it is full: so the next one is

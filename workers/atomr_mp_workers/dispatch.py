@@ -16,10 +16,11 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp_workers.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.device.base import Device, Stream
-from atomr_mp_workers.envelope import Envelope, FatalError, Request, Run
+from atomr_mp_workers.envelope import Envelope, FatalError
 from atomr_mp_workers.isolation import Isolation
 from atomr_mp_workers.line import Line
 from atomr_mp_workers.peers import WEIGHT, Peer
+from atomr_mp_workers.request import Request, Run
 from atomr_mp_workers.threads import ActorThread, Completions
 
 TURN_NS: Final = 500_000

@@ -7,12 +7,10 @@ once. Runs on the loop's thread, but for `call`, which an actor's thread may run
 from __future__ import annotations
 
 import sys
-import threading
 import time
 import traceback
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
@@ -20,16 +18,12 @@ from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp_workers import points, tracing
 from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.blocks import Block, Holder
 from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries import Libraries
-from atomr_mp_workers.libraries.base import Later
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.peers import Peer
-
-if TYPE_CHECKING:
-    from atomr_mp_workers.threads import Completions
+from atomr_mp_workers.request import Request, Run
 
 
 class FatalError(Exception):
@@ -42,139 +36,6 @@ class FatalError(Exception):
     def __init__(self, error: errors.AtomrError) -> None:
         super().__init__(str(error))
         self.error: Final = error
-
-
-class Run(ABC):
-    """What runs at a time: a request, or some of a method together."""
-
-    # Most requests never need most of these; what has its default costs nothing to make.
-    method: Method
-    error: errors.AtomrError | None = None
-    arguments: tuple[Any, ...] = ()
-    raised: BaseException | None = None
-    """What the method has raised, if that is no error of ours."""
-    event: Event | None = None
-    """Its own end, if others may have to wait for it."""
-    completions: Completions | None = None
-    """Where it comes back if it is not run by the loop."""
-    number = 0
-    """Its place among those that run elsewhere."""
-    span: Any = None
-    """Of `tracing`, if it is wanted; of a request."""
-
-    @property
-    @abstractmethod
-    def requests(self) -> Sequence[Request]:
-        """The requests that it answers."""
-
-    @property
-    @abstractmethod
-    def holder(self) -> Holder:
-        """Who holds what it makes."""
-
-    @abstractmethod
-    def take(self, result: Any) -> None:
-        """Take what the method has returned."""
-
-    def call(self) -> None:
-        """Run the method, on the thread it belongs to; never raises."""
-        _current.run = self
-        entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
-        method = self.method
-        try:
-            if points.hook is not None:
-                points.hook("enqueue", method.name)
-            self.take(method.function(*self.arguments))
-        except errors.AtomrError as error:
-            self.error = error
-        except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
-            self.raised = error
-        _current.run = None
-        if entered is not None and tracing.tracer is not None:
-            tracing.tracer.leave(entered)
-
-    def finished(self) -> None:
-        """Say, from the thread that has run it, that it has ended."""
-        if self.event is not None:
-            self.event.end()
-        assert self.completions is not None
-        self.completions.add(self)
-
-
-class Request(Run):
-    """A call that has been received and not answered."""
-
-    dropped = False
-    """Answered before it started (cancelled); the queue that holds it passes it over."""
-    frames: Sequence[memoryview] = ()
-    slot = OFF_BOARD
-    started_ns = 0
-    encoded: values.Encoded | None = None
-    """The result, ready to be sent."""
-    later: Later | None = None
-    """What reads the result once the device has done the work."""
-    decoded = False
-    borrows: Sequence[tuple[Block, bool]] = ()
-    """The memory that it uses, and whether it writes it."""
-    after: Sequence[Event] = ()
-    """What uses that memory and has to end first."""
-
-    def __init__(self, peer: Peer, call: data.Call, method: Method, received_ns: int = 0) -> None:
-        self.peer = peer
-        self.id = call.id
-        self.method = method
-        self.received_ns = received_ns
-        self.deadline_ns = call.deadline_ns
-        self.body = body = call.body
-        self.refs = call.refs
-        self.priority = call.priority
-        self.trace = call.trace
-        self.payload_bytes = len(body)
-        """What it counts for in its window."""
-
-    @property
-    def requests(self) -> Sequence[Request]:
-        """Itself."""
-        return (self,)
-
-    @property
-    def holder(self) -> Holder:
-        """Its session's."""
-        return self.peer.session.holder
-
-    def read_later(self) -> None:
-        """Take the result that is there now that the device has done the work; never raises."""
-        later, self.later = self.later, None
-        assert later is not None
-        try:
-            self.take(later.read())
-        except BaseException as error:  # noqa: BLE001 - as in `call`
-            self.raised = error
-
-    def take(self, result: Any) -> None:
-        """Encode the result; or keep it, if it is there later."""
-        if result is None:
-            self.encoded = _NOTHING
-            return
-        if type(result) is Later:
-            self.later = result
-            return
-        try:
-            self.encoded = values.encode(result, self.peer.session.place)
-        except errors.InvalidRequest as refused:
-            self.error = errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
-
-
-def current_holder() -> Holder | None:
-    """Return who holds what is made in what this thread runs, None if it runs nothing."""
-    run: Run | None = getattr(_current, "run", None)
-    return None if run is None else run.holder
-
-
-def current_request() -> Request | None:
-    """Return the request whose method this thread runs just now; None also if it runs several together."""
-    run: Run | None = getattr(_current, "run", None)
-    return run if isinstance(run, Request) else None
 
 
 class Envelope:
@@ -567,12 +428,6 @@ def _failed(what: str, error: BaseException) -> errors.ActorFailed:
         exception=f"{type(error).__module__}.{type(error).__qualname__}",
         traceback_text="".join(traceback.format_exception(error)),
     )
-
-
-_current = threading.local()
-
-_NOTHING: Final = values.encode(None)
-"""What most methods that are called for their effect return."""
 
 
 def _wire_form(error: errors.AtomrError) -> ErrorInfo:

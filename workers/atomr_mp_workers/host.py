@@ -28,12 +28,13 @@ from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
 from atomr_mp_workers.dispatch import FLUSH_REPLIES, Dispatcher
-from atomr_mp_workers.envelope import Envelope, FatalError, current_holder
+from atomr_mp_workers.envelope import Envelope, FatalError
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, Method
 from atomr_mp_workers.peers import Peer, Peers, Session
 from atomr_mp_workers.predecessor import Predecessor
+from atomr_mp_workers.request import current_holder
 from atomr_mp_workers.residents import Residents
 from atomr_mp_workers.stacks import show_unfinished
 from atomr_mp_workers.streams import StreamAllocator

@@ -17,7 +17,7 @@ from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.buffers import Store
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.envelope import Request
+    from atomr_mp_workers.request import Request
 
 WEIGHT: Final[attrgetter[float]] = attrgetter("weight")
 """Weighs a session, see `line.Line`."""

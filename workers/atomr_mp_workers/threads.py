@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, cast
 
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Device
-from atomr_mp_workers.envelope import Request, Run
 from atomr_mp_workers.line import Line
 from atomr_mp_workers.peers import WEIGHT
+from atomr_mp_workers.request import Request, Run
 from atomr_mp_workers.underway import Underway
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from atomr_mp.errors import AtomrError
-    from atomr_mp_workers.envelope import Request
+    from atomr_mp_workers.request import Request
     from atomr_mp_workers.spans import LateSpan
 
 __all__ = ["instrument"]
