@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -23,7 +23,7 @@ from atomr_mp.lane import FORKED, Lane
 from atomr_mp.protocol import session, token
 from atomr_mp.releases import Releases
 from atomr_mp.replay import Suspicions, was_answered
-from atomr_mp.reply import Reply
+from atomr_mp.reply import Reply, Together
 from atomr_mp.transport import data as transport
 from atomr_mp.transport.session import SessionConnection
 
@@ -150,6 +150,32 @@ class Client:
             self.read_session()
         deadline_ns = now_ns + int(deadline_s * 1e9)
         return lane.submit(next(self._ids), device, method, arguments, deadline_ns, priority, replays)
+
+    def submit_items(
+        self, method: str, items: Sequence[Sequence[Any]], *, deadline_s: float, priority: int = 0
+    ) -> Together:
+        """Send many requests for a batched method as one, from a running event loop; it is never sent again by itself.
+
+        Args:
+            method: "Actor.method", which takes as many items in a call (`MethodInfo.call_items`).
+            items: The arguments of each, by position.
+            deadline_s: Of all of them.
+            priority: Likewise.
+
+        Raises:
+            InvalidRequest: They cannot be sent, or not in one call: one is a ref, or large, or has ended workers.
+            Overloaded: The window is full.
+            DeviceUnavailable: The device takes no work.
+            PoolLost: There is no pool any more, or this client was closed.
+        """
+        if self.forked:
+            raise errors.PoolLost(FORKED)
+        loop = running_loop()
+        assert loop is not None
+        lane = self._loops.get(loop) or self._new_lane(loop)
+        self.read_session()
+        deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
+        return lane.submit_items(next(self._ids), method, items, deadline_ns, priority)
 
     def read_session(self) -> None:
         """Take in what the supervisor has said, without waiting."""

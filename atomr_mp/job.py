@@ -73,6 +73,8 @@ class Job(Generic[T]):
         """Heap of the items to be sent again: the oldest holds up the others."""
         self._tries: dict[int, _Tries] = {}
         """Of items that failed and are not settled."""
+        self._apart: set[int] = set()
+        """Items that are sent by themselves from now on."""
         self._settled: dict[int, T | Failure] = {}
         self._taken = 0
         self._out = 0
@@ -153,6 +155,7 @@ class Job(Generic[T]):
         # What has run may run again only if that does no harm, and not for ever.
         if isinstance(error, _LOST) and (not maybe_executed or (self._idempotent and tries.suspected < self._attempts)):
             self.resubmitted += 1
+            self._apart.add(index)
             heapq.heappush(self._again, index)
             return True
         self._fail(index, error)
@@ -179,6 +182,16 @@ class Job(Generic[T]):
         """What is in others' queues may have been done."""
         self._full = False
 
+    def together(self, index: int) -> bool:
+        """Whether an item that was taken may be sent as one with others: nothing is known against it."""
+        return index not in self._apart
+
+    def apart(self, index: int) -> None:
+        """An item was refused that was sent with others, and nothing of it has run: it is to be sent by itself."""
+        self._land(index)
+        self._apart.add(index)
+        heapq.heappush(self._again, index)
+
     def unsendable(self, index: int, error: errors.AtomrError) -> None:
         """An item could not be sent, to any device."""
         self._land(index)
@@ -196,6 +209,7 @@ class Job(Generic[T]):
             return None
         index = self._out
         self._out += 1
+        self._apart.discard(index)
         return index, self._settled.pop(index)
 
     def _land(self, index: int) -> None:

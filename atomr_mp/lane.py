@@ -12,8 +12,8 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors, tracing
 from atomr_mp.link import CLOSED, Attached, Link, unavailable
@@ -30,7 +30,8 @@ from atomr_mp.protocol.session import (
     Suspicions,
 )
 from atomr_mp.releases import Lease, Releases
-from atomr_mp.reply import Reply, set_done
+from atomr_mp.replay import NEVER
+from atomr_mp.reply import Part, Reply, Together, set_done
 from atomr_mp.resending import Resending
 from atomr_mp.transport.data import DataConnection
 
@@ -143,6 +144,31 @@ class Lane(ABC):
                 self._send(link, [reply])  # the worker has nothing of ours
             else:
                 link.outbox.append(reply)
+                self._queued(link)
+        return reply
+
+    def submit_items(
+        self, request_id: int, method: str, items: Sequence[Sequence[Any]], deadline_ns: int, priority: int
+    ) -> Together:
+        """Send many requests as one; see `submit`, and `Client.submit_items`."""
+        if method in self._suspicions.methods:
+            raise errors.InvalidRequest(f"some request of {method} has ended workers")
+        body, payload, placed = values.encode(items, _refuse)
+        if placed:
+            raise errors.InvalidRequest("a ref among the items of a call")
+        reply = Together(self, request_id, method, deadline_ns, body)
+        reply._items, reply._replays, reply._priority, reply._payload = len(items), NEVER, priority, payload
+        reply.open.update(range(len(items)))
+        with self._lock:
+            if self._lost is not None:
+                raise _copy(self._lost)
+            link = self._place()
+            link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
+            reply._link = link
+            if tracing.tracer is not None:
+                tracing.tracer.begin(reply)
+            self._put(link, reply)
+            if link.sending:
                 self._queued(link)
         return reply
 
@@ -433,6 +459,7 @@ class Lane(ABC):
                     reply._refs,
                     reply._priority,
                     reply._trace,
+                    reply._items,
                 )
             )
         link.unread = connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
@@ -473,9 +500,13 @@ class Lane(ABC):
             releases.unheard = 0
             at = 0
             for answer in decoded.replies:
-                reply, first = take(answer.id), at
-                at += answer.frames
-                if answer.error is not None and reply is not None and self._strikes(link, reply, answer.error, former):
+                first, at = at, at + answer.frames
+                if answer.items:
+                    self._take_items(link, releases, answer, frames[first:at], former=former)
+                    continue
+                reply = take(answer.id)
+                if answer.error is not None and reply is not None and self._strikes(reply, answer.error):
+                    self._struck(link, reply, former=former)
                     continue
                 if answer.leases or (reply is not None and reply._copies):
                     self._settle(releases, reply, answer)
@@ -503,17 +534,50 @@ class Lane(ABC):
         elif isinstance(error, errors.OutOfMemory):
             self._client.out_of_memory(releases)
 
-    def _strikes(self, link: Link, reply: Reply, info: ErrorInfo, former: bool) -> bool:  # noqa: FBT001
+    def _take_items(
+        self, link: Link, releases: Releases, answer: data.Reply, frames: list[memoryview], *, former: bool
+    ) -> None:
+        """Take in what some items of a call have come to."""
+        reply = link.flight.find(answer.id)
+        if not isinstance(reply, Together) or not reply.open.issuperset(answer.items):
+            _LOG.error("device %d answered items that it was not asked for", link.device)
+            releases.give_back(answer.leases)
+            return
+        if answer.error is not None and self._strikes(reply, answer.error):
+            link.flight.take(reply.id)
+            self._struck(link, reply, former=former)
+            return
+        reply.open.difference_update(answer.items)
+        if reply.done:
+            releases.give_back(answer.leases)
+        else:
+            failed = {place: info.error() for place, info in answer.failed.items()}
+            if answer.error is not None:
+                failed = {place: answer.error.error() for place in answer.items}
+            for error in failed.values():
+                self._heed(link, releases, error, former=former)
+            leases = releases.leases(answer.leases) if answer.leases else None
+            reply.parts.append(Part(answer.items, answer.body, frames, leases, failed))
+        if reply.open:
+            self._called_back.append(reply)
+        else:
+            link.flight.take(reply.id)
+            self._end(reply, None)
+
+    def _strikes(self, reply: Reply, info: ErrorInfo) -> bool:
         """Return whether an answer's error ends its worker: then the request's outcome comes with that end."""
         if info.code != errors.ContextPoisoned.code or reply.done:
             return False
         error = info.error()
         assert isinstance(error, errors.RequestError)
-        link.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
         reply._struck = error
+        return True
+
+    def _struck(self, link: Link, reply: Reply, *, former: bool) -> None:
+        """Let a request wait for its worker's end."""
+        link.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
         if not former:
             self._hold(link)  # the supervisor will say so too, but later
-        return True
 
     def _end(self, reply: Reply, error: errors.AtomrError | None) -> None:
         """Give a reply its outcome, unless it has one: its deadline may have passed before."""
@@ -583,7 +647,9 @@ class Lane(ABC):
                 reply = self._called_back.popleft()
             except IndexError:  # another thread has taken it
                 return
-            callbacks, reply._callbacks = reply._callbacks or (), None
+            callbacks = reply._callbacks or ()
+            if reply.done:
+                reply._callbacks = None
             for callback in callbacks:
                 try:
                     callback(reply)
@@ -629,6 +695,10 @@ _NOT_SENT: Final = {False: "never sent", True: "not sent again after its worker 
 
 _encode_calls: Final = data.FROM_CLIENT.encode
 _decode_replies: Final = data.FROM_WORKER.decode
+
+
+def _refuse(_array: object) -> None:
+    raise errors.InvalidRequest("a large array among the items of a call")
 
 
 def _copy(lost: errors.PoolLost) -> errors.PoolLost:

@@ -6,16 +6,18 @@ The shell around `job.Job`; what `Pool.map` calls. A `journal.Journal` beside it
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.job import Failure, Job, Recorded
 from atomr_mp.protocol.session import OUT_OF_USE
 from atomr_mp.replay import NEVER
+from atomr_mp.reply import Together
 
 if TYPE_CHECKING:
     from atomr_mp.client import Client
@@ -70,6 +72,7 @@ class Mapper:
         idempotent: bool,
         in_flight: int | None,
         batch_size: int,
+        call_items: int,
         attempts: int,
         deadline_s: float,
         priority: int,
@@ -98,6 +101,7 @@ class Mapper:
             ),
             deadline_s,
             priority,
+            call_items,
         )
         try:
             yield from run.outcomes(on_progress, return_failures=return_failures)
@@ -129,6 +133,7 @@ class _Run:
         job: Job[Reply | Recorded],
         deadline_s: float,
         priority: int,
+        call_items: int,
     ) -> None:
         self._client = client
         self._loop = loop
@@ -137,10 +142,12 @@ class _Run:
         self._job = job
         self._deadline_s = deadline_s
         self._priority = priority
+        self._call_items = call_items
+        """Most items that are sent as one; 0 if each is by itself."""
         self._items: dict[int, Any] = {}
         """What has been taken from the source and has no outcome: it may have to be sent again."""
-        self._flying: dict[Reply, tuple[int, float]] = {}
-        """Index, and when it was sent."""
+        self._flying: dict[Reply, tuple[Sequence[int], float]] = {}
+        """Indices, and when they were sent."""
         self._landed: deque[Reply] = deque()
         self._turning = False
         """A turn is due in the loop."""
@@ -225,33 +232,74 @@ class _Run:
             self._turn_soon()
 
     def _take_in(self) -> None:
-        job = self._job
         now = time.monotonic()
         while self._landed:
             reply = self._landed.popleft()
-            index, sent = self._flying.pop(reply)
+            if reply not in self._flying:
+                continue  # it has landed for each of its parts
+            indices, sent = self._flying[reply]
+            if reply.done:
+                del self._flying[reply]
+            if isinstance(reply, Together):
+                self._take_together(reply, indices, now - sent)
+                continue
+            (index,) = indices
             error = reply.exception()
             try:
-                outcome = self._answered(index, reply) if error is None else None
+                if error is None:
+                    self._succeeded(index, self._answered(index, reply), now - sent)
+                    continue
             except errors.WorkerLost as lost:  # and with it a large result
                 error = lost
-            if error is None:
-                assert outcome is not None
-                job.answered(index, outcome, now - sent)
-            elif isinstance(error, errors.Overloaded):
-                if job.postponed(index):
-                    # Others fill the worker's queue, and nothing tells us when there is room.
-                    self._loop.call_later(max(RETRY_S, error.retry_after_s), self._retry)
-                continue
-            elif job.failed(index, error):
-                continue
-            else:
-                self._failed(index)
+            self._take_error(index, error)
+
+    def _take_together(self, reply: Together, indices: Sequence[int], took_s: float) -> None:
+        """Take in what has come of items that were sent as one."""
+        while reply.parts:
+            part = reply.parts.popleft()
+            failed = part.failed
+            results: Sequence[Any] = ()
+            if len(failed) < len(part.places):
+                try:
+                    results = reply.results(part)
+                except errors.WorkerLost as lost:  # and with it large results
+                    failed = {**dict.fromkeys(part.places, lost), **failed}
+            for at, place in enumerate(part.places):
+                index = indices[place]
+                if place in failed:
+                    self._take_error(index, copy.copy(failed[place]))
+                else:
+                    self._succeeded(index, self._kept(index, results[at]), took_s)
+        error = reply.exception() if reply.done else None
+        if error is not None:
+            singly = isinstance(error, _REFUSED) and not error.maybe_executed
+            for place in sorted(reply.open):
+                if singly:
+                    self._job.apart(indices[place])
+                else:
+                    self._take_error(indices[place], copy.copy(error))
+
+    def _succeeded(self, index: int, outcome: Reply | Recorded, took_s: float) -> None:
+        self._job.answered(index, outcome, took_s)
+        del self._items[index]
+
+    def _take_error(self, index: int, error: errors.AtomrError) -> None:
+        job = self._job
+        if isinstance(error, errors.Overloaded):
+            if job.postponed(index):
+                # Others fill the worker's queue, and nothing tells us when there is room.
+                self._loop.call_later(max(RETRY_S, error.retry_after_s), self._retry)
+        elif not job.failed(index, error):
+            self._failed(index)
             del self._items[index]
 
-    def _answered(self, _index: int, reply: Reply) -> Reply | Recorded:
+    def _kept(self, _index: int, result: Any) -> Recorded:
+        """Return what has the result of an item, which was read."""
+        return Recorded(result)
+
+    def _answered(self, index: int, reply: Reply) -> Reply | Recorded:
         """Return what has the result of an item that was answered; a large one is read now, while its worker lives."""
-        return reply if reply._leases is None else Recorded(reply.result())  # noqa: SLF001
+        return reply if reply._leases is None else self._kept(index, reply.result())  # noqa: SLF001
 
     def _failed(self, index: int) -> None:
         """An item has failed for good."""
@@ -264,16 +312,49 @@ class _Run:
         job = self._job
         job.devices = _open_devices(self._client)
         now = time.monotonic()
+        together: list[int] = []
         for _ in range(FEED_ITEMS):
             index = job.take()
             if index is None:
-                return
+                break
             if index not in self._items and not self._pull(index):
                 continue
-            self._submit(index, now)
+            if self._call_items and job.together(index):
+                together.append(index)
+            else:
+                self._submit(index, now)
             if time.monotonic() - now > FEED_S:
+                self._turn_soon()
                 break
-        self._turn_soon()
+        else:
+            self._turn_soon()
+        self._submit_all(together, now)
+
+    def _submit_all(self, indices: list[int], now: float) -> None:
+        """Send items in as few calls as can be, but so that each device has some."""
+        if not indices:
+            return
+        calls = max(-(-len(indices) // self._call_items), min(self._job.devices, len(indices)))
+        for number in range(calls):
+            some = indices[number * len(indices) // calls : (number + 1) * len(indices) // calls]
+            if len(some) == 1 or not self._submit_together(some, now):
+                for index in some:
+                    self._submit(index, now)
+
+    def _submit_together(self, indices: Sequence[int], now: float) -> bool:
+        """Send items as one call; False if they cannot be."""
+        try:
+            reply = self._client.submit_items(
+                self._method,
+                [(self._items[index],) for index in indices],
+                deadline_s=self._deadline_s,
+                priority=self._priority,
+            )
+        except errors.AtomrError:  # they are told why one by one
+            return False
+        self._flying[reply] = (indices, now)
+        reply.add_done_callback(self._on_reply)
+        return True
 
     def _pull(self, index: int) -> bool:
         """Take a new item from the source; False if there is none."""
@@ -309,7 +390,7 @@ class _Run:
             self._job.unsendable(index, error)
             self._failed(index)
         else:
-            self._flying[reply] = (index, now)
+            self._flying[reply] = ((index,), now)
             reply.add_done_callback(self._on_reply)
             return
         del self._items[index]
@@ -353,7 +434,10 @@ class _RunWithJournal(_Run):
             raise self._stopped
 
     def _answered(self, index: int, reply: Reply) -> Recorded:
-        return self._journal.done(index, reply.result())
+        return self._kept(index, reply.result())
+
+    def _kept(self, index: int, result: Any) -> Recorded:
+        return self._journal.done(index, result)
 
     def _submit(self, index: int, now: float) -> None:
         self._journal.sending(index)
@@ -379,6 +463,10 @@ class _RunWithJournal(_Run):
 
 _NOT_THE_ITEM_S: Final = (errors.PoolLost, errors.DeviceUnavailable, errors.Overloaded, errors.Cancelled)
 """What says nothing of an item."""
+
+
+_REFUSED: Final = (errors.InvalidRequest, errors.ActorFailed, errors.Overloaded)
+"""What may be because of one of the items that were sent as one."""
 
 
 def _open_devices(client: Client) -> int:

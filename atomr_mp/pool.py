@@ -343,6 +343,8 @@ class Pool:
             idempotent=info.idempotent,
             in_flight=in_flight,
             batch_size=4 * info.batch_items if batch_size is None else batch_size,
+            # What a worker's end takes along of a call with items may all have run.
+            call_items=info.call_items if info.idempotent else 0,
             attempts=attempts,
             deadline_s=deadline_s or info.deadline_s or DEFAULT_DEADLINE_S,
             priority=priority,

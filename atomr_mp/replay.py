@@ -16,7 +16,7 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.session import MethodInfo, Request, Suspicion, Verdict
 
 if TYPE_CHECKING:
-    from atomr_mp.reply import Reply
+    from atomr_mp.reply import Reply, Together
 
 NEVER: Final = 2**31
 """As the number of ends that a request was part of: it is not sent again by itself."""
@@ -108,7 +108,7 @@ def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
 
 def identify(reply: Reply) -> Request | None:
     """Return what tells a request that has not been answered from others, None if that cannot be told."""
-    if reply._refs:
+    if reply._refs or reply._items:
         return None
     placed = {each.id: each for each in reply._copies}
 
@@ -121,6 +121,13 @@ def identify(reply: Reply) -> Request | None:
     except errors.InvalidRequest:  # what its worker has said, or would have
         return None
     return None if digest is None else Request(reply.method, digest)
+
+
+def identify_items(reply: Together) -> list[Request]:
+    """Return the same of each item of a call that has not been answered; they are sent again one by one."""
+    items = values.Decoder[Any]().decode(reply._body, reply._payload)
+    digests = [fingerprint(reply.method, items[place]) for place in sorted(reply.open)]
+    return [Request(reply.method, digest) for digest in digests if digest is not None]
 
 
 def was_answered(reply: Reply) -> bool:

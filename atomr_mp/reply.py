@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -77,6 +78,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """The context of its span that goes with it."""
     _span: Any = None
     """Of `tracing`, if it is wanted."""
+    _items: int = 0
+    """How many it has, see `Together`."""
 
     def __repr__(self) -> str:
         if not self.done:
@@ -155,6 +158,43 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
                 self.cancel()
                 raise
         return self.result()
+
+
+class Part(NamedTuple):
+    """What some items of a call have come to."""
+
+    places: Sequence[int]
+    """Which they are."""
+    body: bytes
+    """Their results, in an array."""
+    frames: Sequence[memoryview]
+    leases: dict[int, Lease] | None
+    failed: Mapping[int, errors.AtomrError]
+    """What those without a result ended with, by place."""
+
+
+class Together(Reply):
+    """The answers to the items of a call that has several; they come in parts. `done` when all are there.
+
+    Its callbacks run for each part. If it has an error, that is what all items ended with that no part has answered.
+    """
+
+    open: set[int] = msgspec.field(default_factory=set)
+    """Places of the items without an answer."""
+    parts: deque[Part] = msgspec.field(default_factory=deque)
+    """Those that have come, for whoever takes them."""
+
+    def result(self, timeout_s: float | None = None) -> None:
+        """Wait until all is answered; see `Reply.result`. The results are in the parts."""
+        error = self.exception(timeout_s)
+        if error is not None:
+            raise error
+
+    def results(self, part: Part) -> list[Any]:
+        """Return the results of a part, in its places' order."""
+        if part.leases is None:
+            return list(decode(part.body, part.frames))
+        return list(values.Decoder[Any]().decode(part.body, part.frames, self._lane.resolver(part.leases)))
 
 
 def decode(body: bytes, frames: Sequence[memoryview]) -> Any:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from atomr_mp import errors
 from atomr_mp.link import CLOSED, Link, unavailable
 from atomr_mp.protocol.session import IncarnationEnded, Request, Suspicion, Suspicions, Verdict
-from atomr_mp.replay import Lost, identify, may_replay, poison
+from atomr_mp.replay import Lost, identify, identify_items, may_replay, poison
+from atomr_mp.reply import Together
 
 if TYPE_CHECKING:
     from atomr_mp.client import Client
@@ -42,12 +43,16 @@ class Resending:
         If any of it may be what the incarnation died of, that is done when the supervisor has said what is held of it.
         """
         suspects: dict[Reply, Request] = {}
+        items: list[Request] = []
         for reply, _ in lost:
             if reply.id in ended.suspects and reply.method in self._client.methods:
                 request = identify(reply)
                 if request is not None:
                     suspects[reply] = request
-        report = self._client.report(ended.device, ended.generation, list(suspects.values())) if suspects else 0
+                elif isinstance(reply, Together):
+                    items += identify_items(reply)
+        told = [*suspects.values(), *items]
+        report = self._client.report(ended.device, ended.generation, told) if told else 0
         for reply, error in reversed(lost):
             if error.maybe_executed:
                 reply._may_have_run = True
@@ -106,6 +111,11 @@ class Resending:
     def _look_again(self, link: Link) -> None:
         """Look again at what waits to be sent, as at the door."""
         for reply in [*link.held, *link.outbox]:
+            if isinstance(reply, Together) and reply.method in self._client.suspicions.methods:
+                (link.held if reply in link.held else link.outbox).remove(reply)
+                link.flight.take(reply.id)
+                self._lane._end(reply, errors.InvalidRequest(f"some request of {reply.method} has ended workers"))
+                continue
             found = self._held_of(reply, None)
             if found is None or reply._alone is not None:
                 continue

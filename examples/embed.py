@@ -37,10 +37,10 @@ class Embed(Actor):
         context.log.info("the model is on %s", self._model.device)
 
     @method(batch=Batch(max_items=32, max_wait_s=0.005, key="bucket"), idempotent=True, thread=True)
-    def embed(self, texts: list[str]) -> list[NDArray[np.float32]]:
+    def embed(self, texts: list[str]) -> NDArray[np.float32]:
         """Return the vector of each text, in float32."""
         vectors: NDArray[np.float32] = self._model.encode(texts, batch_size=len(texts), show_progress_bar=False)
-        return list(vectors)
+        return vectors
 
     def bucket(self, text: str) -> int:
         """Return what texts of a batch have in common: their length's power of two. All are padded to the longest."""

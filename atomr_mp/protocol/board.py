@@ -215,10 +215,12 @@ class BoardWriter:
         """Show how much there is of something."""
         self._words[gauge] = value
 
-    def start(self, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int = 0) -> int:
-        """Note that a request starts; return its slot, for `end`."""
+    def start(
+        self, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int = 0, items: int = 1
+    ) -> int:
+        """Note that a request starts, or so many that were sent as one; return its slot, for `end`."""
         words = self._words
-        words[_STARTED] = self._started = started = self._started + 1
+        words[_STARTED] = self._started = started = self._started + items
         if not self._free:
             words[_FORGOTTEN] = self._forgotten = max(self._forgotten, now_ns)
             return OFF_BOARD
@@ -251,20 +253,21 @@ class BoardWriter:
         self._words[SURVEYED + 1] = unfinished
         self._words[SURVEYED] = now_ns
 
-    def end(self, slot: int, now_ns: int, received_ns: int = 0) -> None:
+    def end(self, slot: int, now_ns: int, received_ns: int = 0, items: int = 1) -> None:
         """Note that the request in `slot` has ended; its entry stays readable until the slot is needed again.
 
         Args:
             slot: As `start` has returned it.
             now_ns: CLOCK_MONOTONIC.
             received_ns: When it arrived, for the histogram; 0 if it is not to count there.
+            items: As `start` was told.
         """
         words = self._words
-        words[_COMPLETED] = self._completed = self._completed + 1
+        words[_COMPLETED] = self._completed = self._completed + items
         if received_ns:
             latency_ns = now_ns - received_ns
-            words[_LATENCY_NS] = self._latency_ns = self._latency_ns + latency_ns
-            words[_FIRST_BUCKET + latency_ns.bit_length()] += 1
+            words[_LATENCY_NS] = self._latency_ns = self._latency_ns + latency_ns * items
+            words[_FIRST_BUCKET + latency_ns.bit_length()] += items
         if slot != OFF_BOARD:
             words[slot + 5] = now_ns
             self._free.append(slot)
@@ -275,21 +278,23 @@ class BoardWriter:
         self._words[_ALONE + 1] = request_id
         self._words[_ALONE] = session
 
-    def batch(self, method: int, waits_ns: list[int]) -> None:
+    def batch(self, method: int, items: int, wait_ns: int, longest_wait_ns: int) -> None:
         """Note that a batch has started.
 
         Args:
             method: Number of the batched method.
-            waits_ns: How long its items have waited.
+            items: How many are in it.
+            wait_ns: How long they have waited in all.
+            longest_wait_ns: How long the first of them has.
         """
         if method >= BATCHED:
             return
         words, at = self._words, _FIRST_BATCHES + method * _BATCH_WORDS
         words[at] += 1
-        words[at + 1] += len(waits_ns)
-        words[at + 2] += sum(waits_ns)
-        words[at + 3] = max(words[at + 3], *waits_ns)
-        words[at + 4 + min((len(waits_ns) - 1).bit_length(), _SIZES - 1)] += 1
+        words[at + 1] += items
+        words[at + 2] += wait_ns
+        words[at + 3] = max(words[at + 3], longest_wait_ns)
+        words[at + 4 + min((items - 1).bit_length(), _SIZES - 1)] += 1
 
 
 class BoardReader:

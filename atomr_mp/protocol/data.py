@@ -21,6 +21,9 @@ MAX_BODY_BYTES: Final = 4 * 2**20
 MAX_CALLS: Final = 1024
 """Most calls in one message."""
 
+MAX_ITEMS: Final = 256
+"""Most items in one call."""
+
 MAX_FRAMES: Final = 255
 """Most payload frames of one call."""
 
@@ -41,6 +44,8 @@ MAX_TRACE_BYTES: Final = 128
 Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES)]
 Body = Annotated[bytes, msgspec.Meta(max_length=MAX_BODY_BYTES)]
 FrameCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)]
+Place = Annotated[int, msgspec.Meta(ge=0, lt=MAX_ITEMS)]
+"""Of an item among those of its call, from 0."""
 
 
 class Call(Message, frozen=True):
@@ -62,6 +67,9 @@ class Call(Message, frozen=True):
     """Of what waits in the worker, higher ones come first."""
     trace: Annotated[bytes, msgspec.Meta(max_length=MAX_TRACE_BYTES)] | None = None
     """W3C's `traceparent` of the client's span; None if it makes none."""
+    items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
+    """How many items for a batched method it has: the body is an array with the arguments of each, by position, and
+    there are no refs among them. 0: it is a request like others."""
 
 
 class Calls(Message, frozen=True, tag=1):
@@ -104,6 +112,11 @@ class Reply(Message, frozen=True):
     error: ErrorInfo | None = None
     leases: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
     """Buffers of the refs in the result; the session has one more lease of each."""
+    items: Annotated[list[Place], msgspec.Meta(max_length=MAX_ITEMS)] = msgspec.field(default_factory=list)
+    """Of a call with items: the places of those that this answers; the result is an array with that of each. It is
+    answered when all are, or by an answer without items, which is all that is left."""
+    failed: dict[Place, ErrorInfo] = msgspec.field(default_factory=dict)
+    """What these items ended with; their result is nil."""
 
 
 class Replies(Message, frozen=True, tag=1):

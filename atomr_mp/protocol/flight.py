@@ -62,6 +62,11 @@ class Flight(Generic[T]):
         self._bytes -= entry[1]
         return entry[0]
 
+    def find(self, request_id: int) -> T | None:
+        """Return a request that is in flight, None if it is not."""
+        entry = self.requests.get(request_id)
+        return None if entry is None else entry[0]
+
     def items(self) -> list[tuple[int, T]]:
         """Return (id, request) of all that is in flight, oldest first."""
         return [(request_id, request) for request_id, (request, _) in self.requests.items()]

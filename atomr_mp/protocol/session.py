@@ -31,6 +31,7 @@ from atomr_mp.protocol.codec import (
     Text,
     Weight,
 )
+from atomr_mp.protocol.data import MAX_ITEMS
 from atomr_mp.protocol.refs import SlabNumber
 
 MAX_SUSPECTS: Final = 1024
@@ -87,6 +88,8 @@ class MethodInfo(Message, frozen=True):
     doc: Text
     batch_items: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Most requests that it runs at a time; 0 if it takes them one by one."""
+    call_items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
+    """Most items that a call of it may have; 0 if none: there is a call for each."""
 
 
 class ActorInfo(Message, frozen=True):

@@ -139,7 +139,7 @@ class Decoder(Generic[T]):
         self._frames, self._resolve = frames, resolve
         try:
             value = self._decoder.decode(body)
-            if type(value) in _CONTAINERS:
+            if type(value) in CONTAINERS:
                 check_depth(value)
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, ValueError) as error:
             raise errors.InvalidRequest(f"the values cannot be decoded: {error}") from error
@@ -196,7 +196,8 @@ _SHARED: Final[dict[int, Callable[[bytes], WireRef | ClientArray]]] = {
     CLIENT_ARRAY: decode_client_array,
 }
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, dict})
-_CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
+CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
+"""What may be nested."""
 
 
 def _encode_other(
@@ -269,7 +270,7 @@ def check_depth(value: object) -> None:
     Raises:
         InvalidRequest: It is nested deeper than `MAX_DEPTH`.
     """
-    if type(value) in _CONTAINERS:
+    if type(value) in CONTAINERS:
         try:
             _check_depth(value, MAX_DEPTH)
         except ValueError as error:
@@ -281,9 +282,9 @@ def _check_depth(value: object, left: int) -> None:
         raise ValueError(f"the values are nested deeper than {MAX_DEPTH}")
     if type(value) is list:
         for item in value:
-            if type(item) in _CONTAINERS:
+            if type(item) in CONTAINERS:
                 _check_depth(item, left - 1)
     elif type(value) is dict:
         for item in value.values():
-            if type(item) in _CONTAINERS:
+            if type(item) in CONTAINERS:
                 _check_depth(item, left - 1)

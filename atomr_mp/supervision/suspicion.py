@@ -7,7 +7,7 @@ worker has lived; if the worker ends again, that is the proof. So nobody is cond
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -55,7 +55,7 @@ class Docket:
             if len(self._ends) > self._kept:
                 self._ends.popitem(last=False)
 
-    def suspect(self, end: End, requests: Iterable[Request], now_s: float) -> list[Suspicion]:
+    def suspect(self, end: End, requests: Sequence[Request], now_s: float) -> list[Suspicion]:
         """Take note of what ran when a worker ended; return what is held of it now, and what has changed besides."""
         changed = []
         running = self._ends.get(end)
@@ -66,7 +66,8 @@ class Docket:
             self._cases.move_to_end(request)
             case.ends.setdefault(end)
             case.since_s = now_s
-            if not case.condemned and running == 1 and len(case.ends) >= self._limit:
+            # What was sent as one is several; which of them it was is not known.
+            if not case.condemned and running == 1 and len(requests) == 1 and len(case.ends) >= self._limit:
                 case.condemned_s = now_s
             changed.append(_held(request, case))
         while len(self._cases) > self._kept:

@@ -210,3 +210,46 @@ def test_owners_share_a_batch_whatever_they_have_waiting() -> None:
         batches.add("many", owner=1, nbytes=1, now_ns=0)
     batches.add("single", owner=2, nbytes=1, now_ns=5)
     assert sorted(each.item for each in batches.take(5)) == ["many", "many", "many", "single"]
+
+
+PARCELS = st.lists(
+    st.tuples(st.integers(0, 2), st.sampled_from("ab"), st.sampled_from((0, 0, 1)), st.integers(1, 10)), max_size=30
+)
+
+
+@given(PARCELS, st.sets(st.integers(0, 29)))
+def test_what_counts_for_several_is_split_to_fill_batches(
+    parcels: list[tuple[int, str, int, int]], gone: set[int]
+) -> None:
+    """Each of its items is in one batch, in order; and no batch has room for one that waits."""
+    numbers = itertools.count()
+
+    def split(parcel: list[int], items: int) -> tuple[list[int], list[int]]:
+        return parcel[:items], parcel[items:]
+
+    gone_items: set[int] = set()
+    forming: Forming[list[int]] = Forming(
+        Limits(max_items=4, max_bytes=None, max_wait_ns=0),
+        lambda parcel: parcel[0] in gone_items,
+        lambda _: True,
+        split=split,
+    )
+    waiting: dict[tuple[int, str, int], list[int]] = {}
+    for at, (key, owner, priority, items) in enumerate(parcels):
+        parcel = [next(numbers) for _ in range(items)]
+        if at in gone:
+            gone_items.update(parcel)
+        waiting.setdefault((key, owner, priority), []).extend(parcel)
+        forming.add(parcel, key=key, owner=owner, priority=priority, nbytes=0, items=items, now_ns=0)
+    while forming:
+        batch = forming.take(0)
+        alive = sum(len(each.item) for each in batch if each.item[0] not in gone_items)
+        assert alive <= 4
+        for each in batch:
+            assert each.items == len(each.item)
+            (kind,) = [kind for kind, rest in waiting.items() if each.item[0] in rest]
+            assert waiting[kind][: each.items] == each.item
+            del waiting[kind][: each.items]
+        rest = [number for (key, _, _), numbers in waiting.items() if key == kind[0] for number in numbers]
+        assert alive == 4 or all(number in gone_items for number in rest)
+    assert not any(waiting.values())

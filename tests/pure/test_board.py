@@ -263,8 +263,8 @@ def test_the_figures_of_batches_are_kept_by_method() -> None:
     writer, reader = BoardWriter(memory), BoardReader(memory)
     writer.start(1, 2, 3, 4)
     for size in (1, 2, 3, 4, 5, 1024):
-        writer.batch(board.BATCHED - 1, [size] * size)
-    writer.batch(board.BATCHED, [1])
+        writer.batch(board.BATCHED - 1, size, size * size, size)
+    writer.batch(board.BATCHED, 1, 1, 1)
     assert reader.batches(board.BATCHED - 1) == board.Batches(
         6, 1039, 1 + 4 + 9 + 16 + 25 + 1024**2, 1024, [1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 1]
     )

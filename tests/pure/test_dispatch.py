@@ -33,6 +33,7 @@ from atomr_mp_workers.peers import Peer, Peers
 from atomr_mp_workers.streams import StreamAllocator
 from atomr_mp_workers.threads import ActorThread, Completions
 from atomr_mp_workers.underway import Underway
+from tests.support import settled
 
 NEVER_NS = 2**62
 DEADLINE_S = 30.0
@@ -154,6 +155,8 @@ class Worker:
     def take_back(self) -> None:
         """Wait for something to end on a stream, and take it back."""
         assert select.select([self.completions.descriptor], [], [], DEADLINE_S)[0], "nothing has ended"
+        # Whoever wrote there says so a moment later, and only then is the descriptor read.
+        assert settled(lambda: self.completions._written)
         self.dispatcher.take_back()
 
     def run(self) -> list[Any]:

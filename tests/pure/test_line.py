@@ -27,6 +27,10 @@ def test_nothing_is_lost_and_the_order_of_an_owner_is_kept(steps: list[tuple[str
             popped = line.pop()
             assert popped[1] == max(priority for _, priority, _ in waiting)
             assert popped == min((each for each in waiting if each[:2] == popped[:2]), key=lambda each: each[2])
+            line.put_back(popped, popped[0], popped[1])
+            assert line.pop()[:2] == popped[:2]
+            line.put_back(popped, popped[0], popped[1])
+            assert line.take(popped.__eq__) == popped
             waiting.remove(popped)
             line.charge(popped[0], 1)
         assert len(line) == len(waiting)

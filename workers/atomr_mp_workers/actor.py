@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar, overload
 
+from atomr_mp.protocol.data import MAX_ITEMS
 from atomr_mp_workers.arrays import DeviceArray
 
 
@@ -203,6 +204,11 @@ class Batch:
             raise ValueError(f"max_bytes must be at least 1, got {self.max_bytes}")
         if not 0 <= self.max_wait_s <= MAX_BATCH_WAIT_S:
             raise ValueError(f"max_wait_s must be from 0 to {MAX_BATCH_WAIT_S:g}, got {self.max_wait_s}")
+
+    @property
+    def call_items(self) -> int:
+        """Most items that a call may have; 0 for none: only of single ones is known what their arguments take."""
+        return min(self.max_items, MAX_ITEMS) if self.max_bytes is None and self.max_items > 1 else 0
 
 
 def by_shape(*arguments: Any) -> Hashable:

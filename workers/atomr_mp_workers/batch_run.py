@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from atomr_mp import errors
@@ -14,6 +16,7 @@ from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.envelope import Envelope
 from atomr_mp_workers.loading import Method
+from atomr_mp_workers.many import Many, Part, is_rows
 from atomr_mp_workers.peers import WEIGHT
 from atomr_mp_workers.request import Request, Run
 
@@ -32,7 +35,14 @@ class BatchRun(Run):
 
     def __init__(self, requests: Sequence[Request], store: Store) -> None:
         self.method = requests[0].method
-        self.arguments = tuple(map(list, zip(*[request.arguments for request in requests], strict=True)))
+        rows: list[tuple[Any, ...]] = []
+        for request in requests:
+            if isinstance(request, Part):
+                rows += request.rows
+            else:
+                rows.append(request.arguments)
+        self.arguments = tuple(map(list, zip(*rows, strict=True)))
+        self._items = len(rows)
         self._requests = requests
         self._store = store
         holders = {request.holder for request in requests}
@@ -60,15 +70,27 @@ class BatchRun(Run):
 
     def take(self, result: Any) -> None:
         """Give each request its result."""
-        if not isinstance(result, list | tuple) or len(result) != len(self._requests):
-            got = f"{len(result)} results" if isinstance(result, list | tuple) else f"a {type(result).__name__}"
+        several = isinstance(result, list | tuple) or is_rows(result)
+        if not several or len(result) != self._items:
+            got = f"{len(result)} results" if several else f"a {type(result).__name__}"
             raise errors.ActorFailed(
-                f"{self.method.name} was given {len(self._requests)} items and returned {got}; "
-                "a batched method returns a list with a result for each item",
+                f"{self.method.name} was given {self._items} items and returned {got}; "
+                "a batched method returns a list with a result for each item, or an array with a row for each",
                 exception="TypeError",
             )
-        for request, one in zip(self._requests, result, strict=True):
-            self._give(request, one)
+        if is_rows(result):
+            result = result.copy()  # the next ones may be written into the same memory before these have been sent
+        at = 0
+        for request in self._requests:
+            if isinstance(request, Part):
+                request.take_all(result[at : at + request.items], functools.partial(self._moved, request))
+            else:
+                self._give(request, result[at])
+            at += request.items
+
+    def _moved(self, request: Request, result: Any) -> Any:
+        """Return a result whose memory is held by the session of its request."""
+        return self._store.moved(request.holder, result) if self._holder is self._store.several else result
 
     def _give(self, request: Request, result: Any) -> None:
         if isinstance(result, errors.AtomrError):
@@ -77,9 +99,7 @@ class BatchRun(Run):
             request.raised = result
         else:
             try:
-                request.take(
-                    self._store.moved(request.holder, result) if self._holder is self._store.several else result
-                )
+                request.take(self._moved(request, result))
             except errors.RequestError as error:  # there is no room for it
                 request.error = error
             except BaseException as error:  # noqa: BLE001 - a result may have code of its own
@@ -108,13 +128,16 @@ class BatchedMethod:
         self._store = store
         self._board = board
         limits = Limits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
-        self._forming: Forming[Request] = Forming(limits, _is_over, self._is_ready, WEIGHT)
+        self._forming: Forming[Request] = Forming(limits, _is_over, self._is_ready, WEIGHT, _split)
 
     def __len__(self) -> int:
         return len(self._forming)
 
     def add(self, request: Request) -> None:
         """Let a request wait, unless it is refused."""
+        if isinstance(request, Many):
+            self._add_items(request)
+            return
         key = self.method.key
         # Decoded now only if somebody has to know what it is about: most are decoded when they are on the board.
         if (request.refs or key is not None) and not self._envelope.admit(request):
@@ -127,12 +150,38 @@ class BatchedMethod:
             except BaseException as error:  # noqa: BLE001 - user code's; its request fails, and no other
                 self._envelope.refuse(request, error)
                 return
+        self._wait(request, group, request.payload_bytes)
+
+    def _add_items(self, many: Many) -> None:
+        """Let the items of a call wait, those of each key as one."""
+        rows, key = self._envelope.open_items(many), self.method.key
+        if not rows:
+            return
+        try:
+            keys = [None] * len(rows) if key is None else [key(*row) for row in rows]
+            groups: dict[Hashable, list[int]] = {each: [] for each in keys}
+        except BaseException as raised:  # noqa: BLE001 - user code's, for one of them
+            error = raised if isinstance(raised, errors.AtomrError) else self._store.device.explain(raised)
+            if error is None or not error.ends_worker:  # their client then sends them one by one
+                error = errors.InvalidRequest(f"{self.method.name}: the key of one of the items raised {raised!r}")
+            self._envelope.refuse(many, error)
+            return
+        if len(groups) == 1:
+            self._wait(Part(many, list(range(len(rows))), rows), keys[0], 0)
+            return
+        for place, group in enumerate(keys):
+            groups[group].append(place)
+        for group, places in groups.items():
+            self._wait(Part(many, places, [rows[place] for place in places]), group, 0)
+
+    def _wait(self, request: Request, key: Hashable, nbytes: int) -> None:
         self._forming.add(
             request,
-            key=group,
+            key=key,
             owner=request.peer.session,
             priority=request.priority,
-            nbytes=request.payload_bytes,
+            nbytes=nbytes,
+            items=request.items,
             now_ns=time.monotonic_ns(),
         )
 
@@ -142,13 +191,16 @@ class BatchedMethod:
         now_ns = time.monotonic_ns()  # not earlier: what was found late does not count in the batch, so must not begin
         begun = [waiting for waiting in batch if self._envelope.begin(waiting.item, now_ns)]
         if begun:
-            self._board.batch(self._number, [now_ns - waiting.since_ns for waiting in begun])
+            waits = [now_ns - waiting.since_ns for waiting in begun]
+            counts = [waiting.items for waiting in begun]
+            self._board.batch(self._number, sum(counts), sum(map(operator.mul, waits, counts)), max(waits))
         requests = [waiting.item for waiting in begun]
         return [waiting.item for waiting in batch], BatchRun(requests, self._store) if requests else None
 
     def single(self, request: Request) -> BatchRun:
         """Return what a request that has begun runs as by itself."""
-        self._board.batch(self._number, [time.monotonic_ns() - request.received_ns])
+        waited_ns = time.monotonic_ns() - request.received_ns
+        self._board.batch(self._number, 1, waited_ns, waited_ns)
         return BatchRun([request], self._store)
 
     def due_ns(self, *, full: bool = False) -> int | None:
@@ -169,6 +221,11 @@ class BatchedMethod:
         if stream is not None:
             return not request.after or stream.takes(request.after)
         return not request.after or all(event.done for event in request.after)
+
+
+def _split(request: Request, items: int) -> tuple[Request, Request]:
+    assert isinstance(request, Part)  # nothing else is of several
+    return request.split(items)
 
 
 def _is_over(request: Request) -> bool:

@@ -29,7 +29,9 @@ class Waiting(NamedTuple, Generic[T]):
 
     item: T
     owner: Hashable
+    priority: int
     nbytes: int
+    items: int
     since_ns: int
 
 
@@ -46,6 +48,7 @@ class Forming(Generic[T]):
         is_ready: Whether an item can be in a batch now; if not, a later one will do for it and what its owner has
             behind it.
         weigh: Returns an owner's weight, see `Line`.
+        split: Returns two in place of one that counts for several, the first for so many; None if all count for one.
     """
 
     def __init__(
@@ -54,10 +57,12 @@ class Forming(Generic[T]):
         is_gone: Callable[[T], bool],
         is_ready: Callable[[T], bool],
         weigh: Callable[[Hashable], float] = equally,
+        split: Callable[[T, int], tuple[T, T]] | None = None,
     ) -> None:
         self._limits = limits
         self._is_gone = is_gone
         self._is_ready = is_ready
+        self._split = split
         self._weigh = weigh
         self._kinds: dict[Hashable, _Kind[T]] = {}
         """By key; that of the latest batch last."""
@@ -67,7 +72,15 @@ class Forming(Generic[T]):
         return self._count
 
     def add(
-        self, item: T, *, key: Hashable = None, owner: Hashable = None, priority: int = 0, nbytes: int, now_ns: int
+        self,
+        item: T,
+        *,
+        key: Hashable = None,
+        owner: Hashable = None,
+        priority: int = 0,
+        nbytes: int,
+        items: int = 1,
+        now_ns: int,
     ) -> None:
         """Let an item wait.
 
@@ -77,13 +90,15 @@ class Forming(Generic[T]):
             owner: Whose it is.
             priority: Those of a higher one come first.
             nbytes: What it counts for.
+            items: For how many it counts; several only without a bound on bytes.
             now_ns: When it has come; not earlier than the one before.
         """
         kind = self._kinds.get(key)
         if kind is None:
             kind = self._kinds[key] = _Kind(Line(self._weigh))
-        kind.line.add(Waiting(item, owner, nbytes, now_ns), owner, priority)
+        kind.line.add(Waiting(item, owner, priority, nbytes, items, now_ns), owner, priority)
         kind.nbytes += nbytes
+        kind.items += items
         self._count += 1
 
     def hurry(self) -> None:
@@ -134,7 +149,7 @@ class Forming(Generic[T]):
 
     def _is_full(self, kind: _Kind[T]) -> bool:
         limits = self._limits
-        return len(kind.line) >= limits.max_items or (limits.max_bytes is not None and kind.nbytes >= limits.max_bytes)
+        return kind.items >= limits.max_items or (limits.max_bytes is not None and kind.nbytes >= limits.max_bytes)
 
     def _cut(self, kind: _Kind[T]) -> list[Waiting[T]]:
         """Take the next batch out of what waits."""
@@ -153,15 +168,26 @@ class Forming(Generic[T]):
             return is_ready(each.item)
 
         while count < limits.max_items and (each := line.take(fits)) is not None:
-            batch.append(each)
-            kind.nbytes -= each.nbytes
+            room = limits.max_items - count
+            taken = each if each.items <= room or gone else self._part(kind, each, room)
+            batch.append(taken)
+            kind.nbytes -= taken.nbytes
+            kind.items -= taken.items
             if not gone:
                 if line.levels:
-                    line.charge(each.owner, 1)
-                count += 1
-                nbytes += each.nbytes
+                    line.charge(taken.owner, taken.items)
+                count += taken.items
+                nbytes += taken.nbytes
         self._count -= len(batch)
         return batch
+
+    def _part(self, kind: _Kind[T], each: Waiting[T], items: int) -> Waiting[T]:
+        """Return what counts for so many of something that counts for more; the rest waits on."""
+        assert self._split is not None  # only who has it adds such
+        item, rest = self._split(each.item, items)
+        kind.line.put_back(each._replace(item=rest, items=each.items - items), each.owner, each.priority)
+        self._count += 1
+        return each._replace(item=item, items=items)
 
     def _is_movable(self, each: Waiting[T]) -> bool:
         return self._is_gone(each.item) or self._is_ready(each.item)
@@ -170,10 +196,11 @@ class Forming(Generic[T]):
 class _Kind(Generic[T]):
     """What waits under one key."""
 
-    __slots__ = ("line", "nbytes", "passed")
+    __slots__ = ("items", "line", "nbytes", "passed")
 
     def __init__(self, line: Line[Waiting[T]]) -> None:
         self.line = line
+        self.items = 0
         self.nbytes = 0
         self.passed = 0
         """How many batches have gone before this one since it was due, or had the last."""

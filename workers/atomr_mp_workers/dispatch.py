@@ -19,6 +19,7 @@ from atomr_mp_workers.device.base import Device, Stream
 from atomr_mp_workers.envelope import Envelope, FatalError
 from atomr_mp_workers.isolation import Isolation
 from atomr_mp_workers.line import Line
+from atomr_mp_workers.many import Part
 from atomr_mp_workers.peers import WEIGHT, Peer
 from atomr_mp_workers.request import Request, Run
 from atomr_mp_workers.threads import ActorThread, Completions
@@ -356,6 +357,8 @@ class Dispatcher:
         for request in run.requests:
             if error is not None:
                 request.error, request.encoded = error, None
+            elif isinstance(request, Part):
+                self._envelope.explain_items(request)
             peer = request.peer
             self._outbox[peer] = None
             try:

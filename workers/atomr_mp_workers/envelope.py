@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from atomr_mp import errors
@@ -22,6 +22,7 @@ from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.loading import Method
+from atomr_mp_workers.many import Many, Part
 from atomr_mp_workers.peers import Peer
 from atomr_mp_workers.request import Request, Run
 
@@ -36,6 +37,9 @@ class FatalError(Exception):
     def __init__(self, error: errors.AtomrError) -> None:
         super().__init__(str(error))
         self.error: Final = error
+
+
+_NONE: Final[Mapping[int, ErrorInfo]] = {}
 
 
 class Envelope:
@@ -88,7 +92,7 @@ class Envelope:
             )
         requests: list[Request] = []
         refusal = None if message.token == self._token else token.refusal(message.token, self._token)
-        methods, queued, at = self._methods, peer.queued, 0
+        methods, queued, at, waiting = self._methods, peer.queued, 0, self._queued
         peer.unanswered += len(calls)
         now_ns = time.monotonic_ns()
         for call in calls:
@@ -101,21 +105,59 @@ class Envelope:
                 method = methods.get(call.method) or self._find(call.method)
                 if request_id in queued:
                     raise errors.InvalidRequest(f"request id {request_id} is in use already")
+                if call.items:
+                    self._check_items(method, call, alone=type(message) is data.Alone)
                 if self._queued >= self._most_queued or method.queued >= method.most_queued:
                     raise self._overloaded(method)
             except errors.RequestError as error:
                 self._reject(peer, request_id, error)
                 continue
-            self._queued += 1
-            method.queued += 1
-            request = queued[request_id] = Request(peer, call, method, now_ns)
+            kind = Many if call.items else Request
+            request = queued[request_id] = kind(peer, call, method, now_ns)
+            self._queued += request.items
+            method.queued += request.items
             if at != first:
                 request.frames = frames[first:at]
                 request.payload_bytes += sum(map(len, request.frames))
             peer.payload_bytes += request.payload_bytes
             requests.append(request)
-        self._board.receive(len(requests))
+        self._board.receive(self._queued - waiting)
         return requests
+
+    def _check_items(self, method: Method, call: data.Call, *, alone: bool) -> None:
+        """Check a call with items.
+
+        Raises:
+            InvalidRequest: It cannot have any.
+            Overloaded: There is no room for them.
+        """
+        if method.items is None:
+            raise errors.InvalidRequest(f"{call.method} takes no items; send a call for each")
+        if alone or call.refs:
+            raise errors.InvalidRequest("a call that runs alone, or has refs, has no items; send a call for each")
+        if self._queued + call.items > self._most_queued or method.queued + call.items > method.most_queued:
+            raise self._overloaded(method, call.items)
+
+    def open_items(self, many: Many) -> list[tuple[Any, ...]]:
+        """Return the arguments of each item of a call; none if it is answered, for some do not fit."""
+        if many.peer.session.ended and not many.dropped:
+            self._discard(many)
+        if many.dropped:
+            return []
+        method = many.method
+        assert method.items is not None  # as was checked when it came
+        try:
+            if points.hook is not None:
+                points.hook("decode", method.name)
+            rows = method.items(many.body, many.frames)
+            if len(rows) != many.items:
+                raise errors.InvalidRequest(f"{len(rows)} items in a call of {many.items}")
+        except errors.RequestError as error:
+            error.message = f"{method.name}: {error.message}"
+            self.refuse(many, error)
+            return []
+        many.body, many.frames = b"", ()
+        return rows
 
     def _reject(self, peer: Peer, request_id: int, error: errors.RequestError) -> None:
         """Answer a call that does not become a request."""
@@ -127,7 +169,7 @@ class Envelope:
         for request_id in ids:
             request = peer.queued.get(request_id)
             if request is not None:
-                self._board.count(Counter.CANCELLED)
+                self._board.count(Counter.CANCELLED, request.items)
                 self._drop(request, errors.Cancelled("cancelled before it started"))
 
     def admit(self, request: Request) -> bool:
@@ -163,19 +205,16 @@ class Envelope:
         peer = request.peer
         session = peer.session
         if session.ended:
-            request.dropped = True
-            self._left_queue(request)
-            self._end(request)
-            self._board.count(Counter.DISCARDED)
+            self._discard(request)
             return False
-        request_id, method, deadline_ns = request.id, request.method, request.deadline_ns
+        request_id, method, deadline_ns, items = request.id, request.method, request.deadline_ns, request.items
         request.started_ns = now_ns
         if now_ns > deadline_ns:
-            self._board.count(Counter.EXPIRED)
+            self._board.count(Counter.EXPIRED, items)
             self._drop(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
             return False
         # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
-        request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched)
+        request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched, items)
         if not request.decoded:
             try:
                 self._decode(request)
@@ -186,15 +225,22 @@ class Envelope:
                 if error.ends_worker:
                     raise FatalError(error) from error
                 return False
-        del peer.queued[request_id]
-        self._queued -= 1
-        method.queued -= 1
+        peer.queued.pop(request_id, None)  # a call with items has begun with its first part
+        self._queued -= items
+        method.queued -= items
         if request.frames:
             request.frames = ()
         session.running += 1
         if request.trace and tracing.tracer is not None:
             request.span = tracing.tracer.begin(request)
         return True
+
+    def _discard(self, request: Request) -> None:
+        """Let go of a request whose session has ended."""
+        request.dropped = True
+        self._left_queue(request)
+        self._end(request)
+        self._board.count(Counter.DISCARDED, request.items)
 
     def show_waiting(self, request: Request, *, waits: bool) -> None:
         """Note on the board whether a request that has begun still waits for others, which is no sign of a hang."""
@@ -219,6 +265,19 @@ class Envelope:
         self._finish(request, error)
         if error is not None and error.ends_worker:
             raise FatalError(error)
+
+    def explain_items(self, part: Part) -> None:
+        """Take what the method has returned as errors for the error of each item, or of all if it ends the worker."""
+        for place, raised in part.raised_by.items():
+            error = raised if isinstance(raised, errors.AtomrError) else self.explain(part, raised)
+            if error.ends_worker:
+                part.error = error
+                return
+            if isinstance(error, errors.RequestError):
+                error.maybe_executed = True
+            part.failed[place] = _wire_form(error)
+        self._board.count(Counter.FAILED, len(part.failed))
+        part.raised_by = {}
 
     def isolate(self, request: Request | None) -> None:
         """Show on the board which request runs alone; None if it has ended."""
@@ -245,7 +304,7 @@ class Envelope:
         """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
         for peer in peers:
             peer.replies = [
-                reply if reply.error is not None else data.Reply(reply.id, 0, b"", _wire_form(error))
+                reply if reply.error is not None else data.Reply(reply.id, 0, b"", _wire_form(error), items=reply.items)
                 for reply in peer.replies
             ]
             peer.frames = []
@@ -256,10 +315,10 @@ class Envelope:
         if error is not None:
             if error.ends_worker:  # it may be why: it stays on the board as what ran at the end
                 slot = OFF_BOARD
-            self._board.count(Counter.FAILED)
+            self._board.count(Counter.FAILED, request.items)
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = True
-        self._board.end(slot, now_ns, request.received_ns)
+        self._board.end(slot, now_ns, request.received_ns, request.items)
         request.method.took(now_ns - request.started_ns)
         request.arguments = ()  # only now: the device may have read them until it had ended
         if request.event is not None:
@@ -268,7 +327,7 @@ class Envelope:
         peer.payload_bytes -= request.payload_bytes
         if request.span is not None and tracing.tracer is not None:
             tracing.tracer.end(request)
-        self._reply(peer, request.id, request.encoded, error)
+        self._answer(request, error)
         # The error too: by its traceback it has the request, and all that the method's frames had, until a collection.
         request.encoded = request.error = None
 
@@ -339,7 +398,7 @@ class Envelope:
         request.borrows = request.after = request.arguments = ()
 
     def _drop(self, request: Request, error: errors.AtomrError) -> None:
-        self._board.count(Counter.DISCARDED)
+        self._board.count(Counter.DISCARDED, request.items)
         self._refuse(request, error)
 
     def _refuse(self, request: Request, error: errors.AtomrError) -> None:
@@ -348,12 +407,40 @@ class Envelope:
         self._left_queue(request)
         self._end(request)
         peer = request.peer
-        del peer.queued[request.id]
+        peer.queued.pop(request.id, None)
         peer.payload_bytes -= request.payload_bytes
-        self._reply(peer, request.id, None, error)
+        request.encoded = None
+        self._answer(request, error)
+
+    def _answer(self, request: Request, error: errors.AtomrError | None) -> None:
+        if isinstance(request, Part):
+            self._reply_part(request, error)
+        else:
+            self._reply(request.peer, request.id, request.encoded, error)
+
+    def _reply_part(self, part: Part, error: errors.AtomrError | None) -> None:
+        """Put what the items of a part have come to into the peer's outbox."""
+        peer, many = part.peer, part.many
+        many.unanswered -= part.items
+        peer.unanswered += 1  # the call counts as one, until all of it is answered
+        if not many.unanswered:
+            peer.unanswered -= 1
+            peer.payload_bytes -= many.payload_bytes
+        answers = part.answers if error is None else [(part.places, None)]
+        peer.unanswered += len(answers) - 1
+        for places, encoded in answers:
+            failed = part.failed and {place: part.failed[place] for place in places if place in part.failed}
+            self._reply(peer, part.id, encoded, error, places, failed)
+        part.answers = []
 
     def _reply(
-        self, peer: Peer, request_id: int, result: values.Encoded | None, error: errors.AtomrError | None
+        self,
+        peer: Peer,
+        request_id: int,
+        result: values.Encoded | None,
+        error: errors.AtomrError | None,
+        places: Sequence[int] = (),
+        failed: Mapping[int, ErrorInfo] = _NONE,
     ) -> None:
         peer.unanswered -= 1
         session = peer.session
@@ -361,29 +448,31 @@ class Envelope:
             return
         if result is None:
             assert error is not None
-            peer.replies.append(data.Reply(request_id, 0, b"", _wire_form(error)))
+            peer.replies.append(data.Reply(request_id, 0, b"", _wire_form(error), items=list(places)))
             return
         body, frames, placed = result
-        if not frames and not placed:
+        if not frames and not placed and not places:
             peer.replies.append(data.Reply(request_id, 0, body))
         else:
             leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
-            peer.replies.append(data.Reply(request_id, len(frames), body, None, leases))
+            reply = data.Reply(request_id, len(frames), body, None, leases, list(places), dict(failed))
+            peer.replies.append(reply)
             peer.frames += frames
         peer.reply_bytes += len(body)
 
     def _left_queue(self, request: Request) -> None:
-        self._queued -= 1
-        request.method.queued -= 1
+        self._queued -= request.items
+        request.method.queued -= request.items
 
-    def _overloaded(self, method: Method) -> errors.Overloaded:
-        if method.queued >= method.most_queued:
+    def _overloaded(self, method: Method, items: int = 1) -> errors.Overloaded:
+        more = "" if items == 1 else f", and {items} more would be too many"
+        if method.queued + items > method.most_queued:
             return errors.Overloaded(
-                f"{method.queued} requests of {method.name} wait in this worker, as many as may",
+                f"{method.queued} requests of {method.name} wait in this worker, as many as may{more}",
                 retry_after_s=method.queued_ns / 1e9,
             )
         return errors.Overloaded(
-            f"{self._queued} requests wait in this worker, as many as may (max_queue)",
+            f"{self._queued} requests wait in this worker, as many as may (max_queue){more}",
             retry_after_s=sum([each.queued_ns for each in self._methods.values()]) / 1e9,
         )
 

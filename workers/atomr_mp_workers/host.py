@@ -19,6 +19,7 @@ from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.marks import resident_name, slab_name
+from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers import points, tracing
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.batch_run import BatchedMethod
@@ -27,7 +28,7 @@ from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
-from atomr_mp_workers.dispatch import FLUSH_REPLIES, Dispatcher
+from atomr_mp_workers.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
 from atomr_mp_workers.envelope import Envelope, FatalError
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
@@ -47,6 +48,9 @@ TURN_MESSAGES: Final = 32
 
 _decode: Final = data.FROM_CLIENT.decode
 _encode: Final = data.FROM_WORKER.encode
+
+MESSAGE_BYTES: Final = FLUSH_BYTES + data.MAX_BODY_BYTES
+"""Answers of more than this are sent singly; their peer takes no larger frames than `codec.MAX_FRAME_BYTES`."""
 
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
@@ -418,7 +422,7 @@ class Host:
         """Send all answers that wait, those of one peer together."""
         while self._outbox:
             peer, _ = self._outbox.popitem()
-            replies, frames, session = peer.replies, peer.frames, peer.session
+            replies, frames, session, nbytes = peer.replies, peer.frames, peer.session, peer.reply_bytes
             if not replies or session.ended:
                 continue
             peer.replies, peer.reply_bytes = [], 0
@@ -426,12 +430,22 @@ class Host:
                 peer.frames = []
             self._sent = True
             try:
+                if nbytes > MESSAGE_BYTES:
+                    self._send_singly(peer, replies, frames)
+                    continue
                 message = data.Replies(self._token, replies)
                 if session.holder.returned:
                     message = data.Replies(self._token, replies, session.holder.take_returned())
                 self._data.send(peer.routing_id, _encode(message), frames)
             except PeerNotReadingError:
                 self._violated(peer, "it does not read its answers")
+
+    def _send_singly(self, peer: Peer, replies: list[data.Reply], frames: list[Buffer]) -> None:
+        """Send answers that are too large to be sent together, as those of a call with items may be."""
+        at = 0
+        for reply in replies:
+            first, at = at, at + reply.frames
+            self._data.send(peer.routing_id, _encode(data.Replies(self._token, [reply])), frames[first:at])
 
     def _violated(self, peer: Peer, reason: str) -> None:
         self._board.count(Counter.REFUSED)

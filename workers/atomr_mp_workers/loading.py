@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import itertools
 import sys
 import types
 import typing
@@ -66,6 +67,9 @@ class Method(ABC):
     """How long it may run before it counts as hung; None if its actor does not say."""
     watched = 0
     """What the board says of its requests, see `watching`."""
+    items: Callable[[bytes, Sequence[memoryview]], list[tuple[Any, ...]]] | None = None
+    """Decodes the arguments of each item of a call with items; raises a `RequestError` if they do not fit. None if it
+    takes no such calls."""
     admit: Callable[[Any, Holder], None] | None = None
     """What is to be done with its one argument when it arrives, before it waits for anything."""
 
@@ -137,8 +141,13 @@ class LoadedMethod(Method):
         self.apart = options.thread or options.batch is not None
         self.options: Final = options
         self.info: Final = info
-        self._by_position = _decoder(name, parameters, array_like=True)
-        self._by_name = _decoder(name, parameters, array_like=False)
+        by_position = _struct(name, parameters, array_like=True)
+        self._by_position: values.Decoder[Any] = values.Decoder(by_position)
+        self._by_name: values.Decoder[Any] = values.Decoder(_struct(name, parameters, array_like=False))
+        if options.batch is not None and options.batch.call_items:
+            # A tuple: what a list has is looked at for its depth.
+            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(tuple[by_position, ...])  # type: ignore[valid-type]
+            self.items = self._decode_items
         self._parameters: Final = parameters
         self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.takes_handle]
         self._writes: Final = [at for at, each in enumerate(parameters) if each.name in options.writes]
@@ -157,6 +166,18 @@ class LoadedMethod(Method):
         except RequestError:
             raise
         except BaseException as error:  # an annotation may be a struct with code of its own
+            raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
+
+    def _decode_items(self, body: bytes, frames: Sequence[memoryview]) -> list[tuple[Any, ...]]:
+        try:
+            rows = list(map(_astuple, self._rows.decode(body, frames)))
+            for argument in itertools.chain.from_iterable(rows):
+                if type(argument) in values.CONTAINERS:
+                    values.check_depth(argument)
+            return rows
+        except RequestError:
+            raise
+        except BaseException as error:  # as above
             raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
@@ -358,6 +379,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         options.deadline_s,
         doc.partition("\n")[0][:1000],
         options.batch.max_items if options.batch is not None else 0,
+        options.batch.call_items if options.batch is not None else 0,
     )
     try:
         method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
@@ -441,10 +463,11 @@ def _ndarray() -> Any:
     return None if numpy is None else numpy.ndarray
 
 
-def _decoder(name: str, parameters: Sequence[Parameter], *, array_like: bool) -> values.Decoder[Any]:
+def _struct(name: str, parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspec.Struct]:
+    """Return what arguments are decoded to."""
     fields = [(parameter.name, parameter.hint, parameter.field) for parameter in parameters]
-    return values.Decoder(
-        msgspec.defstruct(name.rpartition(".")[2], fields, array_like=array_like, forbid_unknown_fields=True, gc=False)
+    return msgspec.defstruct(
+        name.rpartition(".")[2], fields, array_like=array_like, forbid_unknown_fields=True, gc=False
     )
 
 

@@ -95,6 +95,8 @@ class Request(Run):
     """The memory that it uses, and whether it writes it."""
     after: Sequence[Event] = ()
     """What uses that memory and has to end first."""
+    items = 1
+    """How many it is in one, see `many`."""
 
     def __init__(self, peer: Peer, call: data.Call, method: Method, received_ns: int = 0) -> None:
         self.peer = peer
@@ -139,7 +141,12 @@ class Request(Run):
         try:
             self.encoded = values.encode(result, self.peer.session.place)
         except errors.InvalidRequest as refused:
-            self.error = errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
+            self.error = unsendable(refused)
+
+
+def unsendable(refused: errors.InvalidRequest) -> errors.ActorFailed:
+    """Return what a request ends with whose result cannot be sent."""
+    return errors.ActorFailed(f"the result cannot be sent: {refused}", exception="TypeError")
 
 
 def current_holder() -> Holder | None:

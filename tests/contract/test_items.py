@@ -1,0 +1,266 @@
+"""Calls with items: requests that are sent as one, and answered in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.map import Failure
+from atomr_mp.reply import Together
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+
+PARCELLED = f"{ACTORS}/parcelled.py:Parcelled"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Ledger, atomr_mp.Pool]]:
+    """One pool for all tests that leave it as it was."""
+    with Ledger() as ledger, ledger.start(PARCELLED) as pool:
+        yield ledger, pool
+
+
+@pytest.fixture
+def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
+    """A client of the shared pool; afterwards the worker is as before and has nothing to do."""
+    before = shared[1].devices
+    with atomr_mp.connect(run_dir=shared[1].run_dir) as own:
+        own.wait_ready()
+        yield own
+    assert shared[1].devices == before
+    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared[1].status().workers))
+
+
+def sent_together(pool: atomr_mp.Pool, method: str, items: Sequence[Any], deadline_s: float = DEADLINE_S) -> list[Any]:
+    """Return what items of one call come to, each a result or an error."""
+
+    async def send() -> Together:
+        reply = pool._client.submit_items(method, [(item,) for item in items], deadline_s=deadline_s)
+        with contextlib.suppress(errors.AtomrError):
+            await reply
+        return reply
+
+    return outcomes(asyncio.run(send()), len(items))
+
+
+def outcomes(reply: Together, count: int) -> list[Any]:
+    """Return what its items have come to, each a result or an error."""
+    found: list[Any] = [reply.exception()] * count
+    for part in reply.parts:
+        results = reply.results(part) if len(part.failed) < len(part.places) else []
+        for at, place in enumerate(part.places):
+            found[place] = part.failed.get(place) or results[at]
+    return found
+
+
+def figures(pool: atomr_mp.Pool, method: str) -> tuple[int, int]:
+    """Return how many batches a method has had, and how many items in them."""
+    (found,) = [each for each in pool.status().workers[0].batches if each.method == method]
+    return found.batches, found.items
+
+
+def requests(pool: atomr_mp.Pool) -> tuple[int, int, int]:
+    """Return how many requests the worker has started, completed, and answered with a failure."""
+    worker = pool.status().workers[0]
+    return worker.started, worker.completed, worker.figures.failed
+
+
+def test_items_of_calls_fill_batches(pool: atomr_mp.Pool) -> None:
+    """However many are in a call: what is left of one is in a batch with the next."""
+    batches, items = figures(pool, "Parcelled.count")
+    started, completed, _ = requests(pool)
+
+    async def send() -> list[Together]:
+        replies = [
+            pool._client.submit_items("Parcelled.count", [(n,) for n in range(7)], deadline_s=DEADLINE_S)
+            for _ in range(8)
+        ]
+        await asyncio.gather(*replies)
+        return replies
+
+    found = [outcomes(reply, 7) for reply in asyncio.run(send())]
+    assert [[item for _, item in each] for each in found] == [list(range(7))] * 8
+    assert {size for each in found for size, _ in each} == {8}
+    assert figures(pool, "Parcelled.count") == (batches + 7, items + 56)
+    assert requests(pool)[:2] == (started + 56, completed + 56)
+
+
+def test_a_map_sends_its_items_together(pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In calls of whole batches, in order, and none is lost."""
+    calls: list[int] = []
+    submit = pool._client.submit_items
+
+    def note(method: str, items: Sequence[Sequence[Any]], **options: Any) -> Together:
+        calls.append(len(items))
+        return submit(method, items, **options)
+
+    monkeypatch.setattr(pool._client, "submit_items", note)
+    assert [item for _, item in pool.map("Parcelled.count", range(1000))] == list(range(1000))
+    assert len(calls) < 250
+    assert max(calls) == 8
+    assert list(pool.map("Parcelled.single", range(100))) == list(range(100))
+    assert sum(calls) <= 1000
+
+
+def test_items_of_a_call_are_in_batches_of_their_own_kind(pool: atomr_mp.Pool) -> None:
+    """A call is answered in parts, by the key of its items."""
+    found = sent_together(pool, "Parcelled.by_parity", range(8))
+    assert found == [[0, 2, 4, 6], [1, 3, 5, 7]] * 4
+    assert all(number in batch for number, batch in enumerate(pool.map("Parcelled.by_parity", range(400))))
+
+
+def test_a_failure_is_of_its_item_alone(pool: atomr_mp.Pool) -> None:
+    """Whether the method returns it, or something that cannot be sent."""
+    failed = requests(pool)[2]
+    found = sent_together(pool, "Parcelled.roots", [4, -1, 9, -2, -3, 16])
+    assert [found[at] for at in (0, 2, 5)] == [2, 3, 4]
+    assert isinstance(found[1], errors.ActorFailed)
+    assert found[1].exception == "builtins.ValueError"
+    assert found[1].maybe_executed
+    assert isinstance(found[3], errors.OutOfMemory)
+    assert found[3].requested_bytes == 7
+    assert isinstance(found[4], errors.ActorFailed)
+    assert "cannot be sent" in str(found[4])
+    assert requests(pool)[2] == failed + 3
+    mapped = list(pool.map("Parcelled.roots", [n if n % 10 else -1 for n in range(100)], return_failures=True))
+    assert [n for n, each in enumerate(mapped) if isinstance(each, Failure)] == list(range(0, 100, 10))
+    assert [each for n, each in enumerate(mapped) if n % 10] == [n**0.5 for n in range(100) if n % 10]
+
+
+def test_what_the_method_raises_is_of_all_its_batch(pool: atomr_mp.Pool) -> None:
+    """And of no other."""
+    found = sent_together(pool, "Parcelled.refuse", [1, 2, 3, -4, 5, 6, 7, 8])
+    assert all(isinstance(each, errors.ActorFailed) for each in found[:4])
+    assert found[4:] == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize(
+    ("method", "bad"), [("Parcelled.by_parity", "seven"), ("Parcelled.by_parity", -1), ("Parcelled.roots", None)]
+)
+def test_a_call_with_an_item_that_does_not_fit_is_refused_and_a_map_finds_the_item(
+    pool: atomr_mp.Pool, method: str, bad: object
+) -> None:
+    """It is not known of which item that is, so nothing of the call has run."""
+    started, _, _ = requests(pool)
+    found = sent_together(pool, method, [1, bad, 2])
+    assert {type(each) for each in found} <= {errors.InvalidRequest, errors.ActorFailed}
+    assert not any(each.maybe_executed for each in found)
+    assert requests(pool)[0] == started
+    items = [bad if n == 17 else n for n in range(40)]
+    mapped = list(pool.map(method, items, return_failures=True))
+    assert [n for n, each in enumerate(mapped) if isinstance(each, Failure)] == [17]
+
+
+def test_results_that_are_too_much_for_one_answer_come_in_several(pool: atomr_mp.Pool) -> None:
+    """Each alone is what a call may return."""
+    lengths = [2**21, 3, 2**21, 2**21, 2**22 - 10, 2**22 - 10, 5, 2**22 + 1]
+    found = sent_together(pool, "Parcelled.texts", lengths)
+    assert [len(each) for each in found[:-1]] == lengths[:-1]
+    assert isinstance(found[-1], errors.ActorFailed)
+    assert [len(each) for each in pool.map("Parcelled.texts", lengths[:-1])] == lengths[:-1]
+
+
+@pytest.mark.parametrize("length", [3, 5000, 40000])
+def test_arrays_are_items_and_results(pool: atomr_mp.Pool, length: int) -> None:
+    """In the body, in frames of their own, in shared memory: then they are not sent together."""
+    arrays = [np.random.default_rng(n).random(length) for n in range(30)]
+    for array, doubled in zip(arrays, pool.map("Parcelled.doubled", arrays), strict=True):
+        np.testing.assert_array_equal(doubled, 2 * array)
+
+
+@pytest.mark.parametrize("length", [1, 300, 20000, 2**20])
+def test_an_array_has_the_results_of_a_batch_in_its_rows(pool: atomr_mp.Pool, length: int) -> None:
+    """For items of a call and for single ones; however it travels."""
+    for row in [*pool.map("Parcelled.rows", [length] * 14), pool.call("Parcelled.rows", length).result()]:
+        assert row.shape == (length,)
+        assert row.dtype == np.float32
+        assert (row == length).all()
+
+
+def test_refs_are_results_and_go_by_themselves_as_items(pool: atomr_mp.Pool) -> None:
+    """What a call's answers have brought is the session's until it lets go of it."""
+    refs = list(pool.map("Parcelled.kept", [float(n) for n in range(10)]))
+    assert [ref.numpy()[0] for ref in refs] == list(range(10))
+    with pytest.raises(errors.InvalidRequest, match="ref"):
+        sent_together(pool, "Parcelled.doubled", refs)
+    assert [array[0] for array in pool.map("Parcelled.doubled", refs)] == [2 * n for n in range(10)]
+    del refs
+    gc.collect()  # the error's traceback had them too
+    # What is given back goes with the next call.
+    assert settled(lambda: pool.call("Parcelled.single", 1).result() and pool.status().workers[0].leases == 0)
+
+
+def test_a_call_is_cancelled_or_late_as_a_whole_until_it_has_begun(
+    shared: tuple[Ledger, atomr_mp.Pool], pool: atomr_mp.Pool
+) -> None:
+    """Nothing of it runs then, and its place in the window is free again."""
+    ledger = shared[0]
+    with ledger.gate("gate") as gate:
+        first = pool.call("Parcelled.hold", gate.path)
+        rest = [pool.call("Parcelled.hold", "") for _ in range(7)]
+        gate.wait()
+
+        async def send() -> tuple[Together, Together]:
+            items = [("",)] * 3
+            late = pool._client.submit_items("Parcelled.hold", items, deadline_s=0.2)
+            cancelled = pool._client.submit_items("Parcelled.hold", items, deadline_s=DEADLINE_S)
+            cancelled.cancel()
+            for reply in (late, cancelled):
+                with pytest.raises((errors.DeadlineExceeded, errors.Cancelled)):
+                    await reply
+            return late, cancelled
+
+        late, cancelled = asyncio.run(send())
+        gate.open()
+        assert [reply.result() for reply in (first, *rest)] == [8] * 8
+    assert {type(each) for each in outcomes(late, 3)} == {errors.DeadlineExceeded}
+    assert {type(each) for each in outcomes(cancelled, 3)} == {errors.Cancelled}
+    assert sent_together(pool, "Parcelled.hold", [""] * 8) == [8] * 8
+
+
+def test_where_few_may_wait_a_map_sends_fewer(pool: atomr_mp.Pool) -> None:
+    """A call whose items would be too many is refused, and then they go one by one."""
+    found = sent_together(pool, "Parcelled.few", range(8))
+    assert {type(each) for each in found} == {errors.Overloaded}
+    assert list(pool.map("Parcelled.few", range(100))) == list(range(100))
+
+
+def test_what_has_no_items_says_so(pool: atomr_mp.Pool) -> None:
+    """A method that takes them one by one, or bounds their bytes."""
+    found = sent_together(pool, "Parcelled.single", range(3))
+    assert {type(each) for each in found} == {errors.InvalidRequest}
+    assert "takes no items" in str(found[0])
+
+
+@pytest.mark.parametrize("how", ["kill", "poison"])
+def test_an_item_that_ends_its_worker_takes_no_other_along(ledger: Ledger, how: str) -> None:
+    """What was in a call with it is sent again, each alone as long as it may be what ends workers."""
+    settings: dict[str, Any] = {"max_restarts": 100, "backoff_initial_s": 0.01, "max_suspicions": 2}
+    with ledger.start(PARCELLED, gpus=2, **settings) as pool:
+        items = [[n, how if n == 70 else ""] for n in range(200)]
+        mapped = list(pool.map("Parcelled.die", items, return_failures=True))
+        failures = [each for each in mapped if isinstance(each, Failure)]
+        assert [failure.index for failure in failures] == [70]
+        assert isinstance(failures[0].error, errors.PoisonRequest)
+        assert [each for each in mapped if not isinstance(each, Failure)] == [n for n in range(200) if n != 70]
+        assert Counter(ledger.runs())["70"] == sum(device.restarts for device in pool.devices) == 2
+
+
+def test_a_planned_end_is_not_noticed(ledger: Ledger) -> None:
+    """What a worker that is replaced has received is answered by it; the rest goes to the next."""
+    with ledger.start(PARCELLED) as pool:
+        found = []
+        for n, item in enumerate(pool.map("Parcelled.count", range(2000), attempts=1)):
+            found.append(item[1])
+            if n % 500 == 250:
+                pool.restart(0)
+        assert found == list(range(2000))
+        assert pool.devices[0].generation == 5
