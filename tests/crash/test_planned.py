@@ -7,8 +7,10 @@ import signal
 import threading
 from collections import Counter
 
+import numpy as np
 import pytest
 
+import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.session import DeviceState
 from tests.support import Ledger, settled, wait_generation, wait_state
@@ -56,6 +58,27 @@ def test_a_planned_restart_under_load_is_not_noticed(ledger: Ledger) -> None:
         assert pool.devices[1].generation == 1
         assert ledger.runs("teardowns") == ["0-1", "0-2", "0-3"]
     assert Counter(ledger.runs("teardowns")) == Counter(["0-1", "0-2", "0-3", "0-4", "1-1"])
+
+
+def test_a_large_result_can_still_be_read_when_its_worker_is_to_leave(ledger: Ledger) -> None:
+    """It stays a little for those that were answered and have not looked; who looks later is told so."""
+    with ledger.start() as pool:
+        for generation, looks in enumerate([True, True, False], 1):
+            wait_generation(pool, generation)
+            reply = pool.call("Probe.double", np.ones(2**18))
+            assert reply.exception() is None
+            with atomr_mp.connect(run_dir=pool.run_dir) as other:
+                restart = threading.Thread(target=other.restart, args=(0,))
+                restart.start()
+                wait_state(pool, DeviceState.DRAINING)
+                if looks:
+                    assert (reply.result() == 2).all()
+                restart.join()
+            wait_generation(pool, generation + 1)
+        with pytest.raises(errors.WorkerLost, match="a large result was not read") as raised:
+            reply.result()
+        assert raised.value.maybe_executed
+        assert not raised.value.was_running
 
 
 @pytest.mark.parametrize("how", ["close", "SIGTERM", "SIGINT"])

@@ -128,6 +128,7 @@ class Store:
         holder = self._holders.get(number)
         if holder is not None:
             holder.gone = True
+            holder.unread.clear()
             holder.client_slabs.clear()
             holder.foreign_slabs.clear()
 
@@ -283,6 +284,8 @@ class Store:
         block = array.block
         _, count = holder.leases.get(block.id, (block, 0))
         holder.leases[block.id] = block, count + 1
+        if array.value and not self._slabs[block.slab_number].opened[holder.number, None]:
+            holder.unread.add(block.id)
         self._leases += 1
         self._count()
         return block.id
@@ -302,6 +305,7 @@ class Store:
                 holder.leases[buffer] = block, count - 1
             else:
                 del holder.leases[buffer]
+                holder.unread.discard(buffer)
         with self._lock:
             for number in slabs:
                 slab = self._slabs.get(number)
@@ -320,6 +324,11 @@ class Store:
             raise errors.InvalidRequest(f"there is a borrow {view} already")
         array.block.borrows.open_view(holder.number, view, write=write)
         holder.views[view] = array.block
+
+    @property
+    def unread(self) -> bool:
+        """Whether some client cannot have read a result yet that was sent to it; it never will after this process."""
+        return any(holder.unread for holder in self._holders.values())
 
     def share(self, array: DeviceArray, claim: bytes, for_s: float) -> None:
         """Keep an array for a session that will claim it. Any thread."""
@@ -433,10 +442,12 @@ class Store:
         """
         holder, slab = self._holders.get(number), self._slabs.get(slab_number)
         leased = holder is not None and any(block.slab_number == slab_number for block, _ in holder.leases.values())
-        if slab is None or not leased:
+        if slab is None or holder is None or not leased:
             raise errors.GpuRefReleased(
                 f"this client has no lease in slab {slab_number} of device {self._index}", device=self._index
             )
+        if to_device is None:
+            holder.unread -= {each for each in holder.unread if holder.leases[each][0].slab_number == slab_number}
         slab.opened[number, to_device] += 1
         return slab.memory.export()
 

@@ -52,6 +52,10 @@ _encode: Final = data.FROM_WORKER.encode
 MESSAGE_BYTES: Final = FLUSH_BYTES + data.MAX_BODY_BYTES
 """Answers of more than this are sent singly; their peer takes no larger frames than `codec.MAX_FRAME_BYTES`."""
 
+UNREAD_NS: Final = 1_000_000_000
+"""For how much longer a worker that is to leave stays for the sake of large results that their callers have not read:
+those who look at them at once need not notice that it leaves."""
+
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
 
@@ -469,7 +473,8 @@ class Host:
             if tracing.tracer is not None and tracing.tracer.owes:
                 return tracing.IDLE_S if patience_s is None else min(patience_s, tracing.IDLE_S)
             return -1 if patience_s is None else patience_s
-        left_ns = self._drained_ns - time.monotonic_ns()
+        until_ns = self._drained_ns + (UNREAD_NS if self._store.unread else 0)
+        left_ns = until_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None
 
     def _answer_all(self, error: errors.AtomrError) -> None:
