@@ -161,10 +161,16 @@ class Job(Generic[T]):
         self._fail(index, error)
         return False
 
-    def refused(self, index: int, error: errors.Overloaded) -> bool:
-        """A device's window is full; return whether the item is to be sent when something has been answered."""
+    def refused(self, index: int, error: errors.Overloaded, *, waits: bool = True) -> bool:
+        """A device's window is full; return whether the item is to be sent when something has been answered.
+
+        Args:
+            index: The item.
+            error: What it was refused with.
+            waits: Whether anything was sent of what counts as in flight.
+        """
         self._flying.remove(index)
-        self._full = bool(self._flying)
+        self._full = waits and bool(self._flying)
         if not self._full:  # nothing of ours is in the way, so nothing of ours will clear it
             self._fail(index, error)
             return False

@@ -7,6 +7,7 @@ the first thread that waits receives for all.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -14,6 +15,8 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
+
+import zmq
 
 from atomr_mp import errors, tracing
 from atomr_mp.link import CLOSED, Attached, Link, unavailable
@@ -283,9 +286,11 @@ class Lane(ABC):
     def _incarnation_ended(self, link: Link, ended: IncarnationEnded) -> None:
         aside = []
         if ended.error.code == errors.WorkerHung.code:  # what it may still have answered comes too late
-            self._settle_ended(link, ended, frozenset(ended.running))
+            # Of a call with items some may be answered well, and it is never sent again by itself.
+            alone = [each for each in ended.running if not isinstance(link.flight.find(each), Together)]
+            self._settle_ended(link, ended, frozenset(alone))
             # What is sent again is not to take it either.
-            aside = [reply for each in ended.running if (reply := link.flight.take(each)) is not None]
+            aside = [reply for each in alone if (reply := link.flight.take(each)) is not None]
         if link.former is not None and link.former.generation == ended.generation:
             link.former.connection.wait_disconnected(DRAIN_MS)
             self._receive(link, former=True)
@@ -466,7 +471,7 @@ class Lane(ABC):
         if link.unread:
             self._arrived(link)
 
-    def _receive(self, link: Link, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912 - a further call would cost more
+    def _receive(self, link: Link, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
 
         Args:
@@ -522,6 +527,8 @@ class Lane(ABC):
                     if answer.error is not None:
                         error = answer.error.error()
                         self._heed(link, releases, error, former=former)
+                    elif reply._items:
+                        error = errors.ProtocolError(f"device {link.device} answered a call without its items")
                     self._end(reply, error)
             if not in_flight and not former:
                 break  # an attempt to receive that fails costs as much as a message; `send` looks before the next
@@ -539,7 +546,10 @@ class Lane(ABC):
     ) -> None:
         """Take in what some items of a call have come to."""
         reply = link.flight.find(answer.id)
-        if not isinstance(reply, Together) or not reply.open.issuperset(answer.items):
+        places: list[int] = answer.items or []
+        items, told = set(places), answer.failed or {}
+        sound = len(items) == len(places) and items.issuperset(told)
+        if not isinstance(reply, Together) or not sound or not reply.open.issuperset(items):
             _LOG.error("device %d answered items that it was not asked for", link.device)
             releases.give_back(answer.leases)
             return
@@ -547,17 +557,17 @@ class Lane(ABC):
             link.flight.take(reply.id)
             self._struck(link, reply, former=former)
             return
-        reply.open.difference_update(answer.items)
+        reply.open -= items
         if reply.done:
             releases.give_back(answer.leases)
         else:
-            failed = {place: info.error() for place, info in answer.failed.items()}
+            failed = {place: info.error() for place, info in told.items()}
             if answer.error is not None:
-                failed = {place: answer.error.error() for place in answer.items}
+                failed = {place: answer.error.error() for place in places}
             for error in failed.values():
                 self._heed(link, releases, error, former=former)
             leases = releases.leases(answer.leases) if answer.leases else None
-            reply.parts.append(Part(answer.items, answer.body, frames, leases, failed))
+            reply.parts.append(Part(places, answer.body, frames, leases, failed))
         if reply.open:
             self._called_back.append(reply)
         else:
@@ -631,11 +641,13 @@ class Lane(ABC):
         former = link.former
         if former is not None and former.generation == reply._sent_generation:
             cancel = data.FROM_CLIENT.encode(data.Cancel(former.releases.token, [reply.id]))
-            former.connection.send(cancel, [])
+            with contextlib.suppress(zmq.Again):
+                former.connection.send(cancel, [])
             self._receive(link, former=True)
         elif link.connection is not None:
             cancel = data.FROM_CLIENT.encode(data.Cancel(link.token, [reply.id]))
-            link.unread = link.connection.send(cancel, [])
+            with contextlib.suppress(zmq.Again):  # the worker is far behind, or does not read: it has the deadline
+                link.unread = link.connection.send(cancel, [])
             if link.unread:
                 self._arrived(link)
         return False

@@ -121,6 +121,15 @@ class Mapper:
             self._idle.pop().close()
 
 
+class _Sent(NamedTuple):
+    """Items that are sent and not answered."""
+
+    indices: Sequence[int]
+    at: float
+    left: set[int]
+    """Those without an outcome."""
+
+
 class _Run:
     """One map at work: a job, and the loop in which its calls are made."""
 
@@ -146,8 +155,7 @@ class _Run:
         """Most items that are sent as one; 0 if each is by itself."""
         self._items: dict[int, Any] = {}
         """What has been taken from the source and has no outcome: it may have to be sent again."""
-        self._flying: dict[Reply, tuple[Sequence[int], float]] = {}
-        """Indices, and when they were sent."""
+        self._flying: dict[Reply, _Sent] = {}
         self._landed: deque[Reply] = deque()
         self._turning = False
         """A turn is due in the loop."""
@@ -237,24 +245,24 @@ class _Run:
             reply = self._landed.popleft()
             if reply not in self._flying:
                 continue  # it has landed for each of its parts
-            indices, sent = self._flying[reply]
-            if reply.done:
-                del self._flying[reply]
+            sent = self._flying[reply]
             if isinstance(reply, Together):
-                self._take_together(reply, indices, now - sent)
+                self._take_together(reply, sent, now - sent.at)
                 continue
-            (index,) = indices
+            del self._flying[reply]
+            (index,) = sent.indices
             error = reply.exception()
             try:
                 if error is None:
-                    self._succeeded(index, self._answered(index, reply), now - sent)
+                    self._succeeded(index, self._answered(index, reply), now - sent.at)
                     continue
             except errors.WorkerLost as lost:  # and with it a large result
                 error = lost
             self._take_error(index, error)
 
-    def _take_together(self, reply: Together, indices: Sequence[int], took_s: float) -> None:
+    def _take_together(self, reply: Together, sent: _Sent, took_s: float) -> None:
         """Take in what has come of items that were sent as one."""
+        done = reply.done  # to read a part may bring more, which then lands by itself
         while reply.parts:
             part = reply.parts.popleft()
             failed = part.failed
@@ -262,22 +270,24 @@ class _Run:
             if len(failed) < len(part.places):
                 try:
                     results = reply.results(part)
-                except errors.WorkerLost as lost:  # and with it large results
+                except (errors.WorkerLost, errors.ProtocolError) as lost:  # and with it large results
                     failed = {**dict.fromkeys(part.places, lost), **failed}
             for at, place in enumerate(part.places):
-                index = indices[place]
+                index = sent.indices[place]
+                sent.left.discard(index)
                 if place in failed:
                     self._take_error(index, copy.copy(failed[place]))
                 else:
                     self._succeeded(index, self._kept(index, results[at]), took_s)
-        error = reply.exception() if reply.done else None
-        if error is not None:
-            singly = isinstance(error, _REFUSED) and not error.maybe_executed
-            for place in sorted(reply.open):
-                if singly:
-                    self._job.apart(indices[place])
+        if done:
+            del self._flying[reply]
+            error = reply.exception()
+            for index in sorted(sent.left):
+                assert error is not None  # it would have come with the last part
+                if isinstance(error, _REFUSED) and not error.maybe_executed:
+                    self._job.apart(index)
                 else:
-                    self._take_error(indices[place], copy.copy(error))
+                    self._take_error(index, copy.copy(error))
 
     def _succeeded(self, index: int, outcome: Reply | Recorded, took_s: float) -> None:
         self._job.answered(index, outcome, took_s)
@@ -350,9 +360,13 @@ class _Run:
                 deadline_s=self._deadline_s,
                 priority=self._priority,
             )
+        except errors.Overloaded as error:
+            for index in indices:
+                self._refused(index, error)
+            return True
         except errors.AtomrError:  # they are told why one by one
             return False
-        self._flying[reply] = (indices, now)
+        self._flying[reply] = _Sent(indices, now, set(indices))
         reply.add_done_callback(self._on_reply)
         return True
 
@@ -383,17 +397,20 @@ class _Run:
                 replays=NEVER,  # the job decides on that
             )
         except errors.Overloaded as error:
-            if self._job.refused(index, error):
-                return
-            self._failed(index)
+            self._refused(index, error)
         except errors.AtomrError as error:
             self._job.unsendable(index, error)
             self._failed(index)
+            del self._items[index]
         else:
-            self._flying[reply] = ((index,), now)
+            self._flying[reply] = _Sent((index,), now, {index})
             reply.add_done_callback(self._on_reply)
-            return
-        del self._items[index]
+
+    def _refused(self, index: int, error: errors.Overloaded) -> None:
+        """A device's window is full: an item waits for an answer, if there is one to come."""
+        if not self._job.refused(index, copy.copy(error), waits=bool(self._flying)):
+            self._failed(index)
+            del self._items[index]
 
     def _progress(self) -> Progress:
         job = self._job

@@ -125,8 +125,11 @@ def identify(reply: Reply) -> Request | None:
 
 def identify_items(reply: Together) -> list[Request]:
     """Return the same of each item of a call that has not been answered; they are sent again one by one."""
-    items = values.Decoder[Any]().decode(reply._body, reply._payload)
-    digests = [fingerprint(reply.method, items[place]) for place in sorted(reply.open)]
+    try:
+        items = values.Decoder[Any]().decode(reply._body, reply._payload)
+        digests = [fingerprint(reply.method, items[place]) for place in sorted(reply.open)]
+    except errors.InvalidRequest:  # it has had its outcome, and keeps its arrays no more
+        return []
     return [Request(reply.method, digest) for digest in digests if digest is not None]
 
 

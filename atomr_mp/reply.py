@@ -191,10 +191,24 @@ class Together(Reply):
             raise error
 
     def results(self, part: Part) -> list[Any]:
-        """Return the results of a part, in its places' order."""
+        """Return the results of a part, in its places' order.
+
+        Raises:
+            WorkerLost: They are large, and their worker has ended before they were read.
+            ProtocolError: They are not as many.
+        """
         if part.leases is None:
-            return list(decode(part.body, part.frames))
-        return list(values.Decoder[Any]().decode(part.body, part.frames, self._lane.resolver(part.leases)))
+            found = decode(part.body, part.frames)
+        else:
+            found = values.Decoder[Any]().decode(part.body, part.frames, self._lane.resolver(part.leases))
+        if type(found) is not list:
+            if not hasattr(found, "ndim") or not found.ndim:
+                raise errors.ProtocolError("an answer for items that has not a result for each")
+            # Rows of one array: none is to keep the others, but where a copy would cost more.
+            found = [row.copy() if row.nbytes < values.SHARED_BYTES else row for row in found]
+        if len(found) != len(part.places):
+            raise errors.ProtocolError(f"{len(found)} results for {len(part.places)} items")
+        return list(found)
 
 
 def decode(body: bytes, frames: Sequence[memoryview]) -> Any:

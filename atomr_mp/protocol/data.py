@@ -112,11 +112,11 @@ class Reply(Message, frozen=True):
     error: ErrorInfo | None = None
     leases: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
     """Buffers of the refs in the result; the session has one more lease of each."""
-    items: Annotated[list[Place], msgspec.Meta(max_length=MAX_ITEMS)] = msgspec.field(default_factory=list)
+    items: Annotated[list[Place], msgspec.Meta(max_length=MAX_ITEMS)] | None = None
     """Of a call with items: the places of those that this answers; the result is an array with that of each. It is
     answered when all are, or by an answer without items, which is all that is left."""
-    failed: dict[Place, ErrorInfo] = msgspec.field(default_factory=dict)
-    """What these items ended with; their result is nil."""
+    failed: dict[Place, ErrorInfo] | None = None
+    """What these items ended with, if any; their result is nil."""
 
 
 class Replies(Message, frozen=True, tag=1):

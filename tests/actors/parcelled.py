@@ -72,6 +72,21 @@ class Parcelled(Actor):
         rows[:] = np.array(lengths)[:, None]
         return rows
 
+    @method(batch=Batch(max_items=256, max_wait_s=0.01), idempotent=True)
+    def verbose(self, numbers: list[int]) -> list[Exception]:
+        """Return an error with a long text for each."""
+        return [ValueError("\u20ac" * 60000) for _ in numbers]
+
+    @method(batch=Batch(max_items=8, max_wait_s=0.01), idempotent=True)
+    def strange(self, numbers: list[int]) -> list[Any]:
+        """Return the numbers, and for 3 something that cannot be looked at."""
+        return [Strange() if number == 3 else number for number in numbers]
+
+    @method(batch=Batch(max_items=8, max_wait_s=0.01, key=id), idempotent=True, thread=True)
+    def hold_one(self, gates: list[str]) -> list[int]:
+        """Wait at a gate, in batches of one item."""
+        return self.hold(gates)
+
     @method(batch=FOUR, idempotent=True)
     def kept(self, numbers: list[float]) -> list[DeviceArray]:
         """Return an array in device memory for each number."""
@@ -109,6 +124,15 @@ class Parcelled(Actor):
     def single(self, item: int) -> int:
         """Return the item; it takes no others."""
         return item
+
+
+class Strange:
+    """Raises when it is asked for its interface."""
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        """What those ask for who want to know where the data is."""
+        raise RuntimeError("no interface")
 
 
 OF = {-1: ValueError("no root"), -2: errors.OutOfMemory("no room for this one", requested_bytes=7), -3: {1, object()}}

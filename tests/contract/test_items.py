@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -157,6 +158,62 @@ def test_a_call_with_an_item_that_does_not_fit_is_refused_and_a_map_finds_the_it
     items = [bad if n == 17 else n for n in range(40)]
     mapped = list(pool.map(method, items, return_failures=True))
     assert [n for n, each in enumerate(mapped) if isinstance(each, Failure)] == [17]
+
+
+def test_errors_of_items_with_long_texts_are_clipped(pool: atomr_mp.Pool) -> None:
+    """However many and long they are, their answer reaches the client."""
+    found = sent_together(pool, "Parcelled.verbose", range(256))
+    assert len(found) == 256
+    assert all(isinstance(each, errors.ActorFailed) for each in found)
+    assert all(str(each).endswith("\u20ac") for each in found)
+    assert max(len(str(each)) for each in found) < 10_000
+
+
+def test_a_result_with_code_of_its_own_that_fails_is_its_item_s(pool: atomr_mp.Pool) -> None:
+    """And no other's, whether of this call or beside it."""
+    found = sent_together(pool, "Parcelled.strange", range(8))
+    assert found[:3] + found[4:] == [0, 1, 2, 4, 5, 6, 7]
+    assert isinstance(found[3], errors.ActorFailed)
+    assert "no interface" in str(found[3])
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_a_map_goes_on_in_small_windows_also_after_another_was_left(ledger: Ledger, window: int) -> None:
+    """What the one before had in flight may fill them: then that is what items fail with, and nobody waits for ever."""
+    with ledger.start(PARCELLED, window_requests=window) as pool:
+        assert list(pool.map("Parcelled.roots", range(100))) == [n**0.5 for n in range(100)]
+        with ledger.gate("gate") as gate:
+            left: Any = pool.map("Parcelled.hold_one", [gate.path] * 64)
+            thread = threading.Thread(target=next, args=(left, None))
+            thread.start()
+            gate.wait()
+            others = list(pool.map("Parcelled.roots", range(20), return_failures=True, deadline_s=1))
+            assert all(isinstance(each, Failure | float) for each in others)
+            gate.open(100)
+            thread.join()
+            left.close()
+        roots = [n**0.5 for n in range(100)]
+        assert settled(lambda: list(pool.map("Parcelled.roots", range(100), return_failures=True)) == roots)
+
+
+def test_items_that_are_late_are_told_so(ledger: Ledger) -> None:
+    """Though some of their call are still answered after the deadline."""
+    with ledger.start(PARCELLED) as pool, ledger.gate("gate") as gate:
+        mapped = pool.map("Parcelled.hold_one", [gate.path] * 40, return_failures=True, deadline_s=0.5)
+        found: list[Any] = []
+        thread = threading.Thread(target=lambda: found.extend(mapped))
+        thread.start()
+        for _ in range(3):
+            gate.wait()
+            gate.open()
+        gate.wait()
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+        gate.open(100)
+        failures = [each for each in found if isinstance(each, Failure)]
+        assert len(found) == 40
+        assert {type(each.error) for each in failures} == {errors.DeadlineExceeded}
+        assert settled(lambda: all(worker.queue_depth == 0 for worker in pool.status().workers))
 
 
 def test_results_that_are_too_much_for_one_answer_come_in_several(pool: atomr_mp.Pool) -> None:

@@ -669,7 +669,7 @@ def test_a_wrong_token_is_refused_call_by_call(victim: Victim) -> None:
                 assert reply[3][0] == code
                 assert reply[3][2]["maybe_executed"] is False
         dealer.send(client.header(call(3)))
-        assert dealer.replies(1)[0][2:] == [b"\x07", None, []]
+        assert dealer.replies(1)[0][2:5] == [b"\x07", None, []]
 
 
 BAD_BODIES: Final = {
@@ -708,7 +708,7 @@ def test_any_body_is_answered(target: Victim, bodies: list[bytes]) -> None:
         for reply in dealer.replies(len(bodies)):
             assert reply[3] is None or reply[3][0] in {"invalid_request", "actor_failed"}
         dealer.send(client.header(call(100)))
-        assert dealer.replies(1)[0][2:] == [b"\x07", None, []]
+        assert dealer.replies(1)[0][2:5] == [b"\x07", None, []]
 
 
 def test_an_id_that_waits_already_is_refused(victim: Victim) -> None:

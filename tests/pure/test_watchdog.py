@@ -122,7 +122,7 @@ def test_what_kept_a_worker_from_running_does_not_count(before: Thread, now: Thr
 
 WORKERS: Final = "/site/atomr_mp_workers"
 IDLE: Final = f'  File "{WORKERS}/host.py", line 189 in _serve\n  File "{WORKERS}/host.py", line 90 in run\n'
-CALL: Final = f'  File "{WORKERS}/envelope.py", line 91 in call\n'
+CALL: Final = f'  File "{WORKERS}/request.py", line 91 in call\n'
 
 
 def stack(*frames: str, current: bool = False) -> str:

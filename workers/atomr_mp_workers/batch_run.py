@@ -16,7 +16,7 @@ from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.envelope import Envelope
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.many import Many, Part, is_rows
+from atomr_mp_workers.many import Many, Part, results_of
 from atomr_mp_workers.peers import WEIGHT
 from atomr_mp_workers.request import Request, Run
 
@@ -70,22 +70,20 @@ class BatchRun(Run):
 
     def take(self, result: Any) -> None:
         """Give each request its result."""
-        several = isinstance(result, list | tuple) or is_rows(result)
-        if not several or len(result) != self._items:
-            got = f"{len(result)} results" if several else f"a {type(result).__name__}"
+        results = results_of(result)
+        if results is None or len(results) != self._items:
+            got = f"a {type(result).__name__}" if results is None else f"{len(results)} results"
             raise errors.ActorFailed(
                 f"{self.method.name} was given {self._items} items and returned {got}; "
                 "a batched method returns a list with a result for each item, or an array with a row for each",
                 exception="TypeError",
             )
-        if is_rows(result):
-            result = result.copy()  # the next ones may be written into the same memory before these have been sent
         at = 0
         for request in self._requests:
             if isinstance(request, Part):
-                request.take_all(result[at : at + request.items], functools.partial(self._moved, request))
+                request.take_all(results[at : at + request.items], functools.partial(self._moved, request))
             else:
-                self._give(request, result[at])
+                self._give(request, results[at])
             at += request.items
 
     def _moved(self, request: Request, result: Any) -> Any:
@@ -167,12 +165,12 @@ class BatchedMethod:
             self._envelope.refuse(many, error)
             return
         if len(groups) == 1:
-            self._wait(Part(many, list(range(len(rows))), rows), keys[0], 0)
+            self._wait(Part(many, list(range(len(rows)))), keys[0], 0)
             return
         for place, group in enumerate(keys):
             groups[group].append(place)
         for group, places in groups.items():
-            self._wait(Part(many, places, [rows[place] for place in places]), group, 0)
+            self._wait(Part(many, places), group, 0)
 
     def _wait(self, request: Request, key: Hashable, nbytes: int) -> None:
         self._forming.add(

@@ -169,6 +169,8 @@ class Forming(Generic[T]):
 
         while count < limits.max_items and (each := line.take(fits)) is not None:
             room = limits.max_items - count
+            if line.levels:  # others wait too: nobody takes all the room at a time
+                room = -(-room // 2)
             taken = each if each.items <= room or gone else self._part(kind, each, room)
             batch.append(taken)
             kind.nbytes -= taken.nbytes

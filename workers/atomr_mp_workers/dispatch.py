@@ -259,6 +259,8 @@ class Dispatcher:
         taken, run = batched.next(full=self._ahead_of(batched) > 0)
         for request in taken:
             self._outbox[request.peer] = None
+            if len(request.peer.replies) >= FLUSH_REPLIES:  # of those that were late
+                self._flush()
         if not taken:
             return False
         self.turns.remove(batched)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
-from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
 from atomr_mp_workers import points, tracing
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.buffers import Store
@@ -39,7 +39,11 @@ class FatalError(Exception):
         self.error: Final = error
 
 
-_NONE: Final[Mapping[int, ErrorInfo]] = {}
+SHORTEST_TEXT: Final = 1024
+"""Characters that each text of an error has at least, however many items of a call have failed."""
+
+ERROR_BYTES: Final = 4096
+"""What an item's error counts for among answers that wait: about what it takes where many have failed."""
 
 
 class Envelope:
@@ -156,7 +160,7 @@ class Envelope:
             error.message = f"{method.name}: {error.message}"
             self.refuse(many, error)
             return []
-        many.body, many.frames = b"", ()
+        many.body, many.frames, many.rows = b"", (), rows
         return rows
 
     def _reject(self, peer: Peer, request_id: int, error: errors.RequestError) -> None:
@@ -268,6 +272,8 @@ class Envelope:
 
     def explain_items(self, part: Part) -> None:
         """Take what the method has returned as errors for the error of each item, or of all if it ends the worker."""
+        if part.error is not None:
+            return
         for place, raised in part.raised_by.items():
             error = raised if isinstance(raised, errors.AtomrError) else self.explain(part, raised)
             if error.ends_worker:
@@ -275,7 +281,7 @@ class Envelope:
                 return
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = True
-            part.failed[place] = _wire_form(error)
+            part.failed[place] = _wire_form(error, max(SHORTEST_TEXT, MAX_TEXT_CHARS // len(part.raised_by)))
         self._board.count(Counter.FAILED, len(part.failed))
         part.raised_by = {}
 
@@ -403,7 +409,9 @@ class Envelope:
 
     def _refuse(self, request: Request, error: errors.AtomrError) -> None:
         request.dropped = True
-        request.frames = ()
+        request.body, request.frames = b"", ()
+        if isinstance(request, Many):
+            request.rows = []
         self._left_queue(request)
         self._end(request)
         peer = request.peer
@@ -429,7 +437,7 @@ class Envelope:
         answers = part.answers if error is None else [(part.places, None)]
         peer.unanswered += len(answers) - 1
         for places, encoded in answers:
-            failed = part.failed and {place: part.failed[place] for place in places if place in part.failed}
+            failed = {at: part.failed[at] for at in places if at in part.failed} if part.failed else None
             self._reply(peer, part.id, encoded, error, places, failed)
         part.answers = []
 
@@ -439,8 +447,8 @@ class Envelope:
         request_id: int,
         result: values.Encoded | None,
         error: errors.AtomrError | None,
-        places: Sequence[int] = (),
-        failed: Mapping[int, ErrorInfo] = _NONE,
+        places: list[int] | None = None,
+        failed: dict[int, ErrorInfo] | None = None,
     ) -> None:
         peer.unanswered -= 1
         session = peer.session
@@ -448,15 +456,17 @@ class Envelope:
             return
         if result is None:
             assert error is not None
-            peer.replies.append(data.Reply(request_id, 0, b"", _wire_form(error), items=list(places)))
+            peer.replies.append(data.Reply(request_id, 0, b"", _wire_form(error), items=places))
             return
         body, frames, placed = result
         if not frames and not placed and not places:
             peer.replies.append(data.Reply(request_id, 0, body))
         else:
             leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
-            reply = data.Reply(request_id, len(frames), body, None, leases, list(places), dict(failed))
+            reply = data.Reply(request_id, len(frames), body, None, leases, places, failed)
             peer.replies.append(reply)
+            if failed:
+                peer.reply_bytes += ERROR_BYTES * len(failed)
             peer.frames += frames
         peer.reply_bytes += len(body)
 
@@ -519,8 +529,9 @@ def _failed(what: str, error: BaseException) -> errors.ActorFailed:
     )
 
 
-def _wire_form(error: errors.AtomrError) -> ErrorInfo:
+def _wire_form(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
     try:
-        return ErrorInfo.of(error)
+        return ErrorInfo.of(error, limit_chars)
     except (TypeError, ValueError, AttributeError) as wrong:  # made by user code, with facts of wrong types
-        return ErrorInfo.of(_failed(f"an actor raised a {type(error).__name__} that cannot be sent:", wrong))
+        failed = _failed(f"an actor raised a {type(error).__name__} that cannot be sent:", wrong)
+        return ErrorInfo.of(failed, limit_chars)

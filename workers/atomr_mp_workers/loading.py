@@ -17,13 +17,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
 from atomr_mp.errors import ActorLoadFailed, BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
 from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.data import MAX_ITEMS
 from atomr_mp.protocol.libraries.base import LibraryRequest, check
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import ActorInfo, MethodInfo
@@ -146,7 +147,8 @@ class LoadedMethod(Method):
         self._by_name: values.Decoder[Any] = values.Decoder(_struct(name, parameters, array_like=False))
         if options.batch is not None and options.batch.call_items:
             # A tuple: what a list has is looked at for its depth.
-            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(tuple[by_position, ...])  # type: ignore[valid-type]
+            rows: Any = Annotated[tuple[by_position, ...], msgspec.Meta(max_length=MAX_ITEMS)]  # type: ignore[valid-type]
+            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(rows)
             self.items = self._decode_items
         self._parameters: Final = parameters
         self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.takes_handle]

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.protocol import data, values
 from atomr_mp.protocol.codec import ErrorInfo
@@ -29,8 +31,10 @@ class Many(Request):
 
     def __init__(self, peer: Peer, call: data.Call, method: Method, received_ns: int = 0) -> None:
         super().__init__(peer, call, method, received_ns)
-        self.sent = call
         self.items = self.unanswered = call.items
+        self.sent = msgspec.structs.replace(call, body=b"")
+        self.rows: list[tuple[Any, ...]] = []
+        """The arguments of each item, once they are decoded."""
 
 
 class Part(Request):
@@ -39,17 +43,14 @@ class Part(Request):
     Args:
         many: The call.
         places: Which of its items they are.
-        rows: The arguments of each.
     """
 
-    def __init__(self, many: Many, places: list[int], rows: list[tuple[Any, ...]]) -> None:
+    def __init__(self, many: Many, places: list[int]) -> None:
         self._dropped = False
         super().__init__(many.peer, many.sent, many.method, many.received_ns)
         self.many: Many = many
         self.places = places
-        self.rows = rows
         self.items = len(places)
-        self.body = b""
         self.payload_bytes = 0  # they count as long as any of the call's are unanswered
         self.decoded = True
         self.raised_by: dict[int, BaseException] = {}
@@ -68,10 +69,15 @@ class Part(Request):
     def dropped(self, dropped: bool) -> None:
         self._dropped = dropped
 
+    @property
+    def rows(self) -> list[tuple[Any, ...]]:
+        """The arguments of each item."""
+        rows = self.many.rows
+        return [rows[place] for place in self.places]
+
     def split(self, items: int) -> tuple[Part, Part]:
         """Return two in place of this one, the first of so many items."""
-        places, rows = self.places, self.rows
-        return Part(self.many, places[:items], rows[:items]), Part(self.many, places[items:], rows[items:])
+        return Part(self.many, self.places[:items]), Part(self.many, self.places[items:])
 
     def take_all(self, results: Any, moved: Callable[[Any], Any]) -> None:
         """Take the result, or the error, of each item.
@@ -80,7 +86,7 @@ class Part(Request):
             results: As the method has returned them: a sequence, or an array with a row for each.
             moved: Sees to it that what is in a result is held by the call's session.
         """
-        if is_rows(results):
+        if not isinstance(results, list | tuple):  # an array
             self._encode(self.places, results)
             return
         taken: list[Any] = []
@@ -98,20 +104,30 @@ class Part(Request):
     def _encode(self, places: list[int], results: Any) -> None:
         """Encode results, in as many answers as they need."""
         try:
-            self.answers.append((places, values.encode(results, self.peer.session.place)))
-        except errors.InvalidRequest as refused:  # one of them cannot be sent, or they are too much for one answer
+            encoded = values.encode(results, self.peer.session.place)
+            if len(encoded[2]) > data.MAX_RELEASED:
+                raise errors.InvalidRequest(f"{len(encoded[2])} refs in one answer; the limit is {data.MAX_RELEASED}")
+            self.answers.append((places, encoded))
+        except BaseException as raised:  # noqa: BLE001 - of one of them; or they are too much for one answer
             half = len(places) // 2
             if half:
                 self._encode(places[:half], results[:half])
                 self._encode(places[half:], results[half:])
             else:
-                self.raised_by[places[0]] = unsendable(refused)
-                self._encode(places, [None])
-        except errors.RequestError as error:  # there is no room for them
-            self.error = error
+                error = unsendable(raised) if isinstance(raised, errors.InvalidRequest) else raised
+                self.raised_by[places[0]] = error
+                self.answers.append((places, values.encode([None])))
 
 
-def is_rows(results: object) -> bool:
-    """Whether this is an array of NumPy's with a row for each item."""
+def results_of(returned: object) -> Any:
+    """Return what a batched method has returned as results, None if it is no sequence of them.
+
+    An array of NumPy's has one in each row, and is copied: the next ones may be written into the same memory before
+    these have been sent. One without rows is taken as a list of numbers.
+    """
+    if isinstance(returned, list | tuple):
+        return returned
     numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(results, numpy.ndarray) and results.ndim > 0
+    if numpy is None or not isinstance(returned, numpy.ndarray) or not returned.ndim:
+        return None
+    return returned.copy() if returned.ndim > 1 else list(returned)
