@@ -38,6 +38,8 @@ class Parcelled(Actor):
 
     def parity(self, number: int) -> int:
         """Return what numbers of a batch have in common."""
+        if number == -2:
+            raise StrangeError
         if number < 0:
             raise ValueError("no parity")
         return number % 2
@@ -124,6 +126,15 @@ class Parcelled(Actor):
     def single(self, item: int) -> int:
         """Return the item; it takes no others."""
         return item
+
+
+class StrangeError(Exception):
+    """Raises when it is looked at."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
 
 
 class Strange:

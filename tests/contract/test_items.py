@@ -144,7 +144,13 @@ def test_what_the_method_raises_is_of_all_its_batch(pool: atomr_mp.Pool) -> None
 
 
 @pytest.mark.parametrize(
-    ("method", "bad"), [("Parcelled.by_parity", "seven"), ("Parcelled.by_parity", -1), ("Parcelled.roots", None)]
+    ("method", "bad"),
+    [
+        ("Parcelled.by_parity", "seven"),
+        ("Parcelled.by_parity", -1),
+        ("Parcelled.by_parity", -2),
+        ("Parcelled.roots", None),
+    ],
 )
 def test_a_call_with_an_item_that_does_not_fit_is_refused_and_a_map_finds_the_item(
     pool: atomr_mp.Pool, method: str, bad: object

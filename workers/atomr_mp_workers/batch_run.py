@@ -14,7 +14,7 @@ from atomr_mp_workers.batching import Forming, Limits
 from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
-from atomr_mp_workers.envelope import Envelope
+from atomr_mp_workers.envelope import Envelope, describe
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.many import Many, Part, results_of
 from atomr_mp_workers.peers import WEIGHT
@@ -161,7 +161,8 @@ class BatchedMethod:
         except BaseException as raised:  # noqa: BLE001 - user code's, for one of them
             error = raised if isinstance(raised, errors.AtomrError) else self._store.device.explain(raised)
             if error is None or not error.ends_worker:  # their client then sends them one by one
-                error = errors.InvalidRequest(f"{self.method.name}: the key of one of the items raised {raised!r}")
+                why = f"the key of one of the items raised {describe(raised)}"
+                error = errors.InvalidRequest(f"{self.method.name}: {why}")
             self._envelope.refuse(many, error)
             return
         if len(groups) == 1:
