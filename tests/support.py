@@ -148,6 +148,17 @@ class Ledger:
         return self.processes()
 
 
+@contextlib.contextmanager
+def client_of(shared: atomr_mp.Pool) -> Iterator[atomr_mp.Pool]:
+    """Connect to a pool that tests share; afterwards its workers are as before, and have nothing to do."""
+    before = shared.devices
+    with atomr_mp.connect(run_dir=shared.run_dir) as own:
+        own.wait_ready()
+        yield own
+    assert shared.devices == before
+    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared.status().workers))
+
+
 class Gate:
     """A place where whoever arrives says so, and waits to be let go. Actors get its path (`probe.arrive`).
 

@@ -10,7 +10,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, settled, wait_generation
 
 BATCHED = f"{ACTORS}/batched.py:Batched"
 
@@ -31,12 +31,8 @@ def ledger(shared: tuple[Ledger, atomr_mp.Pool]) -> Ledger:
 @pytest.fixture
 def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
     """A client of the shared pool; afterwards the worker is as before and has nothing to do."""
-    before = shared[1].devices
-    with atomr_mp.connect(run_dir=shared[1].run_dir) as own:
-        own.wait_ready()
+    with client_of(shared[1]) as own:
         yield own
-    assert shared[1].devices == before
-    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared[1].status().workers))
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.protocol.data import MAX_LANES
 from atomr_mp.protocol.session import DeviceState
-from tests.support import Ledger, settled, wait_state
+from tests.support import Ledger, client_of, settled, wait_state
 
 THREADS: Final = 8
 CALLS: Final = 500
@@ -37,12 +37,8 @@ def shared() -> Iterator[tuple[Ledger, atomr_mp.Pool]]:
 @pytest.fixture
 def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
     """A client of the shared pool with no history; afterwards the workers are as before and have nothing to do."""
-    before = shared[1].devices
-    with atomr_mp.connect(run_dir=shared[1].run_dir) as own:
-        own.wait_ready()
+    with client_of(shared[1]) as own:
         yield own
-    assert shared[1].devices == before
-    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared[1].status().workers))
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.map import Failure
 from atomr_mp.reply import Together
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, settled
 
 PARCELLED = f"{ACTORS}/parcelled.py:Parcelled"
 
@@ -32,12 +32,8 @@ def shared() -> Iterator[tuple[Ledger, atomr_mp.Pool]]:
 @pytest.fixture
 def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
     """A client of the shared pool; afterwards the worker is as before and has nothing to do."""
-    before = shared[1].devices
-    with atomr_mp.connect(run_dir=shared[1].run_dir) as own:
-        own.wait_ready()
+    with client_of(shared[1]) as own:
         yield own
-    assert shared[1].devices == before
-    assert settled(lambda: all(worker.queue_depth == 0 for worker in shared[1].status().workers))
 
 
 def sent_together(pool: atomr_mp.Pool, method: str, items: Sequence[Any], deadline_s: float = DEADLINE_S) -> list[Any]:

@@ -59,14 +59,8 @@ class Line(Generic[T]):
 
     def put_back(self, item: T, owner: Hashable, priority: int = 0) -> None:
         """Let an item that was just taken, or what is left of it, wait again, before the others of its owner."""
-        if not self.levels:
-            if priority == 0 and (owner is self._owner or not self.plain):
-                self._owner = owner
-                self.plain.appendleft(item)
-                return
-            self._sort_in()
-        self._put(item, owner, priority)
-        items = self.levels[priority].shares[owner].items
+        self.add(item, owner, priority)
+        items = self.levels[priority].shares[owner].items if self.levels else self.plain
         items.rotate()
 
     def pop(self) -> T:
