@@ -497,7 +497,9 @@ def test_what_is_shared_is_claimed_once(two: atomr_mp.Pool) -> None:
         shared = theirs.share()
         ours = pool.claim(shared)
         assert ours.numpy().sum() == 9
-        theirs.fill(0)  # nobody's view is open any more
+        # The end of our view and their request come by two connections: only what is done here comes after the former.
+        assert settled(lambda: statistics(pool, 1)["views"] == 0)
+        theirs.fill(0)
         assert ours.numpy().sum() == 0
         ours.free()
         theirs.free()
