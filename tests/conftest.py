@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -17,6 +18,9 @@ GPU_DRIVER: Final = Path("/dev/nvidiactl")
 # A busy machine is no failure: what must not take long has a timeout of its own.
 hypothesis.settings.register_profile("atomr-mp", deadline=None)
 hypothesis.settings.load_profile("atomr-mp")
+# A shell has those ignore it that it starts in the background, and all that they start: commands would not end by it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SKIPPED: Final = pytest.StashKey[int]()
 
