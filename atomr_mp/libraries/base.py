@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.base import LibraryRequest, check
+from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, operands
 
 if TYPE_CHECKING:
     from atomr_mp.reply import Reply
@@ -34,8 +37,41 @@ class Library:
         self._device: Final = device
 
     def _request(self, request: LibraryRequest, deadline_s: float | None) -> Reply:
-        check(request, check_fields)
+        check(request)
         return self._device.request(self.library, request, deadline_s)
+
+
+def check(request: LibraryRequest) -> None:
+    """Check a request, unless one like it was checked before: with the same numbers, on the same memory.
+
+    Raises:
+        InvalidRequest: Something does not fit; the message says what and how.
+    """
+    numbers, arrays = _parts(type(request))
+    # No operand itself: it would keep the memory.
+    named = [None if each is None else (each.layout, each.memory) for each in arrays(request)[1:]]
+    key = (numbers(request), *named)
+    try:
+        known = key in _checked
+    except TypeError:  # unhashable: of no type that any field has
+        known = False
+    if not known:
+        check_fields(request)
+        request.check()
+        if len(_checked) >= KNOWN:
+            _checked.clear()
+        _checked.add(key)
+
+
+_checked: Final[set[tuple[object, ...]]] = set()
+
+
+@functools.cache
+def _parts(request: type[LibraryRequest]) -> tuple[Callable[[Any], tuple[Any, ...]], Callable[[Any], tuple[Any, ...]]]:
+    """Return what gets the fields without and with arrays of a request, each after its type."""
+    arrays = operands(request)
+    numbers = [name for name in request.__struct_fields__ if name not in arrays]
+    return operator.attrgetter("__class__", *numbers), operator.attrgetter("__class__", *arrays)
 
 
 def check_fields(request: LibraryRequest) -> None:

@@ -48,13 +48,13 @@ def given(order: Order | None = None, **sizes: SupportsIndex | None) -> dict[str
     Raises:
         InvalidRequest: Only some are given, or an order without them.
     """
-    missing = [name for name, size in sizes.items() if size is None]
-    if missing and (order is not None or len(missing) < len(sizes)):
+    found = {name: operator.index(size) for name, size in sizes.items() if size is not None}
+    if len(found) < len(sizes) and (found or order is not None):
+        missing = ", ".join(name for name in sizes if name not in found)
         raise errors.InvalidRequest(
-            f"{', '.join(missing)} must be given too: for flat memory all of {', '.join(sizes)} are given, else none, "
-            "and no order"
+            f"{missing} must be given too: for flat memory all of {', '.join(sizes)} are given, else none, and no order"
         )
-    return {name: operator.index(size) for name, size in sizes.items() if size is not None}
+    return found
 
 
 def agreed(size: str, **lengths: int) -> int:

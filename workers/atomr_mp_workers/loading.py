@@ -25,7 +25,7 @@ from atomr_mp.errors import ActorLoadFailed, BorrowConflict, InvalidRequest, Req
 from atomr_mp.protocol import values
 from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.data import MAX_ITEMS
-from atomr_mp.protocol.libraries.base import LibraryRequest, check
+from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import ActorInfo, MethodInfo
 from atomr_mp_workers import points
@@ -236,13 +236,26 @@ class LibraryMethod(Method):
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[LibraryRequest]:
         """Decode the message, and check it."""
         request = self._decoder.decode(body, frames, resolve)
-        check(request)
+        key = self.name, body  # what its refs name has the same layout for ever
+        if frames or key not in _checked:
+            request.check()
+            if not frames and len(body) <= KNOWN_BYTES:
+                if len(_checked) >= KNOWN:
+                    _checked.clear()
+                _checked.add(key)
         return (request,)
 
     def written(self, arguments: tuple[LibraryRequest]) -> list[DeviceArray]:
         """Return what the message says is written; it has checked by itself that it may be."""
         (request,) = arguments
         return [array for name, write in request.borrows().items() if write and (array := getattr(request, name))]
+
+
+KNOWN_BYTES: Final = 1024
+"""Messages up to this size are remembered."""
+
+_checked: Final[set[tuple[str, bytes]]] = set()
+"""Messages that were found well-formed, by request."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -21,6 +21,10 @@ Write = Annotated[Operand, msgspec.Meta(extra={"writes": True})]
 
 Scalar = int | float | tuple[float, float]
 """A real or (real part, imaginary part): msgpack has no complex numbers."""
+
+
+KNOWN: Final = 1024
+"""Requests that each side remembers as well-formed: the same ones come again and again."""
 
 
 class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -41,51 +45,6 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         Raises:
             InvalidRequest: Something does not fit; the message says what and how.
         """
-
-
-def check(request: LibraryRequest, first: Callable[[LibraryRequest], None] = lambda _request: None) -> None:
-    """Check a request, unless one like it was checked before: with the same numbers, on the same memory.
-
-    Args:
-        request: The request.
-        first: What is to be checked before `LibraryRequest.check`.
-
-    Raises:
-        InvalidRequest: As `LibraryRequest.check` says.
-    """
-    if not request.dtypes:
-        first(request)
-        request.check()
-        return
-    at = _operand_positions(type(request))
-    key = (
-        type(request),
-        *[
-            (value.layout, value.memory) if position in at else value
-            for position, value in enumerate(msgspec.structs.astuple(request))
-        ],
-    )
-    try:
-        known = key in _checked
-    except TypeError:  # unhashable: of no type that any field has
-        known = False
-    if not known:
-        first(request)
-        request.check()
-        if len(_checked) >= KNOWN:
-            _checked.clear()
-        _checked.add(key)
-
-
-KNOWN: Final = 4096
-"""Requests that are remembered as well-formed."""
-
-_checked: Final[set[tuple[object, ...]]] = set()
-
-
-@functools.cache
-def _operand_positions(request: type[LibraryRequest]) -> frozenset[int]:
-    return frozenset(at for at, name in enumerate(request.__struct_fields__) if name in operands(request))
 
 
 @functools.cache
