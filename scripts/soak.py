@@ -69,6 +69,7 @@ def figures(soak: Soak, options: dict[str, Any], wrong: list[str], took_s: float
         "rounds": soak.rounds,
         "recycles_by_round_and_device": soak.recycles if isinstance(soak, Recycling) else [],
         "held_before_and_after": soak.held,
+        "own_bytes_by_round": soak.own_bytes,
         "counts": dict(sorted(soak.counts.items())),
         "wrong": wrong,
     }
