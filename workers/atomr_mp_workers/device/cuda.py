@@ -52,6 +52,8 @@ class CudaDevice(Device):
         self._streams: list[CudaStream] = []
         self._holders: weakref.WeakSet[Any] = weakref.WeakSet()
         """Those that have pools; a pool itself cannot be referred to weakly."""
+        self._holding: Final = threading.Lock()
+        """Of the holders and their pools: any thread may allocate."""
         self._threads: Final = threading.local()
         """The stream of an actor's own thread."""
         self._threads_streams: list[CudaStream] = []
@@ -144,10 +146,15 @@ class CudaDevice(Device):
 
         def allocate(nbytes: int) -> Any:
             holder = arrays.holder()
-            if holder.pool is None:
-                holder.pool = cupy.cuda.MemoryPool(lambda nbytes: chunk(holder, nbytes))
-                self._holders.add(holder)
-            return holder.pool.malloc(nbytes)
+            return (holder.pool or pool_of(holder)).malloc(nbytes)
+
+        def pool_of(holder: Any) -> Any:
+            with self._holding:
+                pool = holder.pool
+                if pool is None:
+                    pool = holder.pool = cupy.cuda.MemoryPool(lambda nbytes: chunk(holder, nbytes))
+                    self._holders.add(holder)
+            return pool
 
         def chunk(holder: Any, nbytes: int) -> Any:
             memory, owner, offset = arrays.take(holder, nbytes)
@@ -170,7 +177,9 @@ class CudaDevice(Device):
     def free_caches(self) -> None:
         """Let CuPy's pools give back what they keep, once nothing uses it any more."""
         runtime.deviceSynchronize()
-        for holder in self._holders:
+        with self._holding:
+            holders = list(self._holders)
+        for holder in holders:
             pool = holder.pool  # as above
             if pool is not None:
                 pool.free_all_blocks()
