@@ -17,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -169,6 +170,8 @@ class Gate:
         self.path: Final = str(path)
         # Both ends open on our side: nobody blocks in opening, and nothing is lost that comes early.
         self._here, self._go = (self._fifo(end) for end in (".here", ".go"))
+        self._came: deque[int] = deque()
+        """Who has arrived, and was not waited for yet."""
 
     def __enter__(self) -> Self:
         return self
@@ -179,13 +182,12 @@ class Gate:
         os.close(self._go)
 
     def wait(self, count: int = 1) -> list[int]:
-        """Wait until so many have arrived; return their pids."""
-        text = b""
+        """Wait until so many have arrived, but for those waited for before; return their pids."""
         until = time.monotonic() + DEADLINE_S
-        while text.count(b"\n") < count:
+        while len(self._came) < count:
             assert select.select([self._here], [], [], max(0.0, until - time.monotonic()))[0], "nobody has arrived"
-            text += os.read(self._here, 4096)
-        return [int(line) for line in text.split()]
+            self._came.extend(int(line) for line in os.read(self._here, 4096).split())  # a line is written at once
+        return [self._came.popleft() for _ in range(count)]
 
     def open(self, count: int = 1) -> None:
         """Let so many pass, now or when they come."""
