@@ -40,9 +40,17 @@ def is_forked(process: dict[str, Any]) -> bool:
 
 
 def made_ahead(pool: atomr_mp.Pool) -> set[int]:
-    """Return the pids of what was forked and is no device's yet."""
+    """Return the pids of what was forked and is no device's yet; not of what has ended, which may not be reaped yet."""
     others = {zygote_of(pool).pid, *(device.pid for device in pool.devices)}
-    return {each.pid for each in psutil.Process(pool.supervisor_pid).children()} - others
+    return {each.pid for each in psutil.Process(pool.supervisor_pid).children() if lives(each)} - others
+
+
+def lives(process: psutil.Process) -> bool:
+    """Return whether a process has not ended."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def events(ledger: Ledger) -> dict[str, str]:
@@ -115,28 +123,33 @@ def test_what_was_forked_ahead_and_ends_is_replaced_but_not_for_ever(ledger: Led
         assert is_forked(process_of(pool))
 
 
-def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger) -> None:
+def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its children go on; who is needed meanwhile, but for the first, is started cold, and that is said."""
-    with ledger.start(STANDING, **WARM | {"backoff_initial_s": 3.0}) as pool:
-        assert settled(lambda: len(made_ahead(pool)) == 1)
-        before = zygote_of(pool).pid
-        worker = pool.devices[0].pid
-        with Watched([before]) as watched:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ledger.path), os.environ.get("PYTHONPATH", "")]))
+    with ledger.gate("imports") as imports:
+        module = ledger.path / "waiting_preload.py"
+        module.write_text(f"from tests.actors.probe import arrive\narrive({imports.path!r})\n")
+        imports.open()
+        with ledger.start(STANDING, preload=["waiting_preload"], **WARM) as pool:
+            (before,) = imports.wait()
+            assert zygote_of(pool).pid == before
+            assert settled(lambda: len(made_ahead(pool)) == 1)
+            worker = pool.devices[0].pid
             os.kill(before, signal.SIGKILL)
-            assert watched.left() == []
-        assert settled(lambda: zygote_of(pool).pid != before)
-        assert pool.call("Standing.where").result() == [worker, 1]
-        os.kill(worker, signal.SIGKILL)
-        wait_generation(pool, 2)
-        assert is_forked(process_of(pool))
-        os.kill(pool.devices[0].pid, signal.SIGKILL)
-        wait_generation(pool, 3)
-        assert not is_forked(process_of(pool))
-        assert settled(lambda: zygote_of(pool).state == "ready" and zygote_of(pool).pid not in {0, before})
-        os.kill(pool.devices[0].pid, signal.SIGKILL)
-        wait_generation(pool, 4)
-        assert is_forked(process_of(pool))
-        assert zygote_of(pool).restarts == 1
+            imports.wait()  # the next has begun, and forks nothing before it is let go
+            assert pool.call("Standing.where").result() == [worker, 1]
+            os.kill(worker, signal.SIGKILL)
+            wait_generation(pool, 2)
+            assert is_forked(process_of(pool))
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_generation(pool, 3)
+            assert not is_forked(process_of(pool))
+            imports.open()
+            assert settled(lambda: zygote_of(pool).state == "ready" and zygote_of(pool).pid not in {0, before})
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_generation(pool, 4)
+            assert is_forked(process_of(pool))
+            assert zygote_of(pool).restarts == 1
     assert "killed by signal 9" in events(ledger)["zygote_end"]
     assert "a fresh interpreter is started" in events(ledger)["cold_start"]
 
