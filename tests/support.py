@@ -84,10 +84,11 @@ class Ledger:
             os.environ[LEDGER] = self._outer
         left = self._processes_left()
         for pid in left:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it has ended after all
+                os.kill(pid, signal.SIGKILL)
         files = [path for run_dir in self._run_dirs for path in _not_logs(run_dir)]
         settled(lambda: _threads() <= self._threads, PROMISE_S)
-        threads, descriptors = _threads(), open_descriptors()
+        threads = _threads()
         shutil.rmtree(self.path)
         if failed is not None:
             return
@@ -95,10 +96,11 @@ class Ledger:
         assert not files, f"files are left: {files}"
         assert threads <= self._threads, f"threads are left: {threading.enumerate()}"
         # What was garbage of earlier tests may have been collected meanwhile; what is garbage of this one is no leak.
-        left_open = dict(descriptors.items() - self._descriptors.items())
-        if left_open:
+        if self._left_open():
             gc.collect()
-            left_open = dict(open_descriptors().items() - self._descriptors.items())
+            # Threads of earlier tests may have ended meanwhile: one of this test may still be about to close its own.
+            settled(lambda: not self._left_open(), PROMISE_S)
+        left_open = self._left_open()
         assert not left_open, f"descriptors are left: {left_open}"
 
     def run_dir(self, name: str = "run") -> Path:
@@ -143,6 +145,9 @@ class Ledger:
     def program(self, name: str, *arguments: str | Path) -> Program:
         """Start one of the programs beside the crash tests."""
         return Program(Path(__file__).parent / "programs" / f"{name}.py", *map(str, arguments))
+
+    def _left_open(self) -> dict[int, str]:
+        return dict(open_descriptors().items() - self._descriptors.items())
 
     def _processes_left(self) -> list[int]:
         settled(lambda: not self.processes(), PROMISE_S)
