@@ -73,6 +73,7 @@ def test_a_reload_under_load_is_not_noticed(ledger: Ledger, versions: Versions) 
             assert settled(lambda: "first" in answers)
             versions.write("the second")
             assert pool.reload() == []
+            assert settled(lambda: "the second" in answers)  # at the latest the next call's
         finally:
             go_on.clear()
             thread.join()
