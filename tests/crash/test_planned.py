@@ -6,14 +6,15 @@ import os
 import signal
 import threading
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.protocol.session import DeviceState
-from tests.support import Ledger, settled, wait_generation, wait_state
+from atomr_mp.protocol.session import DeviceChanged, DeviceState
+from tests.support import Ledger, settled, wait_generation, wait_state, wait_until
 
 
 def test_a_planned_restart_under_load_is_not_noticed(ledger: Ledger) -> None:
@@ -39,6 +40,9 @@ def test_a_planned_restart_under_load_is_not_noticed(ledger: Ledger) -> None:
         try:
             for generation in range(1, 4):
                 wait_generation(pool, generation)
+                # Of the next two batches at least the second was made for this generation.
+                enough = len(replies) + 200
+                assert settled(lambda enough=enough: len(replies) >= enough or not thread.is_alive())  # type: ignore[misc]
                 held = pool.call("Bystander.hold", gate.path, device=0)
                 assert gate.wait() == [pool.devices[0].pid]
                 pool.restart(0)
@@ -134,8 +138,13 @@ def test_a_restart_of_a_stuck_worker_kills_it_in_the_end(ledger: Ledger) -> None
     with ledger.start(drain_timeout_s=0.2) as pool, ledger.gate("gate") as gate:
         stuck = pool.call("Probe.wait_in_c", gate.path)
         gate.wait()
+        seen: list[Any] = []
+        pool.on_event(seen.append)
         pool.restart(0)
-        wait_state(pool, DeviceState.DRAINING)
+        wait_until(pool, lambda: bool(seen))
+        # It was, but maybe is not any more: before long it is killed.
+        states = (each.device.state for each in seen if isinstance(each, DeviceChanged))
+        assert next(states) is DeviceState.DRAINING
         after = pool.call("Probe.where")
         error = stuck.exception()
         assert type(error) is errors.WorkerLost
