@@ -53,7 +53,9 @@ def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: st
             hung = pool.call(f"Hanging.{way}", gate.path, deadline_s=600)
             assert gate.wait() == [before.pid]
             queued = "Hanging.spin_on_thread" if way == "spin_on_thread" else "Hanging.note"
-            waiting = [client.call(queued, "never", deadline_s=600) for client in (pool, other)]
+            with _suspended(pool.supervisor_pid):  # until they are sent it is not to find anything out
+                waiting = [client.call(queued, "never", deadline_s=600) for client in (pool, other)]
+                assert settled(lambda: all(reply.generation for reply in waiting))
             error = hung.exception()
             assert type(error) is errors.WorkerHung
             assert (error.device, error.generation, error.where) == (0, before.generation, where)
@@ -118,7 +120,7 @@ def test_without_a_limit_it_is_the_deadline_that_counts(ledger: Ledger) -> None:
         assert settled(lambda: _running_for_s(pool) > 3)
         long.open()
         assert patient.result() == pid
-        reply = pool.call("Unlimited.spin", hung.path, deadline_s=1)
+        reply = pool.call("Unlimited.spin", hung.path, deadline_s=3)  # within which it has to begin
         hung.wait()
         assert type(reply.exception()) is errors.DeadlineExceeded
         wait_generation(pool, 2)
@@ -131,11 +133,8 @@ def test_a_supervisor_that_was_stopped_gives_time_again(ledger: Ledger) -> None:
         reply = pool.call("Hanging.hold_for_a_while", gate.path, deadline_s=600)
         gate.wait()
         assert settled(lambda: _running_for_s(pool) > 2.5)  # it has looked, and its time has begun
-        supervisor = psutil.Process(pool._client.supervisor_pid)
-        supervisor.suspend()
-        assert settled(lambda: supervisor.status() == psutil.STATUS_STOPPED)
-        time.sleep(7)  # longer than the request may take: that this time does not count is what is tested
-        supervisor.resume()
+        with _suspended(pool.supervisor_pid):
+            time.sleep(7)  # longer than the request may take: that this time does not count is what is tested
         for _ in range(2):
             _running_for_s(pool)  # it has looked
         gate.open()
@@ -176,6 +175,18 @@ def test_a_worker_that_gets_no_processor_is_not_hung(ledger: Ledger) -> None:
         assert took_s > 3, "the others did not keep it from running"
         assert pool.devices[0].pid == pid
         assert events(pool, "hung") == []
+
+
+@contextmanager
+def _suspended(pid: int) -> Iterator[None]:
+    """Keep a process stopped."""
+    process = psutil.Process(pid)
+    process.suspend()
+    try:
+        assert settled(lambda: process.status() == psutil.STATUS_STOPPED)
+        yield
+    finally:
+        process.resume()
 
 
 @contextmanager
