@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import select
@@ -44,6 +45,7 @@ WAIT_TO_BE_LET_GO = "say('here'); wait()"
 @pytest.fixture(autouse=True)
 def _nothing_leaks() -> Iterator[None]:
     """Whatever a test does, no descriptor and no child of it is left."""
+    gc.collect()  # what earlier tests have left is not to be closed meanwhile
     this = psutil.Process()
     fds, children = this.num_fds(), adopt.adopted_children(set())
     yield
