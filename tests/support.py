@@ -29,8 +29,10 @@ import zmq
 
 import atomr_mp
 from atomr_mp import testing
+from atomr_mp.process import scheduling
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.protocol.session import DeviceInfo, DeviceState
+from atomr_mp.supervision.watchdog import Thread
 
 LEDGER: Final = "ATOMR_MP_TEST"
 """Environment variable that marks all processes of a ledger; its value is the ledger's directory."""
@@ -255,6 +257,25 @@ class Watched:
         """Wait for their end; return the pids of those that go on."""
         ended = wait_ended(self._pidfds, within_s)
         return [pid for pidfd, pid in self._pidfds.items() if pidfd not in ended]
+
+
+class Delays:
+    """For how long processes, this one among them, have waited for a processor since this was made.
+
+    What takes longer for want of one is a busy machine's doing, and breaks no promise of ours.
+    """
+
+    def __init__(self, *pids: int) -> None:
+        self._before = {pid: scheduling.threads(pid) for pid in (os.getpid(), *pids)}
+
+    def so_far_s(self, *started: int) -> float:
+        """Return it, of each process for its thread that has waited longest; `started` have begun since."""
+        now = {pid: scheduling.threads(pid) for pid in (*self._before, *started)}
+        return sum(max(self._waited_ns(pid, threads), default=0) for pid, threads in now.items()) / 1e9
+
+    def _waited_ns(self, pid: int, threads: dict[int, Thread]) -> Iterator[int]:
+        before = self._before.get(pid, {})
+        return (each.delayed_ns - (before[tid].delayed_ns if tid in before else 0) for tid, each in threads.items())
 
 
 def settled(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +15,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, BACKEND, PROBE, Gate, Ledger, Program, settled, wait_generation, wait_until
+from tests.support import ACTORS, BACKEND, PROBE, Delays, Gate, Ledger, Program, settled, wait_generation, wait_until
 
 KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
 
@@ -41,9 +42,18 @@ def statistics(pool: atomr_mp.Pool, device: int = 0) -> dict[str, int]:
 
 def expect(pool: atomr_mp.Pool, device: int, **expected: int) -> None:
     """See that a device's figures come to be so, in time."""
-    settled(lambda: expected.items() <= statistics(pool, device).items(), BACK_S)
+    began, delays = time.monotonic(), Delays(pool.supervisor_pid, *(each.pid for each in pool.devices))
+    took_s = 0.0
+
+    def as_expected() -> bool:
+        nonlocal took_s
+        took_s = time.monotonic() - began - delays.so_far_s()
+        return expected.items() <= statistics(pool, device).items()
+
+    settled(as_expected)
     found = statistics(pool, device)
     assert {name: found[name] for name in expected} == expected
+    assert took_s < BACK_S
 
 
 def descriptors(pool: atomr_mp.Pool) -> list[int]:
