@@ -48,7 +48,7 @@ def made_ahead(pool: atomr_mp.Pool) -> set[int]:
 def lives(process: psutil.Process) -> bool:
     """Return whether a process has not ended."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
