@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import itertools
-import time
+from types import SimpleNamespace
+from typing import Final
 
 import msgspec
 import pytest
@@ -9,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from atomr_mp.cli import top
 from atomr_mp.cli.top import Sample, batches, quantile, view
 from atomr_mp.protocol.session import BatchStatus, DeviceInfo, DeviceState, Figures, Status, WorkerStatus
 
 NS = st.integers(1, 2**40)
+
+NOW_S: Final = 1_800_000_000.0
 
 
 def histogram(latencies: list[int]) -> list[int]:
@@ -39,8 +43,9 @@ def test_no_requests_have_no_latency() -> None:
     assert quantile([], 0.5) is None
 
 
-def test_a_view_shows_the_last_interval() -> None:
+def test_a_view_shows_the_last_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates and latencies are of the time between two snapshots; the last fault comes first."""
+    monkeypatch.setattr(top, "time", SimpleNamespace(time=lambda: NOW_S))
     idle = Figures(0, 100, 5, 0, 0, 0, 0, 0, histogram([2**30] * 105), [])
     busy = msgspec.structs.replace(
         idle,
@@ -49,7 +54,7 @@ def test_a_view_shows_the_last_interval() -> None:
         latencies=list(map(sum, zip(idle.latencies, histogram([1500] * 1020), strict=True))),
     )
     before, after = (
-        Status(1, "night", "host", "1", 7, time.time() - 90, 2**25, False, 3, 0, [worker(0, figures), worker(1, idle)])
+        Status(1, "night", "host", "1", 7, NOW_S - 90, 2**25, False, 3, 0, [worker(0, figures), worker(1, idle)])
         for figures in (idle, busy)
     )
     console = Console(width=160)
@@ -89,7 +94,7 @@ def worker(index: int, figures: Figures) -> WorkerStatus:
     """Return a device, well if it is the first."""
     state = DeviceState.REBUILDING if index else DeviceState.READY
     info = DeviceInfo(index, "host", state, 4, "", admitted=False, pid=9, restarts=index, reason="")
-    fault, at = ("killed by [SIGKILL]", time.time() - 60) if index else ("", 0.0)
+    fault, at = ("killed by [SIGKILL]", NOW_S - 60) if index else ("", 0.0)
     return WorkerStatus(info, 0, 0, 0, 0, 0, 0.0, 0.0, 2**20, figures=figures, last_fault=fault, last_fault_at=at)
 
 
