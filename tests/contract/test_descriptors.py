@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import resource
 import select
@@ -29,6 +30,7 @@ KERNEL_LIMIT = 253
 @pytest.fixture(autouse=True)
 def no_leaks() -> Iterator[None]:
     """Count open descriptors before and after every test."""
+    gc.collect()  # of what other tests have left, whose descriptors would be closed meanwhile
     before = open_descriptors()
     yield
     assert open_descriptors() == before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ from atomr_mp.process.events import EventLog, read_events
 from atomr_mp.protocol import control, session
 from atomr_mp.supervisor.residents import Residents
 from atomr_mp.transport.descriptors import Descriptor
+from tests.support import open_descriptors
 
 NBYTES: Final = 4096
 SIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
@@ -88,14 +90,10 @@ def content(told: bytes) -> bytes:
     return told.rstrip(b"\0")
 
 
-def open_descriptors() -> int:
-    """Return how many this process has."""
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[EventLog]:
     """An event log; no descriptor may be left at the end."""
+    gc.collect()  # of what other tests have left, whose descriptors would be closed meanwhile
     with EventLog(tmp_path / "events") as made:
         before = open_descriptors()
         yield made
