@@ -86,7 +86,7 @@ class Ledger:
             os.environ[LEDGER] = self._outer
         left = self._processes_left()
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):  # it has ended after all
+            with contextlib.suppress(ProcessLookupError):  # it has ended just now: too late
                 os.kill(pid, signal.SIGKILL)
         files = [path for run_dir in self._run_dirs for path in _not_logs(run_dir)]
         settled(lambda: _threads() <= self._threads, PROMISE_S)
@@ -279,12 +279,14 @@ class Delays:
 
 
 def settled(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> bool:
-    """Return whether a condition of which no event tells becomes true in time."""
+    """Return whether a condition of which no event tells becomes true in time; looks once more when that is over."""
     until = time.monotonic() + within_s
+    over = False
     while not condition():
-        if time.monotonic() > until:
+        if over:
             return False
         time.sleep(0.002)  # between looks at what no event tells of: another process's counters, memory, files
+        over = time.monotonic() > until
     return True
 
 
