@@ -40,9 +40,8 @@ from atomr_mp.supervisor.slabs import MAX_ASKS, MAX_SLABS
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionConnection, SessionListener, SessionPeer
 from atomr_mp_workers.control import ControlChannel
-from tests.support import open_descriptors
+from tests.support import DEADLINE_S, open_descriptors
 
-DEADLINE_S: Final = 10.0
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 
 T = TypeVar("T")
