@@ -16,7 +16,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Ledger, settled, wait_generation
+from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Ledger, hurry, settled, wait_generation
 
 KEEPER = f"{ACTORS}/keeper.py:Keeper"
 
@@ -353,8 +353,9 @@ def test_results_are_refs_where_the_method_makes_them(pool: atomr_mp.Pool) -> No
 def test_a_late_answer_gives_its_leases_back(pool: atomr_mp.Pool, ledger: Ledger) -> None:
     """Nobody will ever look at it."""
     with ledger.gate("gate") as gate:
-        reply = pool.call("Keeper.make_slowly", gate.path, np.zeros(100), deadline_s=0.2)
+        reply = pool.call("Keeper.make_slowly", gate.path, np.zeros(100))
         gate.wait()
+        hurry(reply)
         with pytest.raises(errors.DeadlineExceeded):
             reply.result()
         gate.open()
@@ -364,8 +365,9 @@ def test_a_late_answer_gives_its_leases_back(pool: atomr_mp.Pool, ledger: Ledger
 def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool, ledger: Ledger) -> None:
     """Not before, for the request goes on; and then also if its reply is kept."""
     with ledger.gate("gate") as gate:
-        reply = pool.call("Keeper.make_slowly", gate.path, pool.device().zeros(100), deadline_s=0.2)
+        reply = pool.call("Keeper.make_slowly", gate.path, pool.device().zeros(100))
         gate.wait()
+        hurry(reply)
         with pytest.raises(errors.DeadlineExceeded):
             reply.result()
         gc.collect()

@@ -19,7 +19,7 @@ import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.protocol.data import MAX_LANES
 from atomr_mp.protocol.session import DeviceState
-from tests.support import Ledger, client_of, settled, wait_state
+from tests.support import DEADLINE_S, Ledger, client_of, hurry, settled, wait_state
 
 THREADS: Final = 8
 CALLS: Final = 500
@@ -463,8 +463,9 @@ def test_what_has_expired_before_it_starts_never_runs(
 def test_a_deadline_holds_for_what_runs(pool: atomr_mp.Pool, notes: Ledger, wait: Wait) -> None:
     """It may have been executed; the late answer is nobody's, and does no harm."""
     with notes.gate(f"running-{wait.__name__}") as gate:
-        held = pool.call("Probe.hold", gate.path, device=0, deadline_s=0.1)
+        held = pool.call("Probe.hold", gate.path, device=0)
         gate.wait()
+        hurry(held)
         with pytest.raises(errors.DeadlineExceeded) as caught:
             wait(held)
         assert caught.value.maybe_executed
@@ -475,10 +476,13 @@ def test_a_deadline_holds_for_what_runs(pool: atomr_mp.Pool, notes: Ledger, wait
 
 def test_an_answer_that_came_in_time_counts_though_nobody_looked(pool: atomr_mp.Pool) -> None:
     """The deadline is the request's, not that of whoever comes to see."""
-    reply = pool.call("Probe.echo", 5, device=0, deadline_s=0.3)
-    other = pool.call("Probe.echo", 6, device=1)
-    assert other.result() == 6
+    reply = pool.call("Probe.echo", 5, device=0)
+    connection = pool._client._blocking._links[0].connection
+    assert connection is not None
+    assert connection._dealer.poll(int(DEADLINE_S * 1000)), "no answer has come"
+    hurry(reply)
     assert settled(lambda: time.monotonic_ns() > reply.deadline_ns)
+    assert not reply.done
     assert reply.result() == 5
 
 
@@ -503,10 +507,10 @@ def test_a_callback_comes_at_its_own_deadline(pool: atomr_mp.Pool, notes: Ledger
         held.add_done_callback(lambda _: late.set())
         gate.wait()
         pool.call("Probe.echo", 1, device=0, deadline_s=0.1).add_done_callback(lambda _: early.set())
-        assert early.wait(5)
+        assert early.wait(DEADLINE_S)
         assert not late.is_set()
         gate.open()
-        assert late.wait(5)
+        assert late.wait(DEADLINE_S)
 
 
 def test_methods_on_a_thread_do_not_hold_up_the_loop(pool: atomr_mp.Pool, notes: Ledger) -> None:
