@@ -12,3 +12,7 @@ class Patient(Actor):
     def sizes(self, items: list[int]) -> list[int]:
         """Return for each item how many there were."""
         return [len(items) for _ in items]
+
+    @method
+    def alone(self) -> None:
+        """Answer at once; in no batch."""
