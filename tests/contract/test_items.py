@@ -201,7 +201,8 @@ def test_a_map_goes_on_in_small_windows_also_after_another_was_left(ledger: Ledg
 def test_items_that_are_late_are_told_so(ledger: Ledger) -> None:
     """Though some of their call are still answered after the deadline."""
     with ledger.start(PARCELLED) as pool, ledger.gate("gate") as gate:
-        mapped = pool.map("Parcelled.hold_one", [gate.path] * 40, return_failures=True, deadline_s=0.5)
+        # As many as are in flight at a time, with time for the first of them also on a busy machine.
+        mapped = pool.map("Parcelled.hold_one", [gate.path] * 32, return_failures=True, deadline_s=5)
         found: list[Any] = []
         thread = threading.Thread(target=lambda: found.extend(mapped))
         thread.start()
@@ -213,7 +214,7 @@ def test_items_that_are_late_are_told_so(ledger: Ledger) -> None:
         assert not thread.is_alive()
         gate.open(100)
         failures = [each for each in found if isinstance(each, Failure)]
-        assert len(found) == 40
+        assert len(found) == 32
         assert {type(each.error) for each in failures} == {errors.DeadlineExceeded}
         assert settled(lambda: all(worker.queue_depth == 0 for worker in pool.status().workers))
 
