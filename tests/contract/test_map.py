@@ -11,7 +11,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.map import Failure, Progress
-from tests.support import ACTORS, Ledger, wait_generation
+from tests.support import ACTORS, Ledger, settled, wait_generation
 
 MAPPED = f"{ACTORS}/mapped.py:Mapped"
 
@@ -132,6 +132,8 @@ def test_slow_input_does_not_hold_back_what_it_gave_before(pool: atomr_mp.Pool) 
         nonlocal taken
         while True:
             time.sleep(0.005)  # an input that takes its time is what is tested
+            if taken == 1:  # the worker's time is not
+                assert settled(lambda: any(worker.completed for worker in pool.status().workers))
             yield taken
             taken += 1
 
@@ -169,13 +171,15 @@ def test_map_that_is_not_read_to_its_end_leaves_nothing(pool: atomr_mp.Pool) -> 
 def test_pool_that_is_lost_fails_all_that_remains(pool: atomr_mp.Pool, ledger: Ledger) -> None:
     """Every remaining item comes out with `PoolLost`; nobody waits for ever."""
     outcomes = []
-    for outcome in pool.map("Mapped.square", range(3000), return_failures=True, in_flight=16):
-        outcomes.append(outcome)
-        if len(outcomes) == 100:
-            os.kill(pool.supervisor_pid, signal.SIGKILL)
+    with ledger.gate("gate") as gate:  # nobody gets beyond it before the end is known
+        items = ([gate.path if n == 200 else "", n] for n in range(3000))
+        for outcome in pool.map("Mapped.pass_gate", items, return_failures=True, in_flight=16):
+            outcomes.append(outcome)
+            if len(outcomes) == 100:
+                os.kill(pool.supervisor_pid, signal.SIGKILL)
     assert len(outcomes) == 3000
     assert isinstance(outcomes[-1].error, errors.PoolLost)
-    assert all(isinstance(o, Failure) or o == n * n for n, o in enumerate(outcomes))
+    assert all(isinstance(o, Failure) or o == n for n, o in enumerate(outcomes))
     ledger.start(MAPPED).close()  # the next start removes what a killed supervisor has left
 
 
