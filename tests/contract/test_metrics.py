@@ -57,7 +57,15 @@ def scrape(address: str | tuple[str, int]) -> Samples:
 
 def exporters(ledger: Ledger) -> list[int]:
     """Return the pids of the processes that serve metrics."""
-    return [pid for pid in ledger.processes() if b"atomr_mp.metrics" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in ledger.processes() if b"atomr_mp.metrics" in command_line(pid)]
+
+
+def command_line(pid: int) -> bytes:
+    """Return a process's command line, none if it has ended meanwhile."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.fixture
