@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import select
@@ -64,6 +65,10 @@ def test_top_prints_a_view_and_goes_on_until_it_is_interrupted(ledger: Ledger) -
                     assert select.select([terminal], [], [], DEADLINE_S)[0], seen
                     seen += os.read(terminal, 65536)
                 live.send_signal(signal.SIGINT)
+                # Read on: it cannot end while nobody reads what it has written.
+                with contextlib.suppress(OSError):  # as this end tells that the other is closed
+                    while select.select([terminal], [], [], DEADLINE_S)[0]:
+                        os.read(terminal, 65536)
                 assert live.wait(DEADLINE_S) == 0
         finally:
             os.close(terminal)
