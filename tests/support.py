@@ -240,6 +240,16 @@ class Program:
         self._popen.kill()
 
 
+@contextlib.contextmanager
+def running(process: subprocess.Popen[Any]) -> Iterator[None]:
+    """Kill a process afterwards that has not ended by then: a test that fails is not to wait for it."""
+    with process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
 class Watched:
     """Processes whose end is to be seen, whoever their parent is."""
 

@@ -23,7 +23,7 @@ from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.launch import launch
 from atomr_mp.pool import Pool
 from atomr_mp.process.rundir import RunDirectory
-from tests.support import ACTORS, DEADLINE_S, Ledger, Watched
+from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DIGITS = f"{EXAMPLES}/digits.py:Digits"
@@ -103,7 +103,7 @@ def test_pool_in_the_foreground_says_what_it_starts_and_ends_by_signal(ledger: L
     """Without options the backend is chosen and named; Ctrl-C ends the pool in order, status 0."""
     run_dir = ledger.run_dir()
     process = subprocess.Popen([*CLI, "start", "--gpus", "2", "--run-dir", str(run_dir)], stderr=subprocess.PIPE)
-    with process:
+    with running(process):
         assert process.stderr is not None
         told = read_until(process.stderr, "device 1 generation 1: ready")
         if not Path("/dev/nvidiactl").exists():
@@ -358,7 +358,7 @@ def test_logs_are_shown_and_followed(detached: Path) -> None:
     assert [line.partition(":")[0] for line in every] == ["device-0", "device-1", "supervisor"]
     assert "there is no log of 9" in refusal("logs", "9", "--run-dir", detached)
     following = subprocess.Popen([*CLI, "logs", "0", "-f", "--run-dir", str(detached)], stdout=subprocess.PIPE)
-    with following:
+    with running(following):
         assert following.stdout is not None
         read_until(following.stdout, "generation 1")
         cli("restart", "0", "--run-dir", detached)
@@ -381,7 +381,7 @@ def test_events_tell_the_pools_story(detached: Path) -> None:
 def test_events_are_followed_and_read_as_a_story(detached: Path) -> None:
     """How a worker died, when the next one was ready, and how long calls had to wait."""
     following = subprocess.Popen([*CLI, "events", "-f", "--run-dir", str(detached)], stdout=subprocess.PIPE)
-    with following:
+    with running(following):
         assert following.stdout is not None
         read_until(following.stdout, "device 1 generation 1: ready after")
         os.kill(status(detached)["devices"][1]["pid"], signal.SIGKILL)
@@ -500,7 +500,7 @@ def test_map_survives_a_kill_in_the_middle(detached: Path, ledger: Ledger) -> No
         )
         assert process.stdin is not None
         assert process.stderr is not None
-        with process:
+        with running(process):
             for item in range(2000):
                 process.stdin.write(f"{json.dumps([gate.path if item == 1000 else '', item])}\n")
             process.stdin.close()
@@ -509,7 +509,7 @@ def test_map_survives_a_kill_in_the_middle(detached: Path, ledger: Ledger) -> No
             gate.wait()
             gate.open(2)
             told = process.stderr.read()
-        assert process.returncode == 0, told
+            assert process.wait(DEADLINE_S) == 0, told
     assert [json.loads(line) for line in output.read_text().splitlines()] == list(range(2000))
     assert "1 worker restart," in told
     assert "0 failed" in told
@@ -617,7 +617,7 @@ def test_interrupted_map_leaves_no_output_and_no_pool(ledger: Ledger) -> None:
             stdin=subprocess.PIPE,
             text=True,
         )
-        with process:
+        with running(process):
             assert process.stdin is not None
             process.stdin.write(f"{json.dumps([gate.path, 1])}\n")
             process.stdin.close()

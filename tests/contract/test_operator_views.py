@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 
-from tests.support import DEADLINE_S, Ledger
+from tests.support import DEADLINE_S, Ledger, running
 
 ACTOR = """
 import logging
@@ -58,7 +58,7 @@ def test_top_prints_a_view_and_goes_on_until_it_is_interrupted(ledger: Ledger) -
         terminal, theirs = os.openpty()
         try:
             live = subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm"})
-            with live:
+            with running(live):
                 os.close(theirs)
                 seen = b""
                 while b"no faults" not in seen:
