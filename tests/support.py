@@ -67,6 +67,7 @@ class Ledger:
     def __init__(self) -> None:
         self.path: Final = Path(tempfile.mkdtemp(prefix="am-", dir="/tmp"))
         self._run_dirs: list[Path] = []
+        self._gates: list[Gate] = []
         self._outer: str | None = None
         self._descriptors: dict[int, str] = {}
         self._threads = 0
@@ -86,8 +87,10 @@ class Ledger:
             os.environ[LEDGER] = self._outer
         left = self._processes_left()
         for pid in left:
-            with contextlib.suppress(ProcessLookupError):  # it has ended just now: too late
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
                 os.kill(pid, signal.SIGKILL)
+        for gate in self._gates:
+            gate.close()
         files = [path for run_dir in self._run_dirs for path in _not_logs(run_dir)]
         settled(lambda: _threads() <= self._threads, PROMISE_S)
         threads = _threads()
@@ -132,7 +135,9 @@ class Ledger:
 
     def gate(self, name: str) -> Gate:
         """Make a gate."""
-        return Gate(self.path / name)
+        gate = Gate(self.path / name)
+        self._gates.append(gate)
+        return gate
 
     def runs(self, name: str = "runs") -> list[str]:
         """Return what the actors have noted, oldest first."""
@@ -170,7 +175,7 @@ def client_of(shared: atomr_mp.Pool) -> Iterator[atomr_mp.Pool]:
 class Gate:
     """A place where whoever arrives says so, and waits to be let go. Actors get its path (`probe.arrive`).
 
-    Close it only when nobody waits there any more.
+    After the `with` it stays open for all who still come, or are about to open it, until it is closed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -185,6 +190,9 @@ class Gate:
 
     def __exit__(self, *_exc: object) -> None:
         self.open(1000)
+
+    def close(self) -> None:
+        """Close it; whoever comes now waits for ever."""
         os.close(self._here)
         os.close(self._go)
 
