@@ -379,7 +379,7 @@ class Sessions:
             max_replays=self._plan.max_replays,
         )
         self._send(each, welcome)
-        if each.may_call:
+        if each.may_call and not each.closed:  # it may have gone already, and its end was told
             for worker in workers_of(self._orders.devices):
                 worker.tell(_introduction(each))
 

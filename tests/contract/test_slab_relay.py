@@ -598,6 +598,16 @@ class TestTheEnd:
         supervisor.acknowledge(0, 1)
         assert supervisor.reclaimed() == [1, 1]
 
+    def test_a_client_that_goes_before_its_welcome_stays_with_no_worker(self, supervisor: Supervisor) -> None:
+        """It had only time to say hello: nobody would ever tell the workers of its end."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        ours.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(1, "gone", False))))
+        ours.close()
+        supervisor.sessions.add(SessionPeer(theirs), owner=False)
+        supervisor.wait_told(control.SessionEnded, 1)
+        for worker in supervisor.workers:
+            assert not worker.heard(control.SessionOpened)
+
     def test_a_worker_that_has_ended_is_not_waited_for(self, supervisor: Supervisor, client: SessionConnection) -> None:
         """Its next incarnation never heard of the session, and is not told."""
         client.close()
