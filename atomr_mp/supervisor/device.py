@@ -102,6 +102,8 @@ class Device:
         self._delay_s = 0.0
         self._held_s = 0.0
         """Since when clients hold their calls for the next incarnation; 0 if they do not, or for the first."""
+        self._stopping = False
+        """The pool stops, and nothing is to be started any more."""
         self.worker_events: Final = WorkerEvents(self, sessions, residents, run_dir, ended)
         self._starter: Final = Starter(
             self,
@@ -231,6 +233,7 @@ class Device:
 
     def stop(self) -> None:
         """Let the worker finish, and start no other."""
+        self._stopping = True
         self.reason = "the pool stops"
         if self.active is not None:
             self.active.wish = "stop"
@@ -411,7 +414,8 @@ class Device:
     def forgive(self, generation: int, why: str) -> None:
         """Count the end of an incarnation no more: it was not the device's fault."""
         self.note("poison_request", why, generation=generation)
-        if self.ends.restarts.forgive(generation) and self.state is State.STOPPED and generation == self.generation:
+        forgiven = self.ends.restarts.forgive(generation)
+        if forgiven and self.state is State.STOPPED and generation == self.generation and not self._stopping:
             self.feed(Event.START)  # it was this end that stopped it
 
     def _arm_backoff(self) -> None:

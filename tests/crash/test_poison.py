@@ -17,12 +17,14 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.hello import greet
 from atomr_mp.map import Failure
 from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
-from atomr_mp.protocol.session import DeviceState, Request
+from atomr_mp.protocol.session import DeviceState, Request, Suspect
+from atomr_mp.transport.session import SessionConnection
 from tests.contract.test_cli import cli, refusal
-from tests.support import ACTORS, Ledger, settled, wait_generation, wait_state, wait_until
+from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, settled, wait_generation, wait_state, wait_until
 
 POISONOUS: Final = f"{ACTORS}/poisonous.py:Poisonous"
 SUSPECTING: Final[dict[str, Any]] = {"max_suspicions": 2, "max_restarts": 100, "backoff_initial_s": 0.01}
@@ -336,6 +338,33 @@ def test_an_operator_sees_what_is_refused_and_lets_it_back_in(ledger: Ledger) ->
         assert "is not in quarantine" in str(not_in_quarantine(pool, error.fingerprint))
         told = [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == "request_admitted"]
         assert len(told) == 2
+
+
+def test_what_is_found_to_be_poison_while_the_pool_stops_starts_nothing(ledger: Ledger) -> None:
+    """The ends that had stopped a device are forgiven by a client that looks late: the pool ends all the same."""
+    with start(ledger, gpus=2, max_restarts=1) as pool, ledger.gate("gate") as gate:
+        late = SessionConnection.connect(pool.run_dir / "session.sock")
+        greet(late, "late", observer=False)
+        generations = [pool.devices[0].generation]
+        for again in (True, False):
+            error = pool.call("Poisonous.once", [f"poison {generations}", "", "exit"], device=0).exception()
+            assert isinstance(error, errors.WorkerLost)
+            if again:
+                generations.append(wait_generation(pool, generations[0] + 1).generation)
+        wait_state(pool, DeviceState.STOPPED)
+        busy = pool.call("Poisonous.on_thread", ["busy", gate.path, ""], device=1)
+        gate.wait()
+        with Watched([pool.supervisor_pid]) as supervisor:
+            with Observer(pool.run_dir / "session.sock") as observer:
+                observer.stop()
+                for number, generation in enumerate(generations):
+                    late.send(Suspect(number, 0, generation, [Request("Poisonous.once", bytes(16))]))
+                assert settled(lambda: len(observer.status().quarantined) == 1)
+                assert observer.status().workers[0].device.state is DeviceState.STOPPED
+            gate.open(5)
+            assert busy.result() == "busy"
+            assert not supervisor.left(DEADLINE_S)
+        late.close()
 
 
 def not_in_quarantine(pool: atomr_mp.Pool, fingerprint: str) -> errors.InvalidRequest:
