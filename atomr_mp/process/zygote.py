@@ -125,7 +125,9 @@ class Zygote:
 
     def _answer(self, fork_id: int) -> int:
         until = time.monotonic() + FORK_S
-        while select.select([self.channel], [], [], max(0.0, until - time.monotonic()))[0]:
+        poll = select.poll()  # select(2) knows no descriptor above 1023
+        poll.register(self.channel, select.POLLIN)
+        while poll.poll(max(0.0, until - time.monotonic()) * 1000):
             match self._receive():
                 case zygote.Forked(number, pid) if number == fork_id:
                     return pid

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any, Final
@@ -12,12 +14,15 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.session import StandbyStatus
 from atomr_mp.supervision.standby import MAX_FAILURES
 from tests.support import ACTORS, BACKEND, PROBE, PROMISE_S, Ledger, Watched, settled, wait_generation
 
 STANDING: Final = f"{ACTORS}/standing.py:Standing"
+FD_SETSIZE: Final = 1024
+MANY: Final = 2 * FD_SETSIZE
 WARM: Final[dict[str, Any]] = {"standby": "warm", "max_restarts": 1000, "backoff_initial_s": 0.05}
 
 
@@ -152,6 +157,31 @@ def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger, monkeypatch: pytest
             assert zygote_of(pool).restarts == 1
     assert "killed by signal 9" in events(ledger)["zygote_end"]
     assert "a fresh interpreter is started" in events(ledger)["cold_start"]
+
+
+def test_a_zygote_is_asked_whatever_the_number_of_its_channel(ledger: Ledger) -> None:
+    """With a thousand sessions it is above what select(2) can take."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < MANY:
+        pytest.skip(f"needs {MANY} descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, MANY), hard))
+    try:
+        with ledger.start(STANDING, **WARM | {"backoff_initial_s": 3.0}) as pool, contextlib.ExitStack() as stack:
+            assert settled(lambda: len(made_ahead(pool)) == 1)
+            for _ in range(FD_SETSIZE):
+                stack.enter_context(Observer(pool.run_dir / "session.sock"))
+            os.kill(zygote_of(pool).pid, signal.SIGKILL)
+            assert settled(lambda: zygote_of(pool).pid == 0)
+            for _ in range(8):  # what the zygote had is theirs
+                stack.enter_context(Observer(pool.run_dir / "session.sock"))
+            assert zygote_of(pool).pid == 0
+            assert settled(lambda: zygote_of(pool).state == "ready")
+            for generation in (2, 3):
+                os.kill(pool.devices[0].pid, signal.SIGKILL)
+                wait_generation(pool, generation)
+                assert is_forked(process_of(pool))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_zygote_with_a_thread_refuses_and_workers_are_started_cold(ledger: Ledger) -> None:
