@@ -60,9 +60,8 @@ class RotatedOutput:
         try:
             points.point("disk")
             if os.fstat(self._fd).st_nlink == 0:  # somebody removed the file
-                os.close(self._fd)
-                self._fd = -1
-                self._fd = _open_for_append(self.path)
+                removed, self._fd = self._fd, _open_for_append(self.path)  # kept if that fails: children need a file
+                os.close(removed)
             os.write(self._fd, f"{text}\n".encode("utf-8", "backslashreplace"))
         except OSError as error:
             self._warn(error)

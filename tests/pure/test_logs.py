@@ -135,3 +135,15 @@ def test_a_log_that_cannot_be_opened_is_a_typed_error(path: Path) -> None:
     output = RotatedOutput(path)
     output.close()
     output.close()
+
+
+def test_a_log_that_was_removed_and_cannot_be_made_anew_stays_a_file(path: Path) -> None:
+    """A descriptor of -1 would be a pipe for `subprocess`, which nobody reads; and the next attempt makes it."""
+    with RotatedOutput(path) as output:
+        path.unlink()
+        path.mkdir()
+        output.new_incarnation("lost")
+        assert os.fstat(output.fileno()).st_nlink == 0
+        path.rmdir()
+        output.new_incarnation("kept")
+        assert path.read_text() == "kept\n"
