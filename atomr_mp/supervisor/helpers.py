@@ -7,8 +7,13 @@ import select
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from typing import Final
 
+from atomr_mp.process.identity import wait_ended
 from atomr_mp.supervisor.loop import Loop
+
+KILL_S: Final = 1.0
+"""How long killed ones may take to end: one that asks the driver may be stuck in it, for ever."""
 
 
 class Helpers:
@@ -59,14 +64,18 @@ class Helpers:
         self._loop.watch(pidfd, select.EPOLLIN, over)
 
     def kill(self) -> None:
-        """End them all; what was to be called at their end is not."""
-        for pid, (popen, _) in list(self._running.items()):
+        """End them all; what was to be called at their end is not. One that survives SIGKILL is left."""
+        for popen, _ in self._running.values():
             popen.kill()
+        wait_ended([pidfd for _, pidfd in self._running.values()], KILL_S)
+        for pid in list(self._running):
             self._forget(pid)
 
     def _forget(self, pid: int) -> None:
-        popen, pidfd = self._running[pid]
+        popen, pidfd = self._running.pop(pid)
         self._loop.forget(pidfd)
-        popen.wait()
-        del self._running[pid]
         os.close(pidfd)
+        try:
+            popen.wait(0)
+        except subprocess.TimeoutExpired:
+            popen.returncode = 0  # it is stuck in the kernel; nobody is to be warned

@@ -27,6 +27,8 @@ from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.supervision.standby import MAX_FAILURES
+from atomr_mp.supervisor import helpers as helpers_module
+from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.reserve import Reserve
 
@@ -390,6 +392,26 @@ def test_a_launcher_that_ignored_sigchld_does_not_cost_the_exit_status() -> None
             assert end(worker) == ExitCause(status=3)
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_a_helper_that_does_not_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks the driver, and may be stuck there: the supervisor is to end all the same."""
+    loop = Loop()
+    helpers = Helpers(loop)
+    called: list[int] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess.Popen, "kill", lambda _: None)  # as if it hung in the kernel
+        patched.setattr(helpers_module, "KILL_S", 0.01)
+        helpers.start("tests.programs.staying", [], [], called.append)
+        (pid,) = helpers.pids
+        helpers.kill()
+    assert not helpers.pids
+    os.kill(pid, signal.SIGKILL)
+    assert os.waitpid(pid, 0) == (pid, signal.SIGKILL)
+    helpers.start("tests.programs.staying", [], [], called.append)
+    helpers.kill()
+    loop.close()
+    assert not called
 
 
 def test_an_identity_is_of_one_process_only() -> None:
