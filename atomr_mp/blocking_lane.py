@@ -41,6 +41,8 @@ class BlockingLane(Lane):
         self._leader = threading.Lock()
         self._followers: dict[threading.Lock, Reply] = {}
         """What wakes the threads that wait and do not lead, the longest-waiting first."""
+        self._successor: threading.Lock | None = None
+        """Of the thread that was woken last to lead."""
         self._watched: set[Reply] = set()
         """Replies with callbacks, for the background thread."""
         self._watching: Reply | None = None
@@ -66,16 +68,22 @@ class BlockingLane(Lane):
         until_ns = reply.deadline_ns
         if timeout_s is not None:
             until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))
-        while not reply.done:
-            left_s = (until_ns - time.monotonic_ns()) / 1e9
-            if left_s <= 0:
-                if self._followers:
-                    self._hand_over()  # we may have been woken to lead
-                if until_ns < reply.deadline_ns:
+        called = False
+        try:
+            while not reply.done:
+                left_s = (until_ns - time.monotonic_ns()) / 1e9
+                if left_s > 0:
+                    called = self._step(reply, left_s)
+                elif until_ns < reply.deadline_ns:
                     raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
-                self._expire(reply)
-            else:
-                self._step(reply, left_s)
+                else:
+                    self._expire(reply)
+        except BaseException:
+            called = True  # perhaps
+            raise
+        finally:
+            if called and self._followers:
+                self._hand_over()  # others wait for whoever was woken to lead
 
     def take(self, message: Told) -> None:
         """Take a lifecycle event, at once."""
@@ -101,8 +109,11 @@ class BlockingLane(Lane):
             self._epoll.close()
             os.close(self._wake)
 
-    def _step(self, reply: Reply, timeout_s: float) -> None:
-        """Receive for all if nobody does, else wait to be woken; return when something has happened."""
+    def _step(self, reply: Reply, timeout_s: float) -> bool:
+        """Receive for all if nobody does, else wait to be woken; return when something has happened.
+
+        True if we were woken to receive for all from now on.
+        """
         if self._leader.acquire(False):
             try:
                 session_spoke = self._receive_for(reply, timeout_s)
@@ -115,8 +126,8 @@ class BlockingLane(Lane):
                 self._client.read_session()
             if self._called_back:
                 self.call_back()
-        else:
-            self._follow(reply, timeout_s)
+            return False
+        return self._follow(reply, timeout_s)
 
     def _receive_for(self, reply: Reply, timeout_s: float) -> bool:
         """Receive, as the leader, until something has happened; return whether there is news in the session."""
@@ -142,8 +153,8 @@ class BlockingLane(Lane):
         self._client.session_polled_ns = reply._sent_ns
         return session_spoke
 
-    def _follow(self, reply: Reply, timeout_s: float) -> None:
-        """Wait until the leader has received the reply, or has left the lead to us."""
+    def _follow(self, reply: Reply, timeout_s: float) -> bool:
+        """Wait until the leader has received the reply, or has left the lead to us; return whether it has done that."""
         woken = threading.Lock()
         woken.acquire()
         with self._lock:
@@ -151,21 +162,25 @@ class BlockingLane(Lane):
                 if link.outbox:
                     self._flush(link)
             if reply.done or reply is self._overtaken:
-                return
+                return False
             self._followers[woken] = reply
             reply._waiters = (*reply._waiters, woken)
-        # The leader may have gone before it could see us.
-        if self._leader.acquire(blocking=False):
-            self._leader.release()
-        else:
-            woken.acquire(timeout=timeout_s)
-        with self._lock:
-            self._followers.pop(woken, None)
+        try:
+            # The leader may have gone before it could see us.
+            if self._leader.acquire(blocking=False):
+                self._leader.release()
+            else:
+                woken.acquire(timeout=timeout_s)
+        finally:
+            with self._lock:
+                self._followers.pop(woken, None)
+        return self._successor is woken
 
     def _hand_over(self) -> None:
         """Wake the thread that has waited longest; it becomes the leader."""
         with self._lock:
             woken = next(iter(self._followers), None)
+            self._successor = woken
             if woken is not None:
                 del self._followers[woken]
                 woken.release()
@@ -271,10 +286,13 @@ class BlockingLane(Lane):
                     self._watch_more.wait()
                 first = self._watching = min(self._watched, key=lambda reply: reply.deadline_ns)
             left_s = (first.deadline_ns - time.monotonic_ns()) / 1e9
+            called = True  # perhaps, at the moment when it came too late
             if left_s > 0:
-                self._step(first, left_s)
+                called = self._step(first, left_s)
             else:
                 self._expire(first)
+            if called and self._followers:
+                self._hand_over()  # there may be nothing left that we wait for
 
     def _wake_waiting_for(self, reply: Reply) -> None:
         """Have the threads that wait for a reply look around again."""

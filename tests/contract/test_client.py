@@ -656,5 +656,74 @@ def test_threads_that_wait_are_woken_by_a_close(ledger: Ledger) -> None:
         gate.open()
 
 
+def test_a_thread_that_is_to_lead_and_need_not_lets_another(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was woken to receive for all, and before it ran somebody else had found what it waited for."""
+    with ledger.start(gpus=2) as pool, ledger.gate("gate") as gate, ledger.gate("never") as never:
+        first = pool.call("Probe.hold_on_thread", gate.path, device=1)
+        second = pool.call("Probe.hold_on_thread", never.path, device=0)
+        third = pool.call("Probe.hold_on_thread", gate.path, device=1)
+        gate.wait()
+        never.wait()
+        lane, pid = pool._client._blocking, pool.devices[0].pid
+        follow = lane._follow
+
+        def slowly(reply: atomr_mp.Reply, timeout_s: float) -> bool:
+            woken = follow(reply, timeout_s)
+            assert reply is not second or settled(lambda: second.done)
+            return woken
+
+        def are_waiting(followers: int) -> bool:
+            return lane._leading is first and len(lane._followers) == followers
+
+        monkeypatch.setattr(lane, "_follow", slowly)
+        threads = [threading.Thread(target=reply.exception) for reply in (first, second, third)]
+        for number, thread in enumerate(threads):
+            thread.start()
+            assert settled(functools.partial(are_waiting, number))
+        gate.open()
+        threads[0].join()
+        os.kill(pid, signal.SIGKILL)
+        assert pool._client.wait_until(lambda: second.done, DEADLINE_S)
+        threads[1].join()
+        gate.open()
+        threads[2].join(DEADLINE_S / 3)
+        assert third.done, "nobody has received"
+
+
+def test_a_thread_that_is_interrupted_is_not_to_lead(ledger: Ledger) -> None:
+    """It waits no more, so it is not the one that is woken to receive for all."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    with ledger.start() as pool, ledger.gate("gate") as gate:
+        first, second, third = (pool.call("Probe.hold_on_thread", gate.path) for _ in range(3))
+        lane = pool._client._blocking
+
+        def use() -> None:
+            assert settled(lambda: len(lane._followers) == 1)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        leading, interrupting, following = (
+            threading.Thread(target=target) for target in (first.exception, use, third.exception)
+        )
+        leading.start()
+        assert settled(lambda: lane._leading is first)
+        before = signal.signal(signal.SIGUSR1, interrupt)
+        try:
+            interrupting.start()
+            with pytest.raises(KeyboardInterrupt):
+                second.result()
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        interrupting.join()
+        following.start()
+        assert settled(lambda: third in lane._followers.values())
+        gate.open(3)
+        leading.join()
+        following.join(DEADLINE_S / 3)
+        assert third.done, "nobody has received"
+
+
 async def _await(reply: atomr_mp.Reply) -> Any:
     return await reply
