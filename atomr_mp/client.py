@@ -358,6 +358,8 @@ class Client:
         from atomr_mp.loop_lane import LoopLane
 
         with self._session_lock:
+            if self.lost is not None:  # of which nobody would tell the lane any more
+                raise errors.PoolLost(self.lost.message, maybe_executed=False)
             for old_loop, old in list(self._loops.items()):
                 if old.is_closed:
                     old.close()

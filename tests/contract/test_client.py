@@ -638,6 +638,30 @@ def test_closing_ends_what_is_under_way(ledger: Ledger) -> None:
         assert pool.call("Probe.note_on_thread", "still here").result() == "still here"
 
 
+@pytest.mark.parametrize("end", ["closed", "killed"])
+def test_a_loop_that_comes_after_the_end_is_told_of_it(ledger: Ledger, end: str) -> None:
+    """At once, and as threads are: it waits for no deadline."""
+
+    async def use(other: atomr_mp.Pool) -> None:
+        other.call("Probe.where")
+
+    with ledger.start() as pool:
+        other = atomr_mp.connect(run_dir=pool.run_dir)
+        other.wait_ready()
+        if end == "closed":
+            other.close()
+        else:
+            os.kill(pool.supervisor_pid, signal.SIGKILL)
+            with pytest.raises(errors.PoolLost):
+                other._client.wait_until(lambda: False, DEADLINE_S)
+        for _ in range(2):
+            with pytest.raises(errors.PoolLost):
+                asyncio.run(use(other))
+        other.close()
+    if end == "killed":
+        ledger.start().close()  # the next start removes what a killed supervisor has left
+
+
 def test_threads_that_wait_are_woken_by_a_close(ledger: Ledger) -> None:
     """None of them waits for its deadline."""
     with ledger.start() as pool, ledger.gate("gate") as gate:
