@@ -421,6 +421,7 @@ class Client:
             self.lost = lost
             for lane in (self._blocking, *self._loops.values()):
                 lane.take(lost)
+            self._wake_waiting()  # who polls a descriptor is not told that another thread closes it
 
     def forget_in_child(self) -> None:
         """Let go, in a forked child: one that kept the session's descriptor would keep the session alive."""

@@ -749,5 +749,27 @@ def test_a_thread_that_is_interrupted_is_not_to_lead(ledger: Ledger) -> None:
         assert third.done, "nobody has received"
 
 
+def test_who_waits_for_the_supervisor_is_woken_by_a_close(ledger: Ledger) -> None:
+    """Also while a view is open, so that the session is not ended from the other side."""
+    with ledger.start() as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
+        other.wait_ready()
+        view = other.device().put(np.arange(3.0)).view()
+        client, found = other._client, []
+
+        def wait() -> None:
+            with pytest.raises(errors.PoolLost, match="closed"):
+                client.wait_until(lambda: False, 2 * DEADLINE_S)
+            found.append(True)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        assert settled(lambda: bool(client._waiting))
+        other.close()
+        thread.join(DEADLINE_S / 3)
+        assert found, "it waits still"
+        assert view.sum() == 3
+        del view
+
+
 async def _await(reply: atomr_mp.Reply) -> Any:
     return await reply
