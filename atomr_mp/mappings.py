@@ -70,7 +70,7 @@ class Mappings:
                 self._mapped[key] = mapped
                 mapped.leases.add(lease)
                 return mapped.mapping
-        releases.reopened(slab)
+        # The worker counts how often it is open: it is told of each time that it is closed.
         closed = functools.partial(releases.pending.append, (Kind.SLAB, slab))
         mapping = self._open_slab(releases, slab, closed)
         with self._lock:
@@ -78,10 +78,8 @@ class Mappings:
                 self._outlived.add(mapping)
                 return mapping
             other = self._mapped.get(key)
-            if other is None:
+            if other is None:  # else another thread was faster
                 other = self._mapped[key] = _Mapped(mapping)
-            else:
-                mapping.unmapped = None  # another thread was faster; the slab stays open
             other.leases.add(lease)
             self._close_idle()
             return other.mapping

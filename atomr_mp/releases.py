@@ -7,7 +7,6 @@ anything, under any lock: all they do is to append to a deque.
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import IntEnum
@@ -59,12 +58,6 @@ class Releases:
     def give_back(self, buffers: Iterable[int]) -> None:
         """Give leases back that nobody wants."""
         self.pending.extend((Kind.LEASE, buffer) for buffer in buffers)
-
-    def reopened(self, slab: int) -> None:
-        """Do not tell that a slab was closed, for it is about to be opened again."""
-        # It may not be there; or the deque changes meanwhile, and the worker hears of a slab closed that is not.
-        with contextlib.suppress(ValueError, IndexError):
-            self.pending.remove((Kind.SLAB, slab))
 
     def end_later(self, wait: Callable[[], object], keep: object) -> None:
         """Give back what a view has kept, once `wait` has returned."""

@@ -16,6 +16,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.values import SHARED_BYTES
 from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Ledger, hurry, settled, wait_generation
 
 KEEPER = f"{ACTORS}/keeper.py:Keeper"
@@ -412,6 +413,21 @@ def test_memory_that_lies_unused_is_given_up_when_it_is_wanted(ledger: Ledger, h
         with pytest.raises(errors.OutOfMemory):
             pool.device().empty(250 * 2**20, "uint8")
         assert (ref.numpy() == 1).all()
+
+
+def test_a_slab_that_is_opened_again_can_be_closed(pool: atomr_mp.Pool) -> None:
+    """Though it was opened again before the worker had been told that it was closed."""
+    large = np.ones(SHARED_BYTES, "int8")
+    pool.device().put(np.ones(3)).free()
+    replies = [pool.call("Probe.echo", large) for _ in range(3)]
+    assert [reply.exception() for reply in replies] == [None] * 3
+    mappings = pool._client.buffers._mappings
+    for reply in replies:
+        assert reply.result().all()
+        reply._leases = None
+        mappings.close_unused(pool._client.releases(0))
+    replies.clear()
+    assert settled(lambda: statistics(pool)["open_elsewhere"] == 0)
 
 
 def test_everything_works_in_an_event_loop(pool: atomr_mp.Pool) -> None:

@@ -6,6 +6,7 @@ import copy
 import gc
 import os
 import pickle
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, cast
@@ -291,7 +292,35 @@ def test_a_slab_is_asked_for_once() -> None:
     mappings.get(Lease(fake.releases, 10), 10)
     assert fake.closed() == [1, 2, 3]
     mappings.get(Lease(fake.releases, 1), 1)
-    assert 1 not in fake.closed()
+    assert (fake.opened.count(1), fake.closed().count(1)) == (2, 1)
+
+
+def test_a_slab_is_closed_as_often_as_it_was_opened() -> None:
+    """The worker counts: also when two threads open it at once, or it is opened before its end was told."""
+    fake = FakeSlabs()
+    together = threading.Barrier(2)
+
+    def open_together(releases: Releases, slab: int, unmapped: Callable[[], object]) -> Mapping:
+        opened = fake.open(releases, slab, unmapped)
+        together.wait()
+        return opened
+
+    mappings = Mappings(open_together)
+    leases = [Lease(fake.releases, 1), Lease(fake.releases, 2)]
+    threads = [threading.Thread(target=mappings.get, args=(lease, 7)) for lease in leases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    threads.clear()
+    for lease in leases:
+        lease.release()
+    mappings.close_unused(fake.releases)
+    assert (fake.opened, fake.closed()) == ([7, 7], [7, 7])
+    mappings = Mappings(fake.open)
+    mappings.get(Lease(fake.releases, 3), 7)
+    mappings.close_unused(fake.releases)
+    assert (fake.opened, fake.closed()) == ([7, 7, 7], [7, 7, 7])
 
 
 def test_views_outlive_their_generation_and_their_client() -> None:

@@ -61,15 +61,6 @@ def test_serials_count_what_was_sent() -> None:
     assert (releases.serial, second.serial) == (1, 2)
 
 
-def test_a_slab_that_is_opened_again_is_not_told_of() -> None:
-    """Else the worker would count it as closed."""
-    releases = Releases(TOKEN)
-    releases.pending.extend([(Kind.SLAB, 1), (Kind.SLAB, 2)])
-    releases.reopened(1)
-    releases.reopened(3)
-    assert list(releases.pending) == [(Kind.SLAB, 2)]
-
-
 @given(st.lists(st.integers(0, 2**62), max_size=3), st.integers(0, 3 * data.MAX_RELEASED))
 def test_any_number_travels_in_messages_that_can_be_sent(few: list[int], many: int) -> None:
     """Nothing is lost, nothing twice, and no message is longer than it may be."""
