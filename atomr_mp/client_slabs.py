@@ -79,9 +79,10 @@ class ClientSlabs:
         return slab.mapping.array(layout._replace(offset=offset), writable=True, keep=room)
 
     def room_of(self, array: np.ndarray[Any, Any]) -> Room | None:
-        """Return where an array lies in shared memory, without gaps; None if it does not."""
+        """Return where an array lies in shared memory as it is to be sent, without gaps; None if it does not."""
         room = kept_by(array)
-        return room if isinstance(room, Room) and room.slab in self._slabs and array.flags.c_contiguous else None
+        as_sent = array.flags.c_contiguous and array.dtype.isnative
+        return room if isinstance(room, Room) and room.slab in self._slabs and as_sent else None
 
     def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
         """Copy an array into shared memory, unless it is there; None if it can travel otherwise and there is no room.

@@ -78,6 +78,14 @@ def test_what_is_placed_is_what_the_workers_see(workers: FakeWorkers, slabs: Cli
     assert workers.registered == 1
 
 
+def test_what_lies_there_in_another_byte_order_is_copied(workers: FakeWorkers, slabs: ClientSlabs) -> None:
+    """What crosses the wire has no byte order."""
+    array = slabs.array((5,), "int32")
+    array[:] = range(5)
+    swapped = array.view(array.dtype.newbyteorder())
+    np.testing.assert_array_equal(workers.read(place(slabs, swapped)), swapped)
+
+
 def test_room_is_used_again_when_nobody_uses_it(workers: FakeWorkers, slabs: ClientSlabs) -> None:
     """Not before."""
     first, second = place(slabs, mib(20)), place(slabs, mib(20))
