@@ -336,7 +336,11 @@ class Lane(ABC):
             lost.append((reply, error))
         for reply in reversed(back):
             reply._sent_generation = 0
-            self._put(link, reply, first=True)
+            if reply._cancelled or reply.done:  # the next worker knows nothing of that
+                link.flight.take(reply.id)
+                self._end(reply, errors.Cancelled("cancelled, and its worker has left without having started it"))
+            else:
+                self._put(link, reply, first=True)
         self._resending.settle(link, ended, lost)
         self._flush_ready()
 

@@ -384,6 +384,21 @@ def test_a_call_is_sent_again_so_often_and_no_more(lane: FakeLane) -> None:
     assert reply._error.maybe_executed
 
 
+def test_what_was_cancelled_does_not_move_on(lane: FakeLane) -> None:
+    """The next worker has never heard of that, and would run it; nor does what has expired."""
+    deadline_ns = time.monotonic_ns() + 10**12
+    cancelled, expired, other = (lane.submit(n, None, "A.once", (n,), deadline_ns) for n in (1, 2, 3))
+    cancelled.cancel()
+    lane._expire(expired)
+    lane.take(session.DeviceChanged(info(0, 1, session.DeviceState.DRAINING)))
+    lane.take(session.IncarnationEnded(0, 1, True, ErrorInfo.of(errors.WorkerLost("restarted")), [], 0, [], []))
+    assert isinstance(cancelled._error, errors.Cancelled)
+    assert not cancelled._error.maybe_executed
+    lane.take(session.DeviceChanged(info(0, 2)))
+    assert list(lane.made["0", 2].calls) == [other.id]
+    assert not other.done
+
+
 def test_equal_arguments_have_equal_fingerprints() -> None:
     """However large an array is, by whatever container it comes; other content and other methods have others."""
     large, small = np.arange(10**5), np.arange(10)
