@@ -178,8 +178,8 @@ class Lane(ABC):
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start."""
         with self._lock:
-            reply._cancelled = True
-            if not reply.done and self._withdraw(reply):
+            again, reply._cancelled = reply._cancelled, True
+            if not (reply.done or again) and self._withdraw(reply):
                 self._end(reply, errors.Cancelled("cancelled before it was sent"))
         self.call_back()
 

@@ -399,6 +399,14 @@ def test_what_was_cancelled_does_not_move_on(lane: FakeLane) -> None:
     assert not other.done
 
 
+def test_a_call_is_cancelled_once(lane: FakeLane) -> None:
+    """Who waits with a time limit of their own, again and again, does not fill the connection with it."""
+    reply = lane.submit(1, None, "A.once", (1,), time.monotonic_ns() + 10**12)
+    for _ in range(3):
+        reply.cancel()
+    assert lane.made["0", 1].cancelled == [1]
+
+
 def test_equal_arguments_have_equal_fingerprints() -> None:
     """However large an array is, by whatever container it comes; other content and other methods have others."""
     large, small = np.arange(10**5), np.arange(10)
