@@ -34,6 +34,11 @@ class Keeper(Actor):
         return [self._context.keep(array), self._context.keep(array * 2), array * 3]
 
     @method
+    def make_many(self, count: int) -> list[Any]:
+        """Return refs to so many arrays."""
+        return [self._context.empty((1,)) for _ in range(count)]
+
+    @method
     def total(self, array: NDArray[np.generic]) -> float:
         """Return the sum of all elements."""
         return float(np.sum(array))

@@ -16,6 +16,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.data import MAX_RELEASED
 from atomr_mp.protocol.values import SHARED_BYTES
 from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Ledger, hurry, settled, wait_generation
 
@@ -348,6 +349,15 @@ def test_results_are_refs_where_the_method_makes_them(pool: atomr_mp.Pool) -> No
     assert statistics(pool)["leases"] == 4
     del first, second, third, reply
     assert statistics(pool)["leases"] == 0
+    assert statistics(pool)["used_bytes"] == 0
+
+
+def test_more_refs_than_an_answer_holds_are_an_error(pool: atomr_mp.Pool) -> None:
+    """Of that call alone; and nothing of them is left."""
+    assert len(pool.call("Keeper.make_many", MAX_RELEASED).result()) == MAX_RELEASED
+    with pytest.raises(errors.ActorFailed, match=f"{MAX_RELEASED + 1} refs in one answer"):
+        pool.call("Keeper.make_many", MAX_RELEASED + 1, deadline_s=DEADLINE_S).result()
+    assert settled(lambda: statistics(pool)["leases"] == 0)
     assert statistics(pool)["used_bytes"] == 0
 
 

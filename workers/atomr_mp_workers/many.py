@@ -15,7 +15,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import data, values
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp_workers.request import Request, unsendable
+from atomr_mp_workers.request import Request, encode, unsendable
 
 if TYPE_CHECKING:
     from atomr_mp_workers.loading import Method
@@ -104,10 +104,7 @@ class Part(Request):
     def _encode(self, places: list[int], results: Any) -> None:
         """Encode results, in as many answers as they need."""
         try:
-            encoded = values.encode(results, self.peer.session.place)
-            if len(encoded[2]) > data.MAX_RELEASED:
-                raise errors.InvalidRequest(f"{len(encoded[2])} refs in one answer; the limit is {data.MAX_RELEASED}")
-            self.answers.append((places, encoded))
+            self.answers.append((places, encode(results, self.peer)))
         except BaseException as raised:  # noqa: BLE001 - of one of them; or they are too much for one answer
             half = len(places) // 2
             if half:

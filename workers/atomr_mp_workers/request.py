@@ -139,9 +139,21 @@ class Request(Run):
             self.later = result
             return
         try:
-            self.encoded = values.encode(result, self.peer.session.place)
+            self.encoded = encode(result, self.peer)
         except errors.InvalidRequest as refused:
             self.error = unsendable(refused)
+
+
+def encode(result: Any, peer: Peer) -> values.Encoded:
+    """Return the wire form of what is to be in one answer.
+
+    Raises:
+        InvalidRequest: It cannot be; the message says why.
+    """
+    encoded = values.encode(result, peer.session.place)
+    if len(encoded[2]) > data.MAX_RELEASED:  # the whole message would be dropped by its receiver
+        raise errors.InvalidRequest(f"{len(encoded[2])} refs in one answer; the limit is {data.MAX_RELEASED}")
+    return encoded
 
 
 def unsendable(refused: errors.InvalidRequest) -> errors.ActorFailed:
