@@ -54,7 +54,11 @@ class ErrorInfo(Message, frozen=True):
 
     @classmethod
     def of(cls, error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
-        """Return the wire form of an error; texts longer than the limit lose their beginning."""
+        """Return the wire form of an error; texts longer than the limit lose their beginning.
+
+        Raises:
+            TypeError: It was made with a fact of a type that does not cross the wire, or its text is none.
+        """
         code, message, fields = errors.to_wire(error)
         return cls(
             code, clip(message, limit_chars), {name: _sendable(fact, limit_chars) for name, fact in fields.items()}
@@ -92,9 +96,13 @@ class Codec(Generic[T]):
 def _sendable(fact: Fact, limit_chars: int) -> Fact:
     if isinstance(fact, str):
         return clip(fact, limit_chars)
+    if isinstance(fact, bool):
+        return fact
     if isinstance(fact, int):
-        return min(max(fact, -(2**63)), 2**63 - 1)  # of a bool, this is the bool
-    return fact
+        return int(min(max(fact, -(2**63)), 2**63 - 1))
+    if isinstance(fact, float):
+        return float(fact)
+    raise TypeError(f"{fact!r:.100} is not a text, a number or a truth value")
 
 
 def clip(text: str, limit_chars: int) -> str:

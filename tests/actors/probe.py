@@ -52,12 +52,16 @@ class UnspeakableError(Exception):
 
 
 def raise_strangely(how: str) -> None:
-    """Raise an exception without text, one of the runtime's that is none, or the end of the interpreter."""
+    """Raise an exception without text, one of ours that is none or has strange facts, or the interpreter's end."""
     match how:
         case "text":
             raise UnspeakableError
         case "typed":
             raise errors.OutOfMemory(None, requested_bytes=2**70)  # type: ignore[arg-type]
+        case "fact":
+            raise errors.OutOfMemory("on purpose", requested_bytes=np.int64(7))  # type: ignore[arg-type]
+        case "no fact":
+            raise errors.OutOfMemory("on purpose", requested_bytes=None)  # type: ignore[arg-type]
         case "exit":
             raise SystemExit(3)
 

@@ -102,13 +102,14 @@ def test_an_error_is_the_same_however_one_waits(pool: atomr_mp.Pool, wait: Wait)
     assert reply.exception() is caught.value
 
 
-@pytest.mark.parametrize("how", ["text", "typed", "exit"])
+@pytest.mark.parametrize("how", ["text", "typed", "fact", "no fact", "exit"])
 def test_an_exception_that_is_hard_to_tell_of_is_an_answer_too(pool: atomr_mp.Pool, how: str) -> None:
     """Whatever user code raises, its caller gets an error and the worker goes on."""
     before = pool.call("Probe.where", device=0).result()
     for method in ("Probe.raise_strangely", "Probe.raise_strangely_on_thread"):
-        with pytest.raises(errors.AtomrError):
-            pool.call(method, how, device=0).result(10)
+        with pytest.raises(errors.RequestError) as caught:
+            pool.call(method, how, device=0, deadline_s=10).result()
+        assert not isinstance(caught.value, errors.DeadlineExceeded | errors.WorkerLost)
     assert pool.call("Probe.where", device=0).result() == before
 
 

@@ -281,7 +281,7 @@ class Envelope:
                 return
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = True
-            part.failed[place] = _wire_form(error, max(SHORTEST_TEXT, MAX_TEXT_CHARS // len(part.raised_by)))
+            part.failed[place] = wire_form(error, max(SHORTEST_TEXT, MAX_TEXT_CHARS // len(part.raised_by)))
         self._board.count(Counter.FAILED, len(part.failed))
         part.raised_by = {}
 
@@ -310,7 +310,7 @@ class Envelope:
         """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
         for peer in peers:
             peer.replies = [
-                reply if reply.error is not None else data.Reply(reply.id, 0, b"", _wire_form(error), items=reply.items)
+                reply if reply.error is not None else data.Reply(reply.id, 0, b"", wire_form(error), items=reply.items)
                 for reply in peer.replies
             ]
             peer.frames = []
@@ -456,7 +456,7 @@ class Envelope:
             return
         if result is None:
             assert error is not None
-            peer.replies.append(data.Reply(request_id, 0, b"", _wire_form(error), items=places))
+            peer.replies.append(data.Reply(request_id, 0, b"", wire_form(error), items=places))
             return
         body, frames, placed = result
         if not frames and not placed and not places:
@@ -529,7 +529,11 @@ def _failed(what: str, error: BaseException) -> errors.ActorFailed:
     )
 
 
-def _wire_form(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
+def wire_form(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
+    """Return the wire form of an error; of one that has none, as user code may make it, that of an error that says so.
+
+    Its receiver would drop it together with all that travels with it.
+    """
     try:
         return ErrorInfo.of(error, limit_chars)
     except (TypeError, ValueError, AttributeError) as wrong:  # made by user code, with facts of wrong types

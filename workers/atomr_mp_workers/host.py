@@ -29,7 +29,7 @@ from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
 from atomr_mp_workers.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
-from atomr_mp_workers.envelope import Envelope, FatalError
+from atomr_mp_workers.envelope import Envelope, FatalError, wire_form
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, Method
@@ -106,7 +106,7 @@ class Host:
                 self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
                 raise
         except FatalError as fatal:
-            self._channel.send(control.Fault(ErrorInfo.of(fatal.error)))
+            self._channel.send(control.Fault(wire_form(fatal.error)))
             if isinstance(fatal.error, errors.ContextPoisoned):
                 self._channel.await_end()  # which the supervisor brings about when it disturbs nobody
             raise
