@@ -30,6 +30,11 @@ class Admitted(Actor):
         """Return the item."""
         return item
 
+    @method(thread=True)
+    def echo(self, item: int) -> int:
+        """Return the item."""
+        return item
+
     @method
     def ping(self) -> None:
         """Answer at once."""

@@ -13,9 +13,11 @@ from atomr_mp import errors
 from atomr_mp.job import Job
 from atomr_mp.observer import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET
-from tests.support import ACTORS, Ledger
+from atomr_mp.protocol import data
+from tests.support import ACTORS, DEADLINE_S, Ledger
 
 ADMITTED = f"{ACTORS}/admitted.py:Admitted"
+BATCHED = f"{ACTORS}/batched.py:Batched"
 
 
 @pytest.fixture
@@ -61,7 +63,7 @@ def test_a_single_call_does_not_wait_for_all_that_another_client_has_queued(
 def test_clients_have_their_parts_by_weight(ledger: Ledger) -> None:
     """Of each batch, in which an item is an item; and no client asks for more than the pool admits."""
     with (
-        ledger.start(f"{ACTORS}/batched.py:Batched", max_weight=3, weight=0.5) as light,
+        ledger.start(BATCHED, max_weight=3, weight=0.5) as light,
         atomr_mp.connect(run_dir=light.run_dir, weight=1.5) as heavy,
     ):
         heavy.wait_ready()
@@ -149,3 +151,22 @@ def test_a_map_waits_for_room_in_the_workers_queue(
         assert list(other.map("Admitted.few", range(5))) == list(range(5))
         held.result()
         assert [reply.result() for reply in mine] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("batched", [False, True])
+def test_all_that_is_late_at_once_is_answered(ledger: Ledger, *, batched: bool) -> None:
+    """Also if it is more than one message holds: what it has taken of the window comes back."""
+    window = 2 * data.MAX_CALLS
+    with ledger.start(ADMITTED, BATCHED, window_requests=window) as pool, ledger.gate("late") as gate:
+        held = pool.call("Batched.hold_alone" if batched else "Admitted.hold", gate.path, deadline_s=DEADLINE_S)
+        gate.wait()
+        method, arguments = ("Batched.hold", ["", 0]) if batched else ("Admitted.echo", [0])
+        late = [pool.call(method, *arguments, deadline_s=0.5) for _ in range(window - 2)]
+        been_read(pool)
+        assert isinstance(late[-1].exception(), errors.DeadlineExceeded)  # as all before it are
+        gate.open()
+        held.result()
+        been_read(pool)
+        again = [pool.call("Admitted.ping") for _ in range(window)]
+        assert again[-1].result() is None
+        assert all(reply.done for reply in again)

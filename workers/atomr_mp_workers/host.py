@@ -434,7 +434,7 @@ class Host:
                 peer.frames = []
             self._sent = True
             try:
-                if nbytes > MESSAGE_BYTES:
+                if nbytes > MESSAGE_BYTES or len(replies) > data.MAX_CALLS:
                     self._send_singly(peer, replies, frames)
                     continue
                 message = data.Replies(self._token, replies)
@@ -445,7 +445,7 @@ class Host:
                 self._violated(peer, "it does not read its answers")
 
     def _send_singly(self, peer: Peer, replies: list[data.Reply], frames: list[Buffer]) -> None:
-        """Send answers that are too large to be sent together, as those of a call with items may be."""
+        """Send answers that are too large to be sent together, as those of a call with items may be, or too many."""
         at = 0
         for reply in replies:
             first, at = at, at + reply.frames
