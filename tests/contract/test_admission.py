@@ -14,7 +14,7 @@ from atomr_mp.job import Job
 from atomr_mp.observer import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET
 from atomr_mp.protocol import data
-from tests.support import ACTORS, DEADLINE_S, Ledger
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 
 ADMITTED = f"{ACTORS}/admitted.py:Admitted"
 BATCHED = f"{ACTORS}/batched.py:Batched"
@@ -149,6 +149,25 @@ def test_a_map_waits_for_room_in_the_workers_queue(
 
         monkeypatch.setattr(Job, "postponed", open_then)
         assert list(other.map("Admitted.few", range(5))) == list(range(5))
+        held.result()
+        assert [reply.result() for reply in mine] == [0, 1, 2]
+
+
+def test_what_a_client_has_queued_takes_no_room_after_its_end(ledger: Ledger, pool: atomr_mp.Pool) -> None:
+    """Also while nothing can be taken out of the queue."""
+    with ledger.gate("room") as gate:
+        held = pool.call("Admitted.hold", gate.path)
+        gate.wait()
+        with atomr_mp.connect(run_dir=pool.run_dir) as other:
+            other.wait_ready()
+            for number in range(3):
+                other.call("Admitted.few", number)
+            been_read(other)
+            assert pool.status().workers[0].queue_depth == 4
+        assert settled(lambda: pool.status().workers[0].queue_depth == 1)
+        mine = [pool.call("Admitted.few", number) for number in range(3)]
+        been_read(pool)
+        gate.open()
         held.result()
         assert [reply.result() for reply in mine] == [0, 1, 2]
 

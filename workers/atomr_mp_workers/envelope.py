@@ -23,7 +23,7 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.many import Many, Part
-from atomr_mp_workers.peers import Peer
+from atomr_mp_workers.peers import Peer, Session
 from atomr_mp_workers.request import Request, Run
 
 
@@ -239,12 +239,33 @@ class Envelope:
             request.span = tracing.tracer.begin(request)
         return True
 
+    def discard(self, session: Session) -> bool:
+        """Let go of all that has not started of a session that has ended; return whether there was anything.
+
+        It stays where it waits and is passed over there, but takes no room of others', nor memory that they wait for.
+        """
+        found = False
+        for peer in session.peers:
+            queued, peer.queued = peer.queued, {}
+            for request in queued.values():
+                if not request.dropped:
+                    found = True
+                    self._discard(request)
+        return found
+
     def _discard(self, request: Request) -> None:
         """Let go of a request whose session has ended."""
+        self._board.count(Counter.DISCARDED, request.items)
+        self._let_go(request)
+
+    def _let_go(self, request: Request) -> None:
+        """See that a request does not start, and that nothing waits for it."""
         request.dropped = True
+        request.body, request.frames = b"", ()
+        if isinstance(request, Many):
+            request.rows = []
         self._left_queue(request)
         self._end(request)
-        self._board.count(Counter.DISCARDED, request.items)
 
     def show_waiting(self, request: Request, *, waits: bool) -> None:
         """Note on the board whether a request that has begun still waits for others, which is no sign of a hang."""
@@ -408,12 +429,7 @@ class Envelope:
         self._refuse(request, error)
 
     def _refuse(self, request: Request, error: errors.AtomrError) -> None:
-        request.dropped = True
-        request.body, request.frames = b"", ()
-        if isinstance(request, Many):
-            request.rows = []
-        self._left_queue(request)
-        self._end(request)
+        self._let_go(request)
         peer = request.peer
         peer.queued.pop(request.id, None)
         peer.payload_bytes -= request.payload_bytes

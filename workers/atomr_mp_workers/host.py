@@ -328,7 +328,13 @@ class Host:
             self._data.forget(session.session)
 
     def _close_ended(self) -> None:
-        """Say of the sessions that have ended, and of which nothing runs any more, that they are over."""
+        """Drop what ended sessions have waiting; say of those of which nothing runs any more that they are over.
+
+        Not where the end is heard of: that may be in the middle of a request.
+        """
+        for session in self._ending:
+            if self._envelope.discard(session):
+                self._completions.wake()  # others may have waited for its memory
         for session in [session for session in self._ending if not session.running]:
             self._ending.remove(session)
             self._store.close_mappings(session.number)
