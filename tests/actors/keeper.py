@@ -130,6 +130,11 @@ class Keeper(Actor):
         arrive(gate)
         return self._context.keep(array)
 
+    @method(thread=True)
+    def make_on_thread_slowly(self, gate: str, array: NDArray[np.generic]) -> Any:
+        """Do the same on the actor's thread."""
+        return self.make_slowly(gate, array)
+
 
 def arrive(gate: str) -> None:
     """Say that we are at a gate, and wait to be let go."""

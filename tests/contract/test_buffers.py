@@ -18,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.data import MAX_RELEASED
 from atomr_mp.protocol.values import SHARED_BYTES
-from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Ledger, hurry, settled, wait_generation
+from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Gate, Ledger, hurry, settled, wait_generation
 
 KEEPER = f"{ACTORS}/keeper.py:Keeper"
 
@@ -371,6 +371,29 @@ def test_a_late_answer_gives_its_leases_back(pool: atomr_mp.Pool, ledger: Ledger
             reply.result()
         gate.open()
     assert settled(lambda: statistics(pool)["leases"] == 0)
+
+
+def test_an_answer_to_a_closed_loop_leaves_no_leases(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Its connection is closed by then, and the client's others go on."""
+
+    async def call(gate: Gate) -> None:
+        pool.call("Keeper.make_on_thread_slowly", gate.path, np.zeros(100))
+        await asyncio.to_thread(gate.wait)
+
+    async def close_former() -> None:
+        await pool.call("Probe.echo", 1)
+
+    def leased_by(number: int) -> int:
+        before = statistics(pool)["leases"]
+        with ledger.gate(f"closed-{number}") as gate:
+            asyncio.run(call(gate))
+            asyncio.run(close_former())
+            gate.open(2)
+            pool.call("Keeper.wait", gate.path).result()  # behind it
+        return statistics(pool)["leases"] - before
+
+    # Nothing tells when the worker has heard that the connection is closed: mostly at once.
+    assert not all(leased_by(number) for number in range(10))
 
 
 def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool, ledger: Ledger) -> None:

@@ -99,8 +99,8 @@ class DataSocket:
             frames.append(frame.buffer)
         return peer, header, frames
 
-    def send(self, peer: bytes, header: bytes, frames: list[Buffer]) -> None:
-        """Send a message; one to a peer that has disconnected is dropped.
+    def send(self, peer: bytes, header: bytes, frames: list[Buffer]) -> bool:
+        """Send a message; False if the peer has disconnected, so nobody gets it.
 
         Raises:
             PeerNotReadingError: The peer's queue is full.
@@ -112,7 +112,7 @@ class DataSocket:
             send(peer, _NOBLOCK_MORE)
             if not frames and len(header) < _COPY_BELOW_BYTES:
                 send(header, _NOBLOCK)
-                return
+                return True
             last = len(frames)
             for index, part in enumerate((header, *frames)):
                 flags = _NOBLOCK if index == last else _NOBLOCK_MORE
@@ -127,6 +127,8 @@ class DataSocket:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             self._unread.pop(peer, None)
+            return False
+        return True
 
     def _check_unread(self, peer: bytes) -> None:
         """Forget what has left for a peer; complain if too much has not."""

@@ -446,7 +446,8 @@ class Host:
                 message = data.Replies(self._token, replies)
                 if session.holder.returned:
                     message = data.Replies(self._token, replies, session.holder.take_returned())
-                self._data.send(peer.routing_id, _encode(message), frames)
+                if not self._data.send(peer.routing_id, _encode(message), frames):
+                    self._undelivered(session, message)
             except PeerNotReadingError:
                 self._violated(peer, "it does not read its answers")
 
@@ -455,7 +456,17 @@ class Host:
         at = 0
         for reply in replies:
             first, at = at, at + reply.frames
-            self._data.send(peer.routing_id, _encode(data.Replies(self._token, [reply])), frames[first:at])
+            message = data.Replies(self._token, [reply])
+            if not self._data.send(peer.routing_id, _encode(message), frames[first:at]):
+                self._undelivered(peer.session, message)
+
+    def _undelivered(self, session: Session, message: data.Replies) -> None:
+        """Take back what a message would have brought whose connection is closed, as that of an event loop may be.
+
+        The session goes on, and will never give back of what it does not know.
+        """
+        self._store.release(session.holder, [lease for reply in message.replies for lease in reply.leases], (), ())
+        session.holder.returned.extendleft(reversed(message.returned))  # for the next answer
 
     def _violated(self, peer: Peer, reason: str) -> None:
         self._board.count(Counter.REFUSED)
