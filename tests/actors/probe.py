@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -207,6 +208,16 @@ class Probe(Actor):
         announce(gate)
         while True:
             ctypes.PyDLL(None).pause()
+
+    @method
+    def inheritable(self) -> list[str]:
+        """Return what a program would inherit that is started here, besides the standard descriptors."""
+        found = []
+        for path in Path("/proc/self/fd").iterdir():
+            with contextlib.suppress(OSError):  # that by which the directory is read
+                if int(path.name) > 2 and os.get_inheritable(int(path.name)):
+                    found.append(str(path.readlink()))
+        return found
 
     @method
     def fork_and_start(self) -> list[int]:

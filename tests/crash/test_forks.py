@@ -70,3 +70,10 @@ def test_a_stray_signal_to_a_worker_is_a_death_like_others_or_nothing(ledger: Le
         if generation == 2:
             wait_generation(pool, 2)
         assert pool.call("Probe.where").result()[1:] == [0, generation]
+
+
+@pytest.mark.parametrize("standby", ["none", "warm"])
+def test_what_an_actor_starts_inherits_no_descriptors(ledger: Ledger, standby: str) -> None:
+    """Whether its worker was started or forked; `os.system` and C code close none by themselves."""
+    with ledger.start(standby=standby) as pool:
+        assert pool.call("Probe.inheritable").result() == []

@@ -50,6 +50,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     # Ctrl-C in a terminal is the supervisor's to answer.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start_logging()
+    os.set_inheritable(board_fd, False)
     board = BoardWriter(memoryview(mmap.mmap(board_fd, 0)))
     show_stacks(board_fd, board)
     channel = ControlChannel(control_fd)
