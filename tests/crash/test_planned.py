@@ -14,7 +14,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.session import DeviceChanged, DeviceState
-from tests.support import Ledger, settled, wait_generation, wait_state, wait_until
+from tests.support import ACTORS, PROBE, Ledger, settled, wait_generation, wait_state, wait_until
 
 
 def test_a_planned_restart_under_load_is_not_noticed(ledger: Ledger) -> None:
@@ -151,3 +151,11 @@ def test_a_restart_of_a_stuck_worker_kills_it_in_the_end(ledger: Ledger) -> None
         assert error.maybe_executed
         assert after.result()[1:] == [0, 2]
         assert pool.devices[0].restarts == 0
+
+
+def test_an_actor_that_exits_at_its_teardown_keeps_no_other_from_its_own(ledger: Ledger) -> None:
+    """The latest is torn down first; the worker ends as one that has finished."""
+    with ledger.start(PROBE, f"{ACTORS}/ending.py:Ending") as pool:
+        pool.restart(0)
+        wait_generation(pool, 2)
+        assert ledger.runs("teardowns") == ["0-1"]

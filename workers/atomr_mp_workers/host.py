@@ -510,5 +510,5 @@ class Host:
         for actor in reversed(self._actors):
             try:
                 actor.instance.teardown()
-            except Exception:  # noqa: BLE001 - what user code raises must not keep the others from their teardown
+            except BaseException:  # noqa: BLE001 - what user code raises must not keep the others from their teardown
                 self._log.exception("teardown of %s failed", actor.name)
