@@ -309,9 +309,9 @@ class RawSession:
         """The data socket's path."""
         return str(self.device[4]).removeprefix("ipc://")
 
-    def header(self, *calls: list[object], token: bytes | None = None) -> bytes:
+    def header(self, *calls: list[object], token: bytes | None = None, after: int = 0) -> bytes:
         """Return a header frame."""
-        return bytes(msgpack.packb([1, self.token() if token is None else token, calls]))
+        return bytes(msgpack.packb([1, self.token() if token is None else token, calls, after]))
 
 
 def call(

@@ -43,6 +43,7 @@ from atomr_mp.supervisor.residents import Residents
 from atomr_mp.supervisor.sessions import Sessions
 from atomr_mp.transport.session import Credentials, SessionListener, SessionPeer, refusal
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
+from atomr_mp_workers.peers import MOST_EARLY
 from tests.crash.hostile_support import (
     COMMAND,
     DEADLINE_S,
@@ -648,6 +649,26 @@ def test_more_calls_than_the_window_end_the_session(victim: Victim) -> None:
     with victim.counted(1, 1), RawSession.admitted(victim) as client, Dealer(client) as dealer:
         half = bytes(WINDOW_BYTES // 2 + 1)
         dealer.send(client.header(call(1, frames=1), call(2, frames=1)), half, half)
+        assert client.goodbye() == "protocol_error"
+
+
+def test_calls_that_wait_for_nothing_end_the_session(target: Victim) -> None:
+    """For releases that never come: in number and in bytes, what waits for them is bounded."""
+    with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
+        for number in range(data.MAX_LANES + 1):
+            dealer.send(client.header(*[call(number * WINDOW + at) for at in range(WINDOW)], after=1))
+        assert client.goodbye() == "protocol_error"
+    with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
+        for number in range(data.MAX_LANES + 1):
+            dealer.send(client.header(call(number, frames=1), after=1), bytes(WINDOW_BYTES))
+        assert client.goodbye() == "protocol_error"
+
+
+def test_releases_that_nobody_has_counted_end_the_session(victim: Victim) -> None:
+    """They would be remembered until the one that is missing."""
+    with victim.counted(1, 1), RawSession.admitted(victim) as client, Dealer(client) as dealer:
+        for serial in range(2, MOST_EARLY + 3):
+            dealer.send(msgpack.packb([3, client.token(), serial, [], [], []]))
         assert client.goodbye() == "protocol_error"
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp_workers.peers import Serials
+from atomr_mp import errors
+from atomr_mp_workers.peers import MOST_EARLY, Serials
 
 
 @given(st.permutations(range(1, 30)), st.integers(0, 29))
@@ -32,3 +34,16 @@ def test_a_serial_that_comes_again_changes_nothing(serials: list[int]) -> None:
         known.add(serial)
         come.add(serial)
         assert known.upto == next(number - 1 for number in range(1, 14) if number not in come)
+
+
+def test_serials_that_nobody_has_counted_are_refused() -> None:
+    """What is kept of them is bounded, whatever comes."""
+    known = Serials()
+    for serial in range(2, MOST_EARLY + 2):
+        known.add(serial)
+    with pytest.raises(errors.ProtocolError, match="releases have come"):
+        known.add(MOST_EARLY + 2)
+    known = Serials()
+    for serial in [1, 2, 1, 2, 1]:
+        known.add(serial)
+    assert not known._early

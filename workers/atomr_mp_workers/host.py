@@ -411,7 +411,12 @@ class Host:
             return False  # which is what they will be told
         early = peer.session.early
         early.append((peer, message, frames))
-        if sum(len(calls.calls) for _, calls, _ in early) > self._start.window.requests * data.MAX_LANES:
+        window = self._start.window
+        count = sum(len(calls.calls) for _, calls, _ in early)
+        nbytes = sum(sum(len(call.body) for call in calls.calls) + sum(map(len, parts)) for _, calls, parts in early)
+        # Of each connection one request may be larger than its window, see `Peers.exceeds_window`.
+        too_large = nbytes > window.payload_bytes * data.MAX_LANES and count > data.MAX_LANES
+        if too_large or count > window.requests * data.MAX_LANES:
             self._violated(peer, "its calls wait for releases that do not come")
         return True
 

@@ -10,6 +10,7 @@ from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
+from atomr_mp import errors
 from atomr_mp.protocol import control, data
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 
 WEIGHT: Final[attrgetter[float]] = attrgetter("weight")
 """Weighs a session, see `line.Line`."""
+
+MOST_EARLY: Final = 1024
+"""Most releases that may come before one of an earlier number: what connections can have on their way at a time."""
 
 
 class Session:
@@ -74,8 +78,15 @@ class Serials:
         self._early: set[int] = set()
 
     def add(self, serial: int) -> None:
-        """Note that a number has come."""
-        self._early.add(serial)
+        """Note that a number has come; one that has come before changes nothing.
+
+        Raises:
+            ProtocolError: So many have come without those before them that nobody can have counted.
+        """
+        if serial > self.upto:
+            self._early.add(serial)
+        if len(self._early) > MOST_EARLY:
+            raise errors.ProtocolError(f"{MOST_EARLY} releases have come without one that was before them")
         while self.upto + 1 in self._early:
             self.upto += 1
             self._early.remove(self.upto)
