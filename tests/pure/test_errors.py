@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.control import FROM_WORKER, Fault
+from atomr_mp_workers.envelope import wire_form
+from atomr_mp_workers.host import FAULT_CHARS
 
 
 def tree(cls: type[errors.AtomrError]) -> list[type[errors.AtomrError]]:
@@ -104,6 +106,12 @@ def test_what_no_message_can_hold_is_made_to_fit() -> None:
     again = received.error.error()
     assert isinstance(again, errors.SetupFailed)
     assert again.traceback_text.endswith("last"), "the end of a traceback is what one needs"
+
+
+def test_a_worker_s_last_word_fits_into_a_packet() -> None:
+    """Whatever is in it; the kernel admits twice its default limit, less what it needs itself."""
+    longest = errors.SetupFailed("\U0001f600" * 10**5, traceback_text="\U0001f600" * 10**5)
+    assert len(FROM_WORKER.encode(Fault(wire_form(longest, FAULT_CHARS)))) < 2 * 212_992 - 32
 
 
 @pytest.mark.parametrize("cls", CLASSES)

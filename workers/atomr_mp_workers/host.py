@@ -56,6 +56,10 @@ UNREAD_NS: Final = 1_000_000_000
 """For how much longer a worker that is to leave stays for the sake of large results that their callers have not read:
 those who look at them at once need not notice that it leaves."""
 
+FAULT_CHARS: Final = 40_000
+"""Of each text of a worker's last word: two of them, in characters of four bytes, fit into a packet wherever nobody has
+raised the kernel's limit, which is 416 KiB then; one that is longer would not be sent at all."""
+
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
 
@@ -106,7 +110,7 @@ class Host:
                 self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
                 raise
         except FatalError as fatal:
-            self._channel.send(control.Fault(wire_form(fatal.error)))
+            self._channel.send(control.Fault(wire_form(fatal.error, FAULT_CHARS)))
             if isinstance(fatal.error, errors.ContextPoisoned):
                 self._channel.await_end()  # which the supervisor brings about when it disturbs nobody
             raise
