@@ -110,6 +110,11 @@ class Buffers:
         for each in copies:
             self._slabs.answered(each, worker, executed=executed)
 
+    def abandoned(self, copies: Iterable[Placement], until_ns: int) -> None:
+        """Take note that nobody will read the answer of a call with these arguments, which may start until then."""
+        for each in copies:
+            self._slabs.abandoned(each, until_ns)
+
     def returned(self, ids: Iterable[int]) -> None:
         """Take note that a worker uses these arguments no more."""
         self._slabs.returned(ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -64,6 +65,8 @@ class ClientSlabs:
         self._uses: weakref.WeakValueDictionary[int, Placement] = weakref.WeakValueDictionary()
         self._kept: dict[int, Placement] = {}
         """Arrays of calls that were answered, which their worker has not returned yet."""
+        self._abandoned: list[tuple[int, Placement]] = []
+        """Arrays of calls whose answers nobody will read, and until when these may start; CLOCK_MONOTONIC."""
 
     def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
         """Return a new array in shared memory, its content undefined; it is placed without a copy.
@@ -128,6 +131,11 @@ class ClientSlabs:
             self._kept[placement.id] = placement
             if worker.over:  # perhaps while we were here
                 self._kept.pop(placement.id, None)
+
+    def abandoned(self, placement: Placement, until_ns: int) -> None:
+        """Take note that nobody will read the answer of a call with an array, which may start until then."""
+        with self._lock:
+            self._abandoned.append((until_ns, placement))
 
     def returned(self, ids: Iterable[int]) -> None:
         """Take note that nothing in a worker uses these arrays any more."""
@@ -197,6 +205,9 @@ class ClientSlabs:
         return slab, offset
 
     def _settle(self) -> None:
+        if self._abandoned:
+            now_ns = time.monotonic_ns()
+            self._abandoned = [each for each in self._abandoned if each[0] > now_ns and not each[1].returned]
         while self._unused:
             slab, offset = self._unused.popleft()
             slab.space.give(offset)

@@ -110,6 +110,9 @@ class LoopLane(Lane):
                 self._timer.cancel()
         for link in self._links:
             self._hold(link)  # a flush may be on the loop's list already
+            for _, reply in link.flight.items():  # noqa: PERF102 - no dict
+                if reply._copies and reply._sent_generation:  # its worker may still read them
+                    self._client.buffers.abandoned(reply._copies, reply.deadline_ns)
             self._disconnect_all(link)
 
     def _queued(self, _link: Link) -> None:

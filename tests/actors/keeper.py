@@ -87,6 +87,11 @@ class Keeper(Actor):
         """Keep a new array, for ever."""
         self._kept.append(self._context.empty((nbytes,), "uint8"))
 
+    @method(thread=True)
+    def keep_total(self, array: NDArray[np.generic]) -> None:
+        """Keep the sum of all elements, on the actor's thread."""
+        self._kept.append(np.sum(array))
+
     @method
     def kept_total(self) -> float:
         """Return the sum of all elements of what is kept."""

@@ -396,6 +396,29 @@ def test_an_answer_to_a_closed_loop_leaves_no_leases(pool: atomr_mp.Pool, ledger
     assert not all(leased_by(number) for number in range(10))
 
 
+def test_a_closed_loop_s_call_finds_its_arguments_as_they_were(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Their room is not used for other calls while it may still start."""
+
+    async def leave(gate: Gate) -> None:
+        pool.call("Keeper.wait", gate.path)
+        await asyncio.to_thread(gate.wait)
+        pool.call("Keeper.keep_total", np.ones(100_000))
+        await pool.call("Probe.echo", 1)  # behind it
+
+    async def close_former() -> None:
+        await pool.call("Probe.echo", 1)
+
+    with ledger.gate("left") as gate:
+        asyncio.run(leave(gate))
+        asyncio.run(close_former())
+        gc.collect()
+        others = [pool.call("Keeper.keep_total", np.zeros(100_000)) for _ in range(3)]
+        gate.open()
+        for reply in others:
+            reply.result()
+        assert pool.call("Keeper.kept_total").result() == 100_000
+
+
 def test_a_late_answer_lets_go_of_what_its_call_referred_to(pool: atomr_mp.Pool, ledger: Ledger) -> None:
     """Not before, for the request goes on; and then also if its reply is kept."""
     with ledger.gate("gate") as gate:
