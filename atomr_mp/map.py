@@ -139,7 +139,7 @@ class _Run:
         loop: asyncio.AbstractEventLoop,
         method: str,
         items: Iterator[Any],
-        job: Job[Reply | Recorded],
+        job: Job[Recorded],
         deadline_s: float,
         priority: int,
         call_items: int,
@@ -174,16 +174,16 @@ class _Run:
             if on_progress is not None:
                 on_progress(self._progress())
             while (outcome := job.pop()) is not None:
-                index, reply = outcome
-                if not isinstance(reply, Failure):
-                    yield reply.result()
+                index, found = outcome
+                if not isinstance(found, Failure):
+                    yield found.value
                 elif return_failures:
-                    yield reply
+                    yield found
                 else:
-                    reply.error.add_note(
-                        f"It is what item {index} of this map ended with, sent {reply.attempts} times."
+                    found.error.add_note(
+                        f"It is what item {index} of this map ended with, sent {found.attempts} times."
                     )
-                    raise reply.error
+                    raise found.error
             if job.over:
                 break
         if self._source_error is not None:
@@ -252,46 +252,61 @@ class _Run:
             del self._flying[reply]
             (index,) = sent.indices
             error = reply.exception()
+            if error is not None:
+                self._take_error(index, error)
+                continue
             try:
-                if error is None:
-                    self._succeeded(index, self._answered(index, reply), now - sent.at)
-                    continue
-            except errors.WorkerLost as lost:  # and with it a large result
-                error = lost
-            self._take_error(index, error)
+                result = reply.result()  # now: a large one ends with its worker
+            except errors.AtomrError as unread:
+                self._take_unread(index, unread)
+            else:
+                self._succeeded(index, self._kept(index, result), now - sent.at)
 
     def _take_together(self, reply: Together, sent: _Sent, took_s: float) -> None:
         """Take in what has come of items that were sent as one."""
         done = reply.done  # to read a part may bring more, which then lands by itself
         while reply.parts:
             part = reply.parts.popleft()
-            failed = part.failed
             results: Sequence[Any] = ()
-            if len(failed) < len(part.places):
+            unread: errors.AtomrError | None = None
+            if len(part.failed) < len(part.places):
                 try:
                     results = reply.results(part)
-                except (errors.WorkerLost, errors.ProtocolError) as lost:  # and with it large results
-                    failed = {**dict.fromkeys(part.places, lost), **failed}
+                except errors.AtomrError as error:
+                    unread = error
             for at, place in enumerate(part.places):
                 index = sent.indices[place]
                 sent.left.discard(index)
-                if place in failed:
-                    self._take_error(index, copy.copy(failed[place]))
+                if place in part.failed:
+                    self._take_error(index, copy.copy(part.failed[place]))
+                elif isinstance(unread, errors.InvalidRequest):  # because of one of them
+                    self._job.apart(index)
+                elif unread is not None:
+                    self._take_unread(index, copy.copy(unread))
                 else:
                     self._succeeded(index, self._kept(index, results[at]), took_s)
         if done:
             del self._flying[reply]
-            error = reply.exception()
-            for index in sorted(sent.left):
-                assert error is not None  # it would have come with the last part
-                if isinstance(error, _REFUSED) and not error.maybe_executed:
-                    self._job.apart(index)
-                else:
-                    self._take_error(index, copy.copy(error))
+            self._take_rest(sent, reply.exception())
 
-    def _succeeded(self, index: int, outcome: Reply | Recorded, took_s: float) -> None:
+    def _take_rest(self, sent: _Sent, error: errors.AtomrError | None) -> None:
+        """Take in what became of those items of a call that no part of its answer was about."""
+        for index in sorted(sent.left):
+            assert error is not None  # it would have come with the last part
+            if isinstance(error, _REFUSED) and not error.maybe_executed:
+                self._job.apart(index)
+            else:
+                self._take_error(index, copy.copy(error))
+
+    def _succeeded(self, index: int, outcome: Recorded, took_s: float) -> None:
         self._job.answered(index, outcome, took_s)
         del self._items[index]
+
+    def _take_unread(self, index: int, error: errors.AtomrError) -> None:
+        """An item was answered, and its result cannot be read: its worker has ended with it, for one."""
+        if isinstance(error, errors.RequestError):
+            error.maybe_executed = True
+        self._take_failure(index, error)
 
     def _take_error(self, index: int, error: errors.AtomrError) -> None:
         job = self._job
@@ -299,17 +314,17 @@ class _Run:
             if job.postponed(index):
                 # Others fill the worker's queue, and nothing tells us when there is room.
                 self._loop.call_later(max(RETRY_S, error.retry_after_s), self._retry)
-        elif not job.failed(index, error):
+        else:
+            self._take_failure(index, error)
+
+    def _take_failure(self, index: int, error: errors.AtomrError) -> None:
+        if not self._job.failed(index, error):
             self._failed(index)
             del self._items[index]
 
     def _kept(self, _index: int, result: Any) -> Recorded:
         """Return what has the result of an item, which was read."""
         return Recorded(result)
-
-    def _answered(self, index: int, reply: Reply) -> Reply | Recorded:
-        """Return what has the result of an item that was answered; a large one is read now, while its worker lives."""
-        return reply if reply._leases is None else self._kept(index, reply.result())  # noqa: SLF001
 
     def _failed(self, index: int) -> None:
         """An item has failed for good."""
@@ -449,9 +464,6 @@ class _RunWithJournal(_Run):
         self._journal.sync()
         if self._stopped is not None:
             raise self._stopped
-
-    def _answered(self, index: int, reply: Reply) -> Recorded:
-        return self._kept(index, reply.result())
 
     def _kept(self, index: int, result: Any) -> Recorded:
         return self._journal.done(index, result)

@@ -122,6 +122,20 @@ class Parcelled(Actor):
         """Return the items, of which not many may wait."""
         return items
 
+    @method(batch=FOUR, idempotent=True)
+    def nested(self, depths: list[int]) -> list[Any]:
+        """Return lists nested so deep."""
+        found: list[Any] = [None] * len(depths)
+        for at, depth in enumerate(depths):
+            for _ in range(depth):
+                found[at] = [found[at]]
+        return found
+
+    @method(idempotent=True)
+    def nested_single(self, depth: int) -> Any:
+        """Return a list nested so deep."""
+        return self.nested([depth])[0]
+
     @method(idempotent=True)
     def single(self, item: int) -> int:
         """Return the item; it takes no others."""

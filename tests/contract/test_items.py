@@ -8,6 +8,7 @@ import gc
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -177,6 +178,26 @@ def test_a_result_with_code_of_its_own_that_fails_is_its_item_s(pool: atomr_mp.P
     assert found[:3] + found[4:] == [0, 1, 2, 4, 5, 6, 7]
     assert isinstance(found[3], errors.ActorFailed)
     assert "no interface" in str(found[3])
+
+
+@pytest.mark.parametrize("method", ["nested", "nested_single"])
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_result_that_cannot_be_read_is_its_item_s_failure(
+    pool: atomr_mp.Pool, tmp_path: Path, method: str, *, kept: bool
+) -> None:
+    """And ends no map: neither this one nor, with a journal, the next."""
+    depths = [1, 2, 100, 3, 4, 5]
+    for _ in range(2):
+        journal = tmp_path / "journal" if kept else None
+        found = list(pool.map(f"Parcelled.{method}", depths, return_failures=True, journal=journal))
+        assert [isinstance(each, Failure) for each in found] == [depth == 100 for depth in depths]
+        assert isinstance(found[2].error, errors.InvalidRequest)
+        assert found[2].error.maybe_executed
+    results = pool.map(f"Parcelled.{method}", depths)
+    assert [next(results), next(results)] == [[None], [[None]]]
+    with pytest.raises(errors.InvalidRequest, match="nested deeper") as raised:
+        next(results)
+    assert "item 2" in "".join(raised.value.__notes__)
 
 
 @pytest.mark.parametrize("window", [1, 2])
