@@ -153,7 +153,10 @@ class Rows(Results):
     def _write_result(self, index: int, result: Any) -> str | None:
         import numpy as np
 
-        array = np.asarray(result)
+        try:
+            array = np.asarray(result)
+        except (TypeError, ValueError, OverflowError) as error:
+            return f"its result is no array of numbers: {error}"
         if array.dtype.kind not in "biufc":
             return f"its result is no number and no array of numbers, but of {type(result).__name__}: use .jsonl output"
         if self._row is None:
