@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -60,7 +61,8 @@ class Results(ABC):
         self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._path is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # what is not written by now is not wanted
+                self._file.close()
             self._part.unlink(missing_ok=True)
 
     def write(self, index: int, outcome: Any) -> Failure | None:
