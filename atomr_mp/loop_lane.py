@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
@@ -67,16 +67,16 @@ class LoopLane(Lane):
         """Ask that a request does not start; from any thread."""
         if asyncio._get_running_loop() is self._loop:
             super().cancel(reply)
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.cancel, reply)
+        else:
+            self._call_soon(self.cancel, reply)
 
     def take(self, message: Told) -> None:
         """Take a lifecycle event, in the loop; in the order in which they came, whoever has received them."""
         self._told.append(message)
         if asyncio._get_running_loop() is self._loop:
             self._apply_told()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._apply_told)
+        else:
+            self._call_soon(self._apply_told)
 
     def _apply_told(self) -> None:
         while self._told:
@@ -97,11 +97,18 @@ class LoopLane(Lane):
         """Close the connections, in the loop's thread if the loop runs."""
         if self._loop.is_running() and asyncio._get_running_loop() is not self._loop:
             closed = threading.Event()
-            self._loop.call_soon_threadsafe(self._close)
-            self._loop.call_soon_threadsafe(closed.set)
-            closed.wait(CLOSE_S)
-        else:
-            self._close()
+            if self._call_soon(self._close) and self._call_soon(closed.set):
+                closed.wait(CLOSE_S)
+                return
+        self._close()
+
+    def _call_soon(self, callback: Callable[..., object], *arguments: object) -> bool:
+        """Have the loop call something, from any thread; False if it is closed, which it may be from any moment on."""
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:
+            return False
+        return True
 
     def _close(self) -> None:
         if not self._loop.is_closed():
@@ -152,8 +159,7 @@ class LoopLane(Lane):
     def watch(self, reply: Reply) -> None:
         """See that the loop looks at a reply's deadline; from any thread."""
         if asyncio._get_running_loop() is not self._loop:
-            if not self._loop.is_closed():
-                self._loop.call_soon_threadsafe(self.watch, reply)
+            self._call_soon(self.watch, reply)
             return
         if self._timer is None or reply.deadline_ns < self._timer_ns:
             self._set_timer(reply.deadline_ns)

@@ -330,6 +330,40 @@ def test_a_client_serves_one_loop_after_another(pool: atomr_mp.Pool) -> None:
     assert len(pool._client._loops) <= 1
 
 
+class ClosingLoop(asyncio.SelectorEventLoop):
+    """Closes, as if in its own thread, when another thread is about to tell it something."""
+
+    closing = False
+
+    def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
+        """Refuse, as a closed loop does."""
+        if self.closing:
+            self.close()
+        return super().call_soon_threadsafe(*arguments, **options)
+
+
+@pytest.mark.parametrize("what", ["read", "close"])
+def test_a_loop_may_be_closed_while_another_thread_tells_it_something(ledger: Ledger, what: str) -> None:
+    """It hears of nothing any more, and the thread goes on: others are told."""
+    loop = ClosingLoop()
+
+    async def use(pool: atomr_mp.Pool) -> int:
+        return int((await pool.call("Probe.where"))[2])
+
+    with ledger.start() as pool, atomr_mp.connect(run_dir=pool.run_dir) as own:
+        own.wait_ready()
+        assert loop.run_until_complete(use(own)) == 1
+        loop.closing = True
+        if what == "close":
+            own.close()
+        else:
+            pool.restart(0)
+            assert own._client.wait_until(lambda: own._client.devices[0].generation == 2, DEADLINE_S)
+            own.wait_ready()
+            assert own.call("Probe.where").result()[2] == 2
+        assert loop.is_closed()
+
+
 def test_loops_and_threads_use_a_client_at_once(pool: atomr_mp.Pool) -> None:
     """Each loop has its own connections."""
     wrong: list[object] = []
