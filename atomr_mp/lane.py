@@ -85,7 +85,7 @@ class Lane(ABC):
 
     # --- what replies and the client call --------------------------------------------------------------------------
 
-    def submit(  # noqa: C901 - a further call would cost more
+    def submit(  # noqa: C901, PLR0912 - a further call would cost more
         self,
         request_id: int,
         device: int | None,
@@ -130,8 +130,10 @@ class Lane(ABC):
             if self._lost is not None:
                 raise _copy(self._lost)
             link = self._place() if device is None else self._links[device]
-            if not link.sending and link.info.state in CLOSED:
-                raise unavailable(link.info)
+            if not link.sending:
+                if link.info.state in CLOSED:
+                    raise unavailable(link.info)
+                self._reach(link)
             in_flight = link.flight.add(request_id, reply, payload_bytes)
             reply._link = link
             if device is not None:
@@ -235,13 +237,19 @@ class Lane(ABC):
                     self._pool_lost(message)
 
     def _device_changed(self, link: Link, info: DeviceInfo) -> None:
-        link.info = info
+        new, link.info = info is not link.info, info
+        reached = True
         if info.admitted and info.generation != link.generation:
-            self._follow_to(link, info)
+            try:
+                self._follow_to(link, info)
+            except (OSError, zmq.ZMQError) as error:  # no descriptor is left; it is tried again with the next call
+                reached = False
+                if new:
+                    _LOG.error("device %d's new worker cannot be reached, calls wait: %s", link.device, error)
         prepared = 0 if link.standby is None else link.standby.generation
         if prepared != (0 if info.standby is None else info.standby.generation):
             self._prepare(link, info.standby)
-        link.sending = info.admitted and info.state is DeviceState.READY
+        link.sending = reached and info.admitted and info.state is DeviceState.READY
         if link.sending:
             held, link.held = link.held, deque()
             for reply in held:
@@ -257,14 +265,14 @@ class Lane(ABC):
 
     def _follow_to(self, link: Link, info: DeviceInfo) -> None:
         """Go over to a device's new incarnation; the one before it may still answer, until its end is told."""
-        if link.connection is not None:
-            self._close_former(link)
-            link.former = Attached(link.connection, link.generation, link.releases)
-            self._receive(link, former=True)  # what was left unread, of which its descriptor tells no more
         if link.standby is not None and link.standby.generation == info.generation:
             connection, link.standby = link.standby.connection, None
         else:
             connection = self._connect(info.endpoint)
+        if link.connection is not None:
+            self._close_former(link)
+            link.former = Attached(link.connection, link.generation, link.releases)
+            self._receive(link, former=True)  # what was left unread, of which its descriptor tells no more
         link.connection, link.unread = connection, False
         link.generation = info.generation
         link.releases = self._client.releases(info.index, info.generation)
@@ -278,7 +286,13 @@ class Lane(ABC):
             link.standby = None
         if standby is not None:
             releases = self._client.releases(link.device, standby.generation)
-            link.standby = Attached(self._connect(standby.endpoint), standby.generation, releases)
+            with contextlib.suppress(OSError, zmq.ZMQError):  # as above; it is tried again when it takes calls
+                link.standby = Attached(self._connect(standby.endpoint), standby.generation, releases)
+
+    def _reach(self, link: Link) -> None:
+        """Try again to reach an incarnation for which no descriptor was left."""
+        if link.info.admitted and link.info.generation != link.generation:
+            self._device_changed(link, link.info)
 
     def _connect(self, endpoint: str) -> DataConnection:
         return DataConnection(self._client.zmq_context, endpoint, self._client.login, self.number)
@@ -417,6 +431,8 @@ class Lane(ABC):
         best = links[0]
         if len(links) > 1:
             for link in links:
+                if not link.sending:
+                    self._reach(link)
                 if link.sending and (not best.sending or len(link.flight.requests) < len(best.flight.requests)):
                     best = link
         if best.sending:

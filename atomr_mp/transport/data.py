@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -45,10 +46,29 @@ class DataConnection:
         endpoint: Address of one incarnation's data socket.
         login: The session's proof.
         lane: Number of this connection in the session.
+
+    Raises:
+        OSError: No descriptor is left, or `zmq.ZMQError` for that.
     """
 
     def __init__(self, context: Context, endpoint: str, login: Login, lane: int) -> None:
         dealer = context.socket(zmq.DEALER)
+        try:
+            self._monitor = self._set_up(dealer, endpoint, login, lane)
+        except BaseException:
+            dealer.close()
+            raise
+        self._dealer = dealer
+        self._descriptor: int = dealer.getsockopt(zmq.FD)  # type: ignore[assignment]
+        # The methods of pyzmq's core, without the layer that serves its other uses.
+        core: Any = super(zmq.Socket, dealer)
+        self._recv: Callable[..., Any] = core.recv
+        self._send: Callable[..., Any] = core.send
+        self._get: Callable[[int], int] = core.get
+
+    @staticmethod
+    def _set_up(dealer: zmq.Socket[bytes], endpoint: str, login: Login, lane: int) -> zmq.Socket[bytes]:
+        """Connect; return what tells of the connection's end."""
         dealer.setsockopt(zmq.LINGER, 0)
         dealer.setsockopt(zmq.ROUTING_ID, data.routing_id(login.session, lane))
         dealer.setsockopt(zmq.SNDHWM, 2 * login.window.requests)
@@ -58,18 +78,12 @@ class DataConnection:
         dealer.setsockopt(zmq.HANDSHAKE_IVL, 0)  # a worker that is busy in user code answers it afterwards
         dealer.setsockopt_string(zmq.PLAIN_USERNAME, login.session.hex())
         dealer.setsockopt_string(zmq.PLAIN_PASSWORD, login.secret.hex())
-        self._monitor = dealer.get_monitor_socket(
-            zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
-        )  # closed: was never connected
-        self._monitor.setsockopt(zmq.LINGER, 0)
+        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)  # closed: was never connected
+        monitor.setsockopt(zmq.LINGER, 0)
+        # The connection's own descriptor is made by libzmq's thread, which would not say that none was left.
+        os.close(os.eventfd(0, os.EFD_CLOEXEC))
         dealer.connect(endpoint)
-        self._dealer = dealer
-        self._descriptor: int = dealer.getsockopt(zmq.FD)  # type: ignore[assignment]
-        # The methods of pyzmq's core, without the layer that serves its other uses.
-        core: Any = super(zmq.Socket, dealer)
-        self._recv: Callable[..., Any] = core.recv
-        self._send: Callable[..., Any] = core.send
-        self._get: Callable[[int], int] = core.get
+        return monitor
 
     def fileno(self) -> int:
         """Return the descriptor that says when to look again. Edge-triggered: first receive until nothing is left."""

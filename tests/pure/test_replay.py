@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import pytest
+import zmq
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -114,9 +116,13 @@ class FakeLane(Lane):
 
     def __init__(self, client: FakeClient, devices: list[session.DeviceInfo]) -> None:
         self.made: dict[tuple[str, int], FakeConnection] = {}
+        self.full = False
+        """No descriptor is left for another connection."""
         super().__init__(cast("Any", client), 0, devices)
 
     def _connect(self, endpoint: str) -> Any:
+        if self.full:
+            raise zmq.ZMQError(errno.EMFILE)
         device, generation = endpoint.split(":")
         return self.made.setdefault((device, int(generation)), FakeConnection(int(generation)))
 
@@ -382,6 +388,29 @@ def test_a_call_is_sent_again_so_often_and_no_more(lane: FakeLane) -> None:
         lane.take(session.DeviceChanged(info(0, generation + 1)))
     assert isinstance(reply._error, errors.WorkerLost)
     assert reply._error.maybe_executed
+
+
+@pytest.mark.parametrize("device", [None, 0])
+def test_a_worker_for_which_no_descriptor_was_left_is_tried_again(device: int | None) -> None:
+    """With the next call; what had to wait goes first. Who reads of the worker just then is not told."""
+    lane = FakeLane(FakeClient(), [info(0, 1), info(1, 1)])
+    for each in range(2):
+        lane.take(session.DeviceChanged(info(each, 1)))
+    lost = session.IncarnationEnded(0, 1, False, ErrorInfo.of(errors.WorkerLost("killed")), [], 0, [], [])
+    deadline_ns = time.monotonic_ns() + 10**12
+    lane.take(session.DeviceChanged(info(0, 1, session.DeviceState.LOST)))
+    lane.take(lost)
+    lane.full = True
+    standby = session.StandbyInfo(3, "0:3")
+    lane.take(session.DeviceChanged(msgspec.structs.replace(info(0, 2), standby=standby)))
+    waiting = lane.submit(1, 0, "A.once", (1,), deadline_ns)
+    lane.full = False
+    lane.submit(2, device, "A.once", (2,), deadline_ns)
+    assert next(iter(lane.made["0", 2].calls)) == waiting.id
+    assert len(lane.made["0", 2].calls) + len(lane.made["1", 1].calls) == 2
+    lane.take(session.DeviceChanged(info(0, 3)))
+    lane.take(errors.PoolLost("over"))
+    assert all(made.closed for made in lane.made.values())
 
 
 def test_what_was_cancelled_does_not_move_on(lane: FakeLane) -> None:
