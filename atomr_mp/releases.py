@@ -7,12 +7,15 @@ anything, under any lock: all they do is to append to a deque.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final
 
 from atomr_mp.protocol import data, token
+
+_LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Kind(IntEnum):
@@ -70,7 +73,10 @@ class Releases:
         """
         while self.ending:
             wait, keep = self.ending.popleft()
-            wait()
+            try:
+                wait()
+            except Exception:  # noqa: BLE001 - a context that has met a fault runs nothing any more
+                _LOG.exception("views of device memory have ended, and this process's work there cannot be waited for")
             del keep  # which says so to `pending`
         ids: tuple[list[int], list[int], list[int]] = ([], [], [])
         for _ in range(data.MAX_RELEASED):

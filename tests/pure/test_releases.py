@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,6 +43,19 @@ def test_a_message_has_each_kind_in_its_place() -> None:
     message = releases.message()
     assert message == data.Release(TOKEN, 1, [1, 2], [8], [4])
     assert data.FROM_CLIENT.decode(data.FROM_CLIENT.encode(message)) == message
+
+
+def test_what_cannot_be_waited_for_is_given_back_too(caplog: pytest.LogCaptureFixture) -> None:
+    """This process's own context may have met a fault; whoever calls just then is not to blame."""
+
+    def wait() -> None:
+        raise RuntimeError("an illegal memory access")
+
+    releases = Releases(TOKEN)
+    for number in (8, 9):
+        releases.end_later(wait, Borrow(releases, number))
+    assert releases.message() == data.Release(TOKEN, 1, [], [8, 9], [])
+    assert "illegal memory access" in caplog.text
 
 
 def test_serials_count_what_was_sent() -> None:
