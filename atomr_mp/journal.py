@@ -120,7 +120,7 @@ class Journal:
         self._dirty = False
         with _writing(path):
             self._fd: Final = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        self._closing: Final = weakref.finalize(self, os.close, self._fd)
+        self._closing: Final = weakref.finalize(self, _close, self._fd, os.getpid())
         try:
             self._open(Header(VERSION, method, list(parameters)))
         except BaseException:
@@ -315,6 +315,14 @@ class Journal:
         with _writing(self.path):
             os.fdatasync(self._fd)
         self._dirty = False
+
+
+def _close(fd: int, owner: int) -> None:
+    """Close a journal's file; its lock goes too, which any fork of the owning process has as well."""
+    if os.getpid() == owner:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+    os.close(fd)
 
 
 def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:

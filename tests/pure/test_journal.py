@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +143,29 @@ def test_a_journal_is_written_by_one(path: Path) -> None:
         Journal(path, "A.square", ["number"], idempotent=True)
     first.close()
     Journal(path, "A.square", ["number"], idempotent=True).close()
+
+
+def test_a_fork_does_not_keep_it_in_use(path: Path) -> None:
+    """Nor does its end let go of what its parent uses."""
+    reading, writing = os.pipe()
+    first = Journal(path, "A.square", ["number"], idempotent=True)
+    context = multiprocessing.get_context("fork")
+    ending, lasting = (
+        context.Process(target=target, args=args) for target, args in ((first.close, ()), (os.read, (reading, 1)))
+    )
+    try:
+        for child in (ending, lasting):
+            child.start()
+        ending.join()
+        with pytest.raises(errors.ConfigurationError, match="in use by another map"):
+            Journal(path, "A.square", ["number"], idempotent=True)
+        first.close()
+        Journal(path, "A.square", ["number"], idempotent=True).close()
+    finally:
+        os.write(writing, b".")
+        lasting.join()
+        os.close(reading)
+        os.close(writing)
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
