@@ -37,6 +37,9 @@ SYNC_S: Final = 1.0
 MAX_RECORD_BYTES: Final = 2**31 - 1
 """Longest record: the results of one item."""
 
+RECORD_MARGIN_BYTES: Final = 2**20
+"""What a record has beside the results, and a reader may hold of the next, at most."""
+
 READ_BYTES: Final = 2**16
 """What is read of the file at a time."""
 
@@ -186,7 +189,7 @@ class Journal:
         """Keep an item's result; return what stands for it from now on.
 
         Raises:
-            InvalidRequest: It cannot be kept: it has refs, or arrays of more than 16 MiB.
+            InvalidRequest: It cannot be kept: it has refs, or arrays of more than 16 MiB, or takes some 2 GiB in all.
         """
         try:
             body, frames, placed = values.encode(result)
@@ -196,6 +199,12 @@ class Journal:
         if placed:
             raise errors.InvalidRequest(
                 f"the result of item {index} has a ref, which ends with its worker and cannot be kept in a journal",
+                maybe_executed=True,
+            )
+        nbytes = len(body) + sum(map(len, frames))
+        if nbytes > MAX_RECORD_BYTES - RECORD_MARGIN_BYTES:
+            raise errors.InvalidRequest(
+                f"the result of item {index} takes {nbytes} bytes, more than can be kept in a journal",
                 maybe_executed=True,
             )
         self._append(Done(index, self._settled(index), body, [bytes(frame) for frame in frames]))

@@ -168,6 +168,19 @@ def test_a_fork_does_not_keep_it_in_use(path: Path) -> None:
         os.close(writing)
 
 
+def test_what_would_be_too_long_to_be_read_is_refused(journal: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes behind it would be taken for damage, too."""
+    monkeypatch.setattr("atomr_mp.journal.MAX_RECORD_BYTES", 4 * 2**20)
+    opened = journal()
+    write(opened, range(2))
+    assert opened.outcome(2, 2) is None
+    with pytest.raises(errors.InvalidRequest, match="item 2"):
+        opened.done(2, [np.zeros(2**20, "uint8")] * 5)
+    assert opened.outcome(3, 3) is None
+    opened.done(3, 9)
+    assert read(journal(), range(4)) == [0, 1, None, 9]
+
+
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     """As a typed error."""
     with pytest.raises(errors.ConfigurationError, match="cannot be used"):
