@@ -446,7 +446,8 @@ class Pool:
         process, self._process = self._process, None
         if process is not None and self._client.lost is None:
             # Our own session stays open until then: its end would be taken for this application's death.
-            with contextlib.suppress(errors.AtomrError, TimeoutError), Observer(self._session_socket) as observer:
+            # Without an answer, or a descriptor to ask with, the end of our session has to do.
+            with contextlib.suppress(errors.AtomrError, OSError), Observer(self._session_socket) as observer:
                 observer.stop()
                 process.wait()
         self._client.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -695,6 +697,19 @@ def test_a_loop_that_comes_after_the_end_is_told_of_it(ledger: Ledger, end: str)
         other.close()
     if end == "killed":
         ledger.start().close()  # the next start removes what a killed supervisor has left
+
+
+def test_a_pool_is_closed_also_where_no_descriptor_is_left(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To ask for its end in good order takes one; the end of its application's session does too."""
+
+    def refuse(*_arguments: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    pool = ledger.start()
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socket", refuse)
+        pool.close()
+    assert not ledger.processes()
 
 
 def test_threads_that_wait_are_woken_by_a_close(ledger: Ledger) -> None:
