@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import errors
 from atomr_mp.lane import Lane, Told
 from atomr_mp.link import Link
-from atomr_mp.protocol.session import DeviceInfo
+from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, IncarnationEnded
 from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
 
@@ -27,6 +27,10 @@ LATE_S: Final = 1.0
 CLOSE_S: Final = 5.0
 """How long a loop may take to let go of its connections when another thread closes the client."""
 
+MOST_TOLD: Final = 32
+"""How many lifecycle events for each device wait for a loop that does not run, before those are dropped that count no
+more. Some loops never run again, as that of a `map` may, and pools live for months."""
+
 
 class LoopLane(Lane):
     """All of it but `take`, `wait` and `cancel` is for the loop's own thread."""
@@ -40,6 +44,11 @@ class LoopLane(Lane):
         """The outboxes will be sent at the end of this turn of the loop."""
         self._told: deque[Told] = deque()
         """Lifecycle events that have not been applied."""
+        self._telling: Final = threading.Lock()
+        """Of these, of what is known of those before, and of whether the loop was called for them."""
+        self._known = [link.info.generation for link in self._links]
+        """The latest generation of each device of which the loop was told."""
+        self._called_for_told = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
         loop.add_reader(client.session_descriptor, client.read_session)
@@ -72,16 +81,47 @@ class LoopLane(Lane):
 
     def take(self, message: Told) -> None:
         """Take a lifecycle event, in the loop; in the order in which they came, whoever has received them."""
-        self._told.append(message)
-        if asyncio._get_running_loop() is self._loop:
+        in_loop = asyncio._get_running_loop() is self._loop
+        with self._telling:
+            self._told.append(message)
+            if len(self._told) > MOST_TOLD * len(self._known):
+                self._forget_passed()
+            called, self._called_for_told = self._called_for_told, not in_loop
+        if in_loop:
             self._apply_told()
-        else:
+        elif not called:
             self._call_soon(self._apply_told)
 
     def _apply_told(self) -> None:
-        while self._told:
-            self._apply(self._told.popleft())
+        with self._telling:
+            self._called_for_told = False
+        while (message := self._next_told()) is not None:
+            self._apply(message)
         self._loop.call_soon(self.call_back)
+
+    def _next_told(self) -> Told | None:
+        with self._telling:
+            if not self._told:
+                return None
+            message = self._told.popleft()
+            if isinstance(message, DeviceChanged):
+                self._known[message.device.index] = message.device.generation
+            return message
+
+    def _forget_passed(self) -> None:
+        """Drop what a loop that has not run for long need not hear, as of generations that have come and gone."""
+        last = {told.device.index: told for told in self._told if isinstance(told, DeviceChanged)}
+
+        def counts(told: Told) -> bool:
+            match told:
+                case DeviceChanged(device):
+                    return last[device.index] is told
+                case IncarnationEnded() if told.device in last:
+                    return not self._known[told.device] < told.generation < last[told.device].device.generation
+                case _:
+                    return True
+
+        self._told = deque(filter(counts, self._told))
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         # At its end the session's descriptor stays readable: the loop would not come to rest.

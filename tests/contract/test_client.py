@@ -19,9 +19,10 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
+from atomr_mp.loop_lane import MOST_TOLD, LoopLane
 from atomr_mp.protocol.data import MAX_LANES
-from atomr_mp.protocol.session import DeviceState
-from tests.support import DEADLINE_S, Ledger, client_of, hurry, settled, wait_state
+from atomr_mp.protocol.session import DeviceChanged, DeviceState, IncarnationEnded
+from tests.support import DEADLINE_S, Ledger, client_of, hurry, settled, wait_generation, wait_state, wait_until
 
 THREADS: Final = 8
 CALLS: Final = 500
@@ -673,6 +674,46 @@ def test_closing_ends_what_is_under_way(ledger: Ledger) -> None:
 
         asyncio.run(use())
         assert pool.call("Probe.note_on_thread", "still here").result() == "still here"
+
+
+def test_what_a_loop_is_told_while_it_does_not_run_is_bounded(ledger: Ledger) -> None:
+    """Of all that comes and goes meanwhile it hears, when it runs again, what still counts."""
+    with ledger.start() as pool, ledger.gate("gate") as gate:
+        loop = asyncio.new_event_loop()
+
+        async def call() -> atomr_mp.Reply:
+            return pool.call("Probe.hold", gate.path, device=0)
+
+        held = loop.run_until_complete(call())
+        gate.wait()
+        lane = pool._client._loops[loop]
+        assert isinstance(lane, LoopLane)
+        events: list[Any] = []
+        pool.on_event(events.append)
+        for generation in range(2, 5):
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_generation(pool, generation)
+        wait_until(pool, lambda: sum(isinstance(event, IncarnationEnded) for event in events) == 3)
+        past = [
+            event
+            for event in events
+            if (event.device.generation if isinstance(event, DeviceChanged) else event.generation) in {2, 3}
+        ]
+        for event in past * 100:  # as if so many had come and gone
+            lane.take(event)
+        lane.take(DeviceChanged(pool.devices[0]))
+        assert len(lane._told) <= MOST_TOLD
+
+        async def use() -> Any:
+            with pytest.raises(errors.WorkerLost) as lost:
+                await held
+            assert lost.value.generation == 1
+            return await pool.call("Probe.where", device=0)
+
+        try:
+            assert loop.run_until_complete(use())[2] == 4
+        finally:
+            loop.close()
 
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
