@@ -114,7 +114,7 @@ class WorkerProcess:
         """
         try:
             fields = stat_fields(self.pid)
-        except ProcessLookupError:
+        except OSError:  # no descriptor is left to look by, for one
             return None
         flags, status = int(fields[_FLAGS]), int(fields[_EXIT_CODE])
         if not (flags & _PF_EXITING and status):  # 0 also stands for what we may not know
@@ -226,7 +226,7 @@ def spawn(
             finally:
                 theirs.close()
                 os.close(board_fd)
-            undo.callback(_abandon, popen)
+            undo.callback(abandon, popen)
             pidfd = os.pidfd_open(popen.pid)
             undo.callback(os.close, pidfd)
             if not core_dumps:
@@ -308,7 +308,8 @@ def _prevent_core_dumps(pid: int) -> None:
     resource.prlimit(pid, resource.RLIMIT_CORE, (1 if hard else 0, hard))
 
 
-def _abandon(popen: subprocess.Popen[bytes]) -> None:
+def abandon(popen: subprocess.Popen[bytes]) -> None:
+    """End a process that was just started and cannot be watched."""
     popen.kill()
     popen.wait()
 

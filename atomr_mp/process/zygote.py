@@ -14,7 +14,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.process.identity import Identity, wait_ended
-from atomr_mp.process.spawn import WorkerProcess, adopt_forked
+from atomr_mp.process.spawn import WorkerProcess, abandon, adopt_forked
 from atomr_mp.protocol import zygote
 
 MODULE: Final = "atomr_mp_workers.zygote"
@@ -44,34 +44,36 @@ class Zygote:
         self.missing: list[str] | None = None
         """What it could not import; None until it has imported the rest, and forks."""
         self._last_id = 0
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, zygote.MAX_PACKET_BYTES)
         try:
-            self._popen = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", MODULE, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
-                    *("--backend", backend, *(f"--preload={module}" for module in preload)),
-                    *("--title", f"atomr-mp {pool} zygote"),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output_fd,
-                stderr=output_fd,
-                pass_fds=(theirs.fileno(),),
-                process_group=0,
-            )
+            with contextlib.ExitStack() as undo:
+                ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                undo.enter_context(ours)
+                ours.setblocking(False)
+                with theirs:
+                    for end in (ours, theirs):
+                        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, zygote.MAX_PACKET_BYTES)
+                    self._popen = subprocess.Popen(
+                        [
+                            *(sys.executable, "-m", MODULE, "--fd", str(theirs.fileno()), "--parent", str(os.getpid())),
+                            *("--backend", backend, *(f"--preload={module}" for module in preload)),
+                            *("--title", f"atomr-mp {pool} zygote"),
+                        ],
+                        stdin=subprocess.DEVNULL,
+                        stdout=output_fd,
+                        stderr=output_fd,
+                        pass_fds=(theirs.fileno(),),
+                        process_group=0,
+                    )
+                undo.callback(abandon, self._popen)
+                self.pid: Final = self._popen.pid
+                self.identity: Final = Identity.of(self.pid)
+                self.pidfd: Final = os.pidfd_open(self.pid)
+                """Readable when it has ended."""
+                self.channel: Final = ours
+                """Readable when `listen` has something to do."""
+                undo.pop_all()
         except OSError as error:
-            ours.close()
             raise errors.SetupFailed(f"no zygote could be started: {error}") from error
-        finally:
-            theirs.close()
-        self.channel: Final = ours
-        """Readable when `listen` has something to do."""
-        self.pid: Final = self._popen.pid
-        self.identity: Final = Identity.of(self.pid)
-        self.pidfd: Final = os.pidfd_open(self.pid)
-        """Readable when it has ended."""
 
     def listen(self) -> None:
         """Take in what it has said."""

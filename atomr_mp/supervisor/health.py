@@ -62,7 +62,12 @@ class HealthWatch:
         if not self._uuids:
             return
         self.close()
-        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as error:
+            _LOG.warning("the GPUs' health is not watched: %s", error)
+            self._start_again()
+            return
         self._ours.setblocking(False)
         self._loop.watch(self._ours.fileno(), select.EPOLLIN, self._on_report)
         gpus = [f"{index}={uuid}" for index, uuid in self._uuids.items()]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from atomr_mp.process.identity import wait_ended
+from atomr_mp.process.spawn import abandon
 from atomr_mp.supervisor.loop import Loop
 
 KILL_S: Final = 1.0
@@ -54,7 +55,11 @@ class Helpers:
             pass_fds=descriptors,
             start_new_session=True,  # Ctrl-C is the supervisor's to answer
         )
-        pidfd = os.pidfd_open(popen.pid)
+        try:
+            pidfd = os.pidfd_open(popen.pid)
+        except OSError:
+            abandon(popen)
+            raise
         self._running[popen.pid] = popen, pidfd
 
         def over(_events: int) -> None:

@@ -96,8 +96,7 @@ class Reload:
             self._give_up(error)
 
     def _replan(self) -> None:
-        given = self._old.to_descriptor()
-        new = os.memfd_create("atomr-mp-new-plan", os.MFD_CLOEXEC)
+        given = new = -1
 
         def planned(status: int) -> None:
             os.lseek(new, 0, os.SEEK_SET)
@@ -117,9 +116,12 @@ class Reload:
             self._renew(self._new, self._next)
 
         try:
+            given = self._old.to_descriptor()
+            new = os.memfd_create("atomr-mp-new-plan", os.MFD_CLOEXEC)
             self._helpers.start(MODULE, [str(given), str(new)], [given, new], planned)
         except OSError as error:
-            os.close(new)
+            with contextlib.suppress(OSError):
+                os.close(new)
             self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
         else:
             self._timer = self._loop.call_later(

@@ -50,7 +50,11 @@ class Orders(Protocol):
         """Return a snapshot."""
 
     def inventory(self, request_id: int) -> session.Inventory:
-        """Return all that there has to be."""
+        """Return all that there has to be.
+
+        Raises:
+            Overloaded: It cannot be seen at present.
+        """
 
     def restart(self, device: int) -> None:
         """Have a device's worker replaced.

@@ -42,7 +42,7 @@ SURVIVORS_S: Final = 10.0
 """How long workers of a killed supervisor may take to die before this one gives up."""
 
 HOUSEKEEPING_S: Final = 5.0
-"""How often log files are looked at: their size is no event."""
+"""How often log files are looked at, whose size is no event; and what could not be done for want of descriptors."""
 
 
 class Supervisor:
@@ -70,6 +70,8 @@ class Supervisor:
         self._was_ready = False
         """The service manager was told that the pool is up."""
         self._reload: Reload | None = None
+        self._has_orphans = False
+        """What dead workers have left could not be looked for."""
         self._started_at = time.time()
         epoch = self._epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
@@ -258,17 +260,24 @@ class Supervisor:
         )
 
     def inventory(self, request_id: int) -> session.Inventory:
-        """Return all that there has to be."""
-        return take_inventory(
-            request_id,
-            self._epoch,
-            self._plan.backend,
-            self.devices,
-            self._sessions,
-            self._nursery,
-            self._helpers,
-            self._residents,
-        )
+        """Return all that there has to be.
+
+        Raises:
+            Overloaded: No descriptor is left to look by.
+        """
+        try:
+            return take_inventory(
+                request_id,
+                self._epoch,
+                self._plan.backend,
+                self.devices,
+                self._sessions,
+                self._nursery,
+                self._helpers,
+                self._residents,
+            )
+        except OSError as error:
+            raise errors.Overloaded(f"the supervisor cannot look at its processes: {error.strerror}") from error
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
@@ -338,7 +347,13 @@ class Supervisor:
     def _end_orphans(self) -> None:
         """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
         workers = {worker.pid for device in self.devices for worker in (*device.workers, *device.quarantine.stuck)}
-        kill_adopted(workers | self._helpers.pids | self._nursery.pids, timeout_s=0)
+        try:
+            kill_adopted(workers | self._helpers.pids | self._nursery.pids, timeout_s=0)
+            self._has_orphans = False
+        except OSError as error:  # no descriptor is left to look by
+            if not self._has_orphans:
+                _LOG.warning("it cannot be seen what dead workers have left, and is tried again: %s", error)
+            self._has_orphans = True
 
     def _stop_if_done(self) -> None:
         if self._stopping and all(device.state is State.STOPPED and not device.workers for device in self.devices):
@@ -349,6 +364,8 @@ class Supervisor:
             device.output.check()
         if self._nursery.output is not None:
             self._nursery.output.check()
+        if self._has_orphans:
+            self._end_orphans()
         self._loop.call_later(HOUSEKEEPING_S, self._housekeep)
 
     def _note(self, event: str, text: str, **facts: Scalar) -> None:

@@ -1,0 +1,109 @@
+"""A supervisor that has no descriptor left: it goes on, and all is as before once there are some again."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import resource
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.observer import Observer
+from atomr_mp.process import adopt, zygote
+from atomr_mp.protocol.session import DeviceState
+from atomr_mp.supervisor import health
+from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.loop import Loop
+from tests.support import BACKEND, PROBE, Ledger, Watched, open_descriptors, wait_generation, wait_until
+
+
+@contextlib.contextmanager
+def no_descriptors(pid: int) -> Iterator[None]:
+    """Let a process open nothing but what takes the place of what it closes."""
+    taken = open_descriptors(pid)
+    before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    free = next(number for number in itertools.count() if number not in taken)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("standby", ["none", "warm"])
+def test_a_worker_s_end_is_seen(ledger: Ledger, standby: str) -> None:
+    """The others are not harmed; what it leaves ends, and the device is started anew as soon as may be."""
+    settings: dict[str, Any] = {"standby": standby, "max_restarts": 1000, "backoff_initial_s": 0.05}
+    with ledger.start(gpus=2, **settings) as pool:
+        before = pool.devices[1]
+        with Watched(pool.call("Probe.fork_and_start", device=1).result()) as left:
+            with no_descriptors(pool.supervisor_pid):
+                os.kill(before.pid, signal.SIGKILL)
+                wait_until(pool, lambda: pool._client.devices[1].pid != before.pid)
+                assert pool.call("Probe.echo", 1, device=0).result() == 1
+            wait_generation(pool, before.generation + 1, device=1)
+            assert pool.call("Probe.echo", 2, device=1).result() == 2
+            assert left.left() == []
+
+
+def test_what_is_asked_is_answered_or_refused(ledger: Ledger) -> None:
+    """A status, an inventory, a reload."""
+    config = ledger.path / "pool.toml"
+    config.write_text(f"actors = ['{PROBE}']\nbackend = '{BACKEND}'\n")
+    with (
+        atomr_mp.start(config=config, gpus=1, run_dir=ledger.run_dir(), standby="warm") as pool,
+        Observer(pool.run_dir / "session.sock") as asking,
+        Observer(pool.run_dir / "session.sock") as asking_for_all,
+    ):
+        with no_descriptors(pool.supervisor_pid):
+            assert asking.status().workers[0].device.state is DeviceState.READY
+            with pytest.raises(errors.Overloaded, match="Too many open files"):
+                asking_for_all.inventory()
+            with pytest.raises(errors.ConfigurationError, match=r"nothing was reloaded.*Too many open files"):
+                asking.reload(30)
+        assert asking.reload(30) == []
+        assert pool.call("Probe.echo", 1).result() == 1
+
+
+def test_a_zygote_that_cannot_be_watched_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is tried again later, and nothing of this one is left."""
+    before, children = open_descriptors(), adopt.adopted_children(set())
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with pytest.raises(errors.SetupFailed, match="no descriptor"):
+        zygote.Zygote("test", "host", [], 2)
+    assert open_descriptors() == before
+    assert adopt.adopted_children(set(children)) == []
+
+
+def test_gpus_are_watched_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If there is no descriptor for that at first."""
+    monkeypatch.setattr(health, "AGAIN_S", 0.0)
+    loop = Loop()
+    watch = health.HealthWatch(loop, Helpers(loop), [], {0: "GPU-0"})
+    with monkeypatch.context() as patched:
+        patched.setattr(socket, "socketpair", refuse)
+        watch.start()
+    started: list[str] = []
+
+    def start(_self: Helpers, module: str, *_: object) -> None:
+        started.append(module)
+        loop.stop()
+
+    monkeypatch.setattr(Helpers, "start", start)
+    loop.run()
+    watch.close()
+    loop.close()
+    assert started == [health.MODULE]
+
+
+def refuse(*_: object) -> int:
+    """Fail as a process does that has as many descriptors as it may."""
+    raise OSError(errno.EMFILE, "no descriptor")
