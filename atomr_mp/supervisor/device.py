@@ -355,7 +355,8 @@ class Device:
 
     def _drain(self) -> None:
         worker = self.active
-        assert worker is not None
+        if worker is None:  # none could be made, which is the next event
+            return
         worker.cancel_timer()
         self.reason = "its worker finishes what it holds"
         worker.drained = True

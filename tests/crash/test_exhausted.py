@@ -18,11 +18,23 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.observer import Observer
 from atomr_mp.process import adopt, zygote
+from atomr_mp.process.events import read_events
+from atomr_mp.protocol import session
 from atomr_mp.protocol.session import DeviceState
 from atomr_mp.supervisor import health
 from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
-from tests.support import BACKEND, PROBE, Ledger, Watched, open_descriptors, wait_generation, wait_until
+from tests.support import (
+    BACKEND,
+    DEADLINE_S,
+    PROBE,
+    Ledger,
+    Watched,
+    open_descriptors,
+    wait_generation,
+    wait_state,
+    wait_until,
+)
 
 
 @contextlib.contextmanager
@@ -41,7 +53,12 @@ def no_descriptors(pid: int) -> Iterator[None]:
 @pytest.mark.parametrize("standby", ["none", "warm"])
 def test_a_worker_s_end_is_seen(ledger: Ledger, standby: str) -> None:
     """The others are not harmed; what it leaves ends, and the device is started anew as soon as may be."""
-    settings: dict[str, Any] = {"standby": standby, "max_restarts": 1000, "backoff_initial_s": 0.05}
+    settings: dict[str, Any] = {
+        "standby": standby,
+        "max_restarts": 1000,
+        "backoff_initial_s": 0.05,
+        "backoff_max_s": 0.05,
+    }
     with ledger.start(gpus=2, **settings) as pool:
         before = pool.devices[1]
         with Watched(pool.call("Probe.fork_and_start", device=1).result()) as left:
@@ -71,6 +88,28 @@ def test_what_is_asked_is_answered_or_refused(ledger: Ledger) -> None:
                 asking.reload(30)
         assert asking.reload(30) == []
         assert pool.call("Probe.echo", 1).result() == 1
+
+
+def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> None:
+    """All are ordered in one breath: the pool's end finds a device that was to be replaced and has no process."""
+    with ledger.start(max_restarts=0) as pool, Watched([pool.supervisor_pid]) as supervisor:
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_state(pool, DeviceState.STOPPED)
+        orders: list[session.FromClient] = [
+            session.RestartRequest(1, 0),
+            session.RestartRequest(2, 0),
+            session.StopRequest(3),
+        ]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.connect(str(pool.run_dir / "session.sock"))
+            hello = session.Hello(1, "operator", observer=True)
+            client.sendall(session.frame(session.FROM_CLIENT.encode(hello)))
+            assert client.recv(1)
+            with no_descriptors(pool.supervisor_pid):
+                client.sendall(b"".join(session.frame(session.FROM_CLIENT.encode(order)) for order in orders))
+                assert not supervisor.left(DEADLINE_S)
+    last = list(read_events(pool.run_dir / "events.msgpack"))[-1]
+    assert last["event"] == "pool_end"
 
 
 def test_a_zygote_that_cannot_be_watched_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
