@@ -44,6 +44,11 @@ def adopted_children(known: AbstractSet[int]) -> list[int]:
     return [pid for pid in _children() if pid not in known]
 
 
+def still_running(children: AbstractSet[int]) -> set[int]:
+    """Reap those of these children that have ended; return the others."""
+    return {pid for pid in children if not _reap(pid)}
+
+
 def _children() -> list[int]:
     found: set[int] = set()
     try:

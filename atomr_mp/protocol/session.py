@@ -568,11 +568,11 @@ class Status(Message, frozen=True, tag="status"):
 
 
 class ProcessHeld(Message, frozen=True):
-    """A process that the supervisor has started and not reaped."""
+    """A process that the supervisor has started, or had as a child before it was one, and has not reaped."""
 
     role: Name
     """"worker"; "standby"; "predecessor", whose place it has taken; "stuck", killed and not ended; "zygote"; "reserve",
-    made ahead; "helper"."""
+    made ahead; "helper"; "process from before the pool", which its process had as a child and leaves alone."""
     pid: U32
     start_ticks: U64
     """Field 22 of /proc/PID/stat, so that a later process of this pid is not taken for it."""

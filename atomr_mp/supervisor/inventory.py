@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from atomr_mp.process.identity import start_ticks
@@ -29,6 +29,7 @@ def take_inventory(
     nursery: Nursery,
     helpers: Helpers,
     residents: Residents,
+    strangers: Iterable[int],
 ) -> session.Inventory:
     """Return it."""
     descriptors = [*sessions.descriptors, *residents.descriptors]
@@ -40,6 +41,7 @@ def take_inventory(
         processes=[
             *(_worker(device, worker) for device in devices for worker in (*device.workers, *device.quarantine.stuck)),
             *(session.ProcessHeld("helper", pid, start_ticks(pid)) for pid in sorted(helpers.pids)),
+            *(session.ProcessHeld("process from before the pool", pid, start_ticks(pid)) for pid in sorted(strangers)),
             *(
                 session.ProcessHeld("zygote" if pid == nursery.pid else "reserve", pid, start_ticks(pid))
                 for pid in sorted(nursery.pids - {0})

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import __version__, errors
-from atomr_mp.process.adopt import kill_adopted
+from atomr_mp.process.adopt import adopted_children, kill_adopted, still_running
 from atomr_mp.process.events import EventLog, Scalar
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
@@ -72,6 +72,8 @@ class Supervisor:
         self._reload: Reload | None = None
         self._has_orphans = False
         """What dead workers have left could not be looked for."""
+        self._strangers = set(adopted_children(set()))
+        """Children that this process had before it became a supervisor, as those of a script that has done so."""
         self._started_at = time.time()
         epoch = self._epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
@@ -275,6 +277,7 @@ class Supervisor:
                 self._nursery,
                 self._helpers,
                 self._residents,
+                self._strangers,
             )
         except OSError as error:
             raise errors.Overloaded(f"the supervisor cannot look at its processes: {error.strerror}") from error
@@ -346,9 +349,10 @@ class Supervisor:
 
     def _end_orphans(self) -> None:
         """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
+        self._strangers = still_running(self._strangers)
         workers = {worker.pid for device in self.devices for worker in (*device.workers, *device.quarantine.stuck)}
         try:
-            kill_adopted(workers | self._helpers.pids | self._nursery.pids, timeout_s=0)
+            kill_adopted(workers | self._helpers.pids | self._nursery.pids | self._strangers, timeout_s=0)
             self._has_orphans = False
         except OSError as error:  # no descriptor is left to look by
             if not self._has_orphans:

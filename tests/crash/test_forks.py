@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import PROBE, Ledger, Watched, open_descriptors, wait_generation
+import atomr_mp
+from tests.contract.test_cli import read_until
+from tests.support import BACKEND, PROBE, Ledger, Watched, open_descriptors, settled, wait_generation
 
 
 def test_an_application_may_fork(ledger: Ledger) -> None:
@@ -77,3 +81,26 @@ def test_what_an_actor_starts_inherits_no_descriptors(ledger: Ledger, standby: s
     """Whether its worker was started or forked; `os.system` and C code close none by themselves."""
     with ledger.start(standby=standby) as pool:
         assert pool.call("Probe.inheritable").result() == []
+
+
+def test_what_the_supervisor_s_process_had_started_before_is_not_touched(ledger: Ledger) -> None:
+    """A script starts something beside the pool and becomes it, as the first process of a container may."""
+    start = [sys.executable, "-m", "atomr_mp.cli", "start", "--backend", BACKEND, "--gpus", "1", "--actor", PROBE]
+    script = 'sleep 1000 & echo $!; exec "$@" 2>&1'
+    command = ["sh", "-c", script, "sh", *start, "--run-dir", str(ledger.run_dir())]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, bufsize=0) as process:
+        try:
+            assert process.stdout is not None
+            beside = int(process.stdout.readline())
+            with Watched([beside]) as watched:
+                read_until(process.stdout, "device 0 generation 1: ready")
+                with atomr_mp.connect(run_dir=ledger.run_dir()) as pool:
+                    assert pool.supervisor_pid == process.pid
+                    os.kill(pool.devices[0].pid, signal.SIGKILL)
+                    wait_generation(pool, 2)
+                assert watched.left(0) == [beside]
+                os.kill(beside, signal.SIGKILL)
+                assert watched.left() == []
+            assert settled(lambda: not Path(f"/proc/{beside}").exists())
+        finally:
+            process.send_signal(signal.SIGTERM)
