@@ -7,6 +7,7 @@ import logging
 import logging.handlers
 import os
 import shutil
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--bound", action="store_true", help="end when that session ends")
     parser.add_argument("--log-to-file", action="store_true")
     options = parser.parse_args()
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited from whoever started us, and by all that we start
     plan = Plan.from_descriptor(options.plan_fd)
     starter = None
     if options.starter_fd is not None:

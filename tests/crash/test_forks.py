@@ -12,7 +12,7 @@ import pytest
 
 import atomr_mp
 from tests.contract.test_cli import read_until
-from tests.support import BACKEND, PROBE, Ledger, Watched, open_descriptors, settled, wait_generation
+from tests.support import BACKEND, DEADLINE_S, PROBE, Ledger, Watched, open_descriptors, settled, wait_generation
 
 
 def test_an_application_may_fork(ledger: Ledger) -> None:
@@ -81,6 +81,18 @@ def test_what_an_actor_starts_inherits_no_descriptors(ledger: Ledger, standby: s
     """Whether its worker was started or forked; `os.system` and C code close none by themselves."""
     with ledger.start(standby=standby) as pool:
         assert pool.call("Probe.inheritable").result() == []
+
+
+def test_what_an_application_keeps_from_itself_reaches_its_pool(ledger: Ledger) -> None:
+    """One that takes its signals by sigwait blocks them, and whatever it starts inherits that."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGCHLD})
+    try:
+        pool = ledger.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with pool, Watched([pool.supervisor_pid, pool.devices[0].pid]) as watched:
+        os.kill(pool.supervisor_pid, signal.SIGTERM)
+        assert watched.left(DEADLINE_S) == []
 
 
 def test_what_the_supervisor_s_process_had_started_before_is_not_touched(ledger: Ledger) -> None:
