@@ -37,6 +37,7 @@ class CgroupParent(NamedTuple):
     def add(self, name: str, pid: int) -> WorkerCgroup | None:
         """Make a cgroup and move a process into it, best before that starts any other; None if that fails."""
         cgroup = WorkerCgroup(self.path / name)
+        cgroup.remove()  # left by a supervisor that was killed
         try:
             cgroup.path.mkdir()
             (cgroup.path / "cgroup.procs").write_text(str(pid), encoding="ascii")

@@ -284,6 +284,10 @@ class Device:
         self._sessions.incarnation_over(self, worker.generation)
         self._residents.ended((self.index, worker.generation), stuck=worker.is_stuck)
 
+    def tidy(self, timeout_s: float = 0.0) -> None:
+        """Take away what could not be when its processes ended, for their own had not; each is waited for so long."""
+        self._starter.tidy(timeout_s)
+
     def forget_stuck(self, worker: Incarnation) -> None:
         """Forget a process of which it was thought that it never ends."""
         worker.close()

@@ -104,7 +104,7 @@ class Incarnation:
         self._kill_timeout_s = kill_timeout_s
         self._kill_timer: Timer | None = None
         self._loop = loop
-        self._cgroup = cgroup
+        self.cgroup: Final = cgroup
         self._owner = owner
         self._unsent: deque[tuple[bytes, Descriptor | None]] = deque()
         self._hears = True
@@ -235,9 +235,8 @@ class Incarnation:
         if self._kill_timer is not None:
             self._kill_timer.cancel()
         self.cause = self.process.reap()
-        if self._cgroup is not None:
-            self._cgroup.kill()
-            self._cgroup.remove()
+        if self.cgroup is not None:
+            self.cgroup.kill()
         self._owner.exited(self)
 
     def _on_kill_timeout(self) -> None:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp.process.cgroup import CgroupParent
+from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
 from atomr_mp.process.logs import RotatedOutput
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
@@ -65,6 +65,8 @@ class Starter:
         self._introductions = introductions
         self._environment = {**os.environ, **described.environment}
         self._cgroups = CgroupParent.find() if plan.cgroups else None
+        self._left: list[WorkerCgroup] = []
+        """Of processes that have ended, and whose own still end."""
 
     def start(self, plan: Plan, *, standby: bool) -> Incarnation:
         """Start a process under the next generation, by a plan.
@@ -112,5 +114,16 @@ class Starter:
         return f"ipc://{self._run_dir.worker_socket(self._device.index, generation)}"
 
     def clear(self, worker: Incarnation) -> None:
-        """Take a process's endpoint away, whom nobody is to call any more."""
+        """Take a process's endpoint away, whom nobody is to call any more, and its cgroup as soon as that is empty."""
         self._run_dir.worker_socket(self._device.index, worker.generation).unlink(missing_ok=True)
+        if worker.cgroup is not None:
+            self._left.append(worker.cgroup)
+            self.tidy()
+
+    def tidy(self, timeout_s: float = 0.0) -> None:
+        """Remove the cgroups that are empty by now; to be called when something has ended.
+
+        Args:
+            timeout_s: How long each is waited for.
+        """
+        self._left = [cgroup for cgroup in self._left if not cgroup.remove(timeout_s)]

@@ -41,6 +41,9 @@ _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 SURVIVORS_S: Final = 10.0
 """How long workers of a killed supervisor may take to die before this one gives up."""
 
+TIDY_S: Final = 1.0
+"""How long what killed workers had started may take to end, before this supervisor does."""
+
 HOUSEKEEPING_S: Final = 5.0
 """How often log files are looked at, whose size is no event; and what could not be done for want of descriptors."""
 
@@ -145,6 +148,8 @@ class Supervisor:
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
         self._residents.close()
+        for device in self.devices:
+            device.tidy(TIDY_S)
         self._loop.forget(listener.fileno())
         listener.close()
         self._loop.close()
@@ -358,6 +363,8 @@ class Supervisor:
             if not self._has_orphans:
                 _LOG.warning("it cannot be seen what dead workers have left, and is tried again: %s", error)
             self._has_orphans = True
+        for device in self.devices:
+            device.tidy()
 
     def _stop_if_done(self) -> None:
         if self._stopping and all(device.state is State.STOPPED and not device.workers for device in self.devices):

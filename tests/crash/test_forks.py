@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import atomr_mp
+from atomr_mp.process.cgroup import CgroupParent
 from tests.contract.test_cli import read_until
 from tests.support import BACKEND, DEADLINE_S, PROBE, Ledger, Watched, open_descriptors, settled, wait_generation
 
@@ -116,3 +117,24 @@ def test_what_the_supervisor_s_process_had_started_before_is_not_touched(ledger:
             assert settled(lambda: not Path(f"/proc/{beside}").exists())
         finally:
             process.send_signal(signal.SIGTERM)
+
+
+def test_the_cgroup_of_a_worker_goes_with_the_last_process_in_it(ledger: Ledger) -> None:
+    """What it has started ends a little later; one that was left by a killed supervisor is in nobody's way."""
+    parent = CgroupParent.find()
+    if parent is None:
+        pytest.skip("no writable version 2 cgroup here")
+    paths = [parent.path / f"device-0-{generation}" for generation in (1, 2, 3)]
+    if any(path.exists() for path in paths):
+        pytest.skip("another pool's are there")
+    paths[0].mkdir()
+    with ledger.start(cgroups=True) as pool:
+        for path, generation in zip(paths, (2, 3), strict=False):
+            pool.call("Probe.fork_and_start").result()
+            if str(pool.devices[0].pid) not in (path / "cgroup.procs").read_text().split():
+                pytest.skip("no cgroup can be made here")
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_generation(pool, generation)
+            assert settled(lambda path=path: not path.exists())  # type: ignore[misc]
+        pool.call("Probe.fork_and_start").result()
+    assert not any(path.exists() for path in paths)
