@@ -92,11 +92,13 @@ class Injection:
             TimeoutError: It has not.
         """
         until_s = time.monotonic() + timeout_s
+        poll = select.poll()  # select(2) knows no descriptor above 1023
+        poll.register(self._pipe, select.POLLIN)
         while len(pids := self.fired) < times:
             left_s = until_s - time.monotonic()
             if not self._close_pipe.alive or left_s <= 0:
                 raise TimeoutError(f"the fault has happened {len(pids)} times within {timeout_s:g} s, not {times}")
-            select.select([self._pipe], [], [], left_s)
+            poll.poll(left_s * 1000)
         return pids
 
     def withdraw(self) -> None:
