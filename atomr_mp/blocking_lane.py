@@ -14,7 +14,7 @@ import zmq
 from atomr_mp.lane import MESSAGE_CALLS, Lane, Told
 from atomr_mp.link import Link
 from atomr_mp.protocol import data
-from atomr_mp.protocol.session import DeviceInfo
+from atomr_mp.protocol.devices import DeviceInfo
 from atomr_mp.releases import Releases
 from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection

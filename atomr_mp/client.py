@@ -20,7 +20,7 @@ from atomr_mp import errors
 from atomr_mp.blocking_lane import BlockingLane
 from atomr_mp.hello import default_name, greet
 from atomr_mp.lane import FORKED, Lane
-from atomr_mp.protocol import session, token
+from atomr_mp.protocol import devices, session, suspects, token
 from atomr_mp.releases import Releases
 from atomr_mp.replay import Suspicions, was_answered
 from atomr_mp.reply import Reply, Together
@@ -84,7 +84,7 @@ class Client:
         """The devices as last heard of."""
         self.max_replays: Final = welcome.max_replays if max_replays is None else max_replays
         self.suspicions: Final = Suspicions(welcome.suspicions)
-        self.methods: dict[str, session.MethodInfo] = {}
+        self.methods: dict[str, devices.MethodInfo] = {}
         """The pool's requests by "Actor.method"."""
         self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
         """Called with every lifecycle event, on whichever thread reads it; must be short."""
@@ -187,7 +187,7 @@ class Client:
                 for message in self._connection.receive_waiting():
                     if isinstance(message, session.Answer | session.SlabOpened):
                         self._answer(message)
-                    elif isinstance(message, session.Suspicions):
+                    elif isinstance(message, suspects.Suspicions):
                         self.suspicions.take(message.changed)
                         for lane in (self._blocking, *self._loops.values()):
                             lane.take(message)
@@ -303,17 +303,17 @@ class Client:
         with contextlib.suppress(errors.PoolLost):
             self._say(lambda: message)
 
-    def report(self, device: int, generation: int, suspects: list[session.Request]) -> int:
-        """Say what of ours ran when an incarnation ended; return the number of the answer, `session.Suspicions`."""
+    def report(self, device: int, generation: int, requests: list[suspects.Request]) -> int:
+        """Say what of ours ran when an incarnation ended; return the number of the answer, `suspects.Suspicions`."""
         number = next(self._questions)
-        self.tell(session.Suspect(number, device, generation, suspects[: session.MAX_SUSPECTS]))
+        self.tell(suspects.Suspect(number, device, generation, requests[: suspects.MAX_SUSPECTS]))
         return number
 
     def acquit(self, reply: Reply) -> None:
         """Say that a request has run alone and its worker lives, if that is how it has ended."""
         request = reply._alone  # noqa: SLF001 - as a lane does
         if request is not None and was_answered(reply):
-            self.tell(session.Acquit(request))
+            self.tell(suspects.Acquit(request))
 
     def _say(self, message: Callable[[], session.FromClient], descriptor: int | None = None) -> None:
         with self._sending:
@@ -413,7 +413,7 @@ class Client:
             ended.over = True
         return ended
 
-    def _learn(self, actors: list[session.ActorInfo]) -> None:
+    def _learn(self, actors: list[devices.ActorInfo]) -> None:
         self.methods = {f"{actor.name}.{method.name}": method for actor in actors for method in actor.methods}
 
     def _lose(self, lost: errors.PoolLost) -> None:

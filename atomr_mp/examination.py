@@ -11,7 +11,7 @@ from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.observer import Observer
 from atomr_mp.process.census import look
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory
-from atomr_mp.protocol.session import Inventory
+from atomr_mp.protocol.operators import Inventory
 from atomr_mp.supervision.findings import LASTS_S, Finding, Supervision, Watch
 from atomr_mp.supervision.ledger import compare
 

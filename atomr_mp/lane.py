@@ -22,16 +22,11 @@ from atomr_mp import errors, tracing
 from atomr_mp.link import CLOSED, Attached, Link, unavailable
 from atomr_mp.protocol import data, values
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.devices import DeviceInfo, DeviceState, StandbyInfo
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp.protocol.session import (
-    DeviceChanged,
-    DeviceInfo,
-    DeviceState,
-    IncarnationEnded,
-    StandbyInfo,
-    Suspicions,
-)
+from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
+from atomr_mp.protocol.suspects import Suspicions
 from atomr_mp.releases import Lease, Releases
 from atomr_mp.replay import NEVER
 from atomr_mp.reply import Part, Reply, Together, set_done

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol import token
+from atomr_mp.protocol.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.flight import Flight
-from atomr_mp.protocol.session import DeviceInfo, DeviceState
 from atomr_mp.releases import Releases
 
 if TYPE_CHECKING:

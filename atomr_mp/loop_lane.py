@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import errors
 from atomr_mp.lane import Lane, Told
 from atomr_mp.link import Link
-from atomr_mp.protocol.session import DeviceChanged, DeviceInfo, IncarnationEnded
+from atomr_mp.protocol.devices import DeviceInfo
+from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
 from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
 

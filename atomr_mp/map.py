@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.job import Failure, Job, Recorded
-from atomr_mp.protocol.session import OUT_OF_USE
+from atomr_mp.protocol.devices import OUT_OF_USE
 from atomr_mp.replay import NEVER
 from atomr_mp.reply import Together
 

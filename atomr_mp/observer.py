@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Final, Self
 
 from atomr_mp.hello import default_name, greet
-from atomr_mp.protocol import session
+from atomr_mp.protocol import operators, session, suspects
 from atomr_mp.transport.session import SessionConnection
 
-Answers = session.Answer | session.Reloaded | session.Residents | session.Status | session.Inventory
+Answers = session.Answer | operators.Reloaded | operators.Residents | operators.Status | operators.Inventory
 
 
 class Observer:
@@ -39,16 +39,16 @@ class Observer:
     def __exit__(self, *_exc: object) -> None:
         self._connection.close()
 
-    def status(self, timeout_s: float = 10.0) -> session.Status:
+    def status(self, timeout_s: float = 10.0) -> operators.Status:
         """Return a snapshot of the pool."""
-        answer = self._ask(session.StatusRequest(next(self._ids)), timeout_s)
-        assert isinstance(answer, session.Status)
+        answer = self._ask(operators.StatusRequest(next(self._ids)), timeout_s)
+        assert isinstance(answer, operators.Status)
         return answer
 
-    def inventory(self, timeout_s: float = 10.0) -> session.Inventory:
+    def inventory(self, timeout_s: float = 10.0) -> operators.Inventory:
         """Return all that the supervisor knows to be there."""
-        answer = self._ask(session.InventoryRequest(next(self._ids)), timeout_s)
-        assert isinstance(answer, session.Inventory)
+        answer = self._ask(operators.InventoryRequest(next(self._ids)), timeout_s)
+        assert isinstance(answer, operators.Inventory)
         return answer
 
     def restart(self, device: int, timeout_s: float = 10.0) -> None:
@@ -57,20 +57,20 @@ class Observer:
         Raises:
             InvalidRequest: There is no such device.
         """
-        self._order(session.RestartRequest(next(self._ids), device), timeout_s)
+        self._order(operators.RestartRequest(next(self._ids), device), timeout_s)
 
     def reload(self, timeout_s: float) -> list[str]:
         """Have the workers replaced; see `Pool.reload` for what is returned and raised."""
-        answer = self._ask(session.ReloadRequest(next(self._ids)), timeout_s)
+        answer = self._ask(operators.ReloadRequest(next(self._ids)), timeout_s)
         if isinstance(answer, session.Answer) and answer.error is not None:
             raise answer.error.error()
-        assert isinstance(answer, session.Reloaded)
+        assert isinstance(answer, operators.Reloaded)
         return answer.pending
 
-    def residents(self, timeout_s: float = 10.0) -> session.Residents:
+    def residents(self, timeout_s: float = 10.0) -> operators.Residents:
         """Return all resident memory."""
-        answer = self._ask(session.ListResidents(next(self._ids)), timeout_s)
-        assert isinstance(answer, session.Residents)
+        answer = self._ask(operators.ListResidents(next(self._ids)), timeout_s)
+        assert isinstance(answer, operators.Residents)
         return answer
 
     def free_resident(
@@ -81,29 +81,29 @@ class Observer:
         version: str | None = None,
         force: bool = False,
         timeout_s: float = 10.0,
-    ) -> list[session.ResidentInfo]:
+    ) -> list[operators.ResidentInfo]:
         """Free resident memory; return what was freed.
 
         Raises:
             InvalidRequest: There is none of this name, it is being filled, or it is in use and this is not `force`.
         """
-        answer = self._ask(session.FreeResident(next(self._ids), name, device, version, force), timeout_s)
+        answer = self._ask(operators.FreeResident(next(self._ids), name, device, version, force), timeout_s)
         if isinstance(answer, session.Answer) and answer.error is not None:
             raise answer.error.error()
-        assert isinstance(answer, session.Residents)
+        assert isinstance(answer, operators.Residents)
         return answer.residents
 
-    def admit(self, request: session.Request, timeout_s: float = 10.0) -> None:
+    def admit(self, request: suspects.Request, timeout_s: float = 10.0) -> None:
         """Have a request admitted again that is refused since it ends workers.
 
         Raises:
             InvalidRequest: It is not in quarantine.
         """
-        self._order(session.AdmitRequest(next(self._ids), request), timeout_s)
+        self._order(operators.AdmitRequest(next(self._ids), request), timeout_s)
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Have the pool stopped; returns once the order is taken."""
-        self._order(session.StopRequest(next(self._ids)), timeout_s)
+        self._order(operators.StopRequest(next(self._ids)), timeout_s)
 
     def next_event(self, timeout_s: float | None) -> session.FromSupervisor:
         """Return the next lifecycle event.
@@ -115,7 +115,7 @@ class Observer:
         return self._events.popleft() if self._events else self._connection.receive(timeout_s)
 
     def _order(
-        self, request: session.RestartRequest | session.AdmitRequest | session.StopRequest, timeout_s: float
+        self, request: operators.RestartRequest | operators.AdmitRequest | operators.StopRequest, timeout_s: float
     ) -> None:
         answer = self._ask(request, timeout_s)
         if isinstance(answer, session.Answer) and answer.error is not None:
@@ -123,14 +123,14 @@ class Observer:
 
     def _ask(
         self,
-        request: session.StatusRequest
-        | session.InventoryRequest
-        | session.RestartRequest
-        | session.ReloadRequest
-        | session.ListResidents
-        | session.FreeResident
-        | session.AdmitRequest
-        | session.StopRequest,
+        request: operators.StatusRequest
+        | operators.InventoryRequest
+        | operators.RestartRequest
+        | operators.ReloadRequest
+        | operators.ListResidents
+        | operators.FreeResident
+        | operators.AdmitRequest
+        | operators.StopRequest,
         timeout_s: float,
     ) -> Answers:
         self._connection.send(request)

@@ -20,7 +20,9 @@ from atomr_mp.launch import launch
 from atomr_mp.observer import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
-from atomr_mp.protocol.session import OUT_OF_USE, DeviceInfo, Status, check_weight
+from atomr_mp.protocol.devices import OUT_OF_USE, DeviceInfo
+from atomr_mp.protocol.operators import Status
+from atomr_mp.protocol.session import check_weight
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
 

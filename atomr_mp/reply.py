@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atomr_mp.client_slabs import Placement
     from atomr_mp.lane import Lane
     from atomr_mp.link import Link
-    from atomr_mp.protocol.session import Request
+    from atomr_mp.protocol.suspects import Request
     from atomr_mp.releases import Lease
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from atomr_mp import errors
 from atomr_mp.link import CLOSED, Link, unavailable
-from atomr_mp.protocol.session import IncarnationEnded, Request, Suspicion, Suspicions, Verdict
+from atomr_mp.protocol.session import IncarnationEnded
+from atomr_mp.protocol.suspects import Request, Suspicion, Suspicions, Verdict
 from atomr_mp.replay import Lost, identify, identify_items, may_replay, poison
 from atomr_mp.reply import Together
 

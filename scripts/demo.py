@@ -28,7 +28,8 @@ from rich.table import Table
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.protocol.session import DeviceChanged, DeviceState, IncarnationEnded
+from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

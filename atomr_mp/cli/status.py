@@ -16,7 +16,7 @@ from atomr_mp.cli.common import Commands, add_pool, counted, duration, observe, 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atomr_mp.protocol.session import BatchStatus, QuarantinedRequest, Status, WorkerStatus
+    from atomr_mp.protocol.operators import BatchStatus, QuarantinedRequest, Status, WorkerStatus
 
 HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"

@@ -13,7 +13,7 @@ from atomr_mp.cli.common import Commands, add_pool, counted, duration, observe, 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from atomr_mp.protocol.session import Status, WorkerStatus
+    from atomr_mp.protocol.operators import Status, WorkerStatus
 
 INTERVAL_S: Final = 1.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from atomr_mp.protocol import marks
-from atomr_mp.protocol.session import Inventory, ProcessHeld
+from atomr_mp.protocol.operators import Inventory, ProcessHeld
 from atomr_mp.supervision.findings import Finding, State, Supervision
 from atomr_mp.supervision.leftovers import Unsupervised, still_mapped
 from atomr_mp.supervision.observed import Memfd, Observed, Worker, ancestors, descriptors, slab_size, worker_name

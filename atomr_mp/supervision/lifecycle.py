@@ -20,7 +20,7 @@ from __future__ import annotations
 from enum import StrEnum, auto
 from typing import Final, NamedTuple
 
-from atomr_mp.protocol.session import DeviceState
+from atomr_mp.protocol.devices import DeviceState
 
 State = DeviceState
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from atomr_mp.protocol.session import Request, Suspicion, Verdict
+from atomr_mp.protocol.suspects import Request, Suspicion, Verdict
 
 End = tuple[int, int]
 """An incarnation that has ended: device and generation."""

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
 from atomr_mp.protocol import control
-from atomr_mp.protocol.session import ActorInfo, IncarnationEnded
+from atomr_mp.protocol.devices import ActorInfo
+from atomr_mp.protocol.session import IncarnationEnded
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from atomr_mp.process.logs import RotatedOutput
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
 from atomr_mp.protocol.codec import ErrorInfo, clip
-from atomr_mp.protocol.session import OUT_OF_USE, ActorInfo, DeviceInfo, Figures, StandbyInfo
+from atomr_mp.protocol.devices import OUT_OF_USE, ActorInfo, DeviceInfo, StandbyInfo
+from atomr_mp.protocol.operators import Figures
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.lifecycle import Action, Event, State, step
 from atomr_mp.supervision.standby import StandbyMode, Turns

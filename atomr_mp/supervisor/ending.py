@@ -9,7 +9,8 @@ from atomr_mp import errors
 from atomr_mp.process.events import Scalar
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.session import MAX_SUSPECTS, IncarnationEnded
+from atomr_mp.protocol.session import IncarnationEnded
+from atomr_mp.protocol.suspects import MAX_SUSPECTS
 from atomr_mp.supervisor.incarnation import Incarnation
 
 

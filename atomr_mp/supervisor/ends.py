@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import clip
-from atomr_mp.protocol.session import Figures
+from atomr_mp.protocol.operators import Figures
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.tally import Tally
 from atomr_mp.supervisor.audience import Audience

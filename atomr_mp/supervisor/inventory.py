@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from atomr_mp.process.identity import start_ticks
-from atomr_mp.protocol import session
+from atomr_mp.protocol import operators
 from atomr_mp.protocol.board import Gauge
 from atomr_mp.supervisor.device import Device
 from atomr_mp.supervisor.helpers import Helpers
@@ -30,20 +30,23 @@ def take_inventory(
     helpers: Helpers,
     residents: Residents,
     strangers: Iterable[int],
-) -> session.Inventory:
+) -> operators.Inventory:
     """Return it."""
     descriptors = [*sessions.descriptors, *residents.descriptors]
     held, memfds = sessions.held(), sorted({os.fstat(each).st_ino for each in descriptors})
-    return session.Inventory(
+    return operators.Inventory(
         id=request_id,
         epoch=epoch,
         backend=backend,
         processes=[
             *(_worker(device, worker) for device in devices for worker in (*device.workers, *device.quarantine.stuck)),
-            *(session.ProcessHeld("helper", pid, start_ticks(pid)) for pid in sorted(helpers.pids)),
-            *(session.ProcessHeld("process from before the pool", pid, start_ticks(pid)) for pid in sorted(strangers)),
+            *(operators.ProcessHeld("helper", pid, start_ticks(pid)) for pid in sorted(helpers.pids)),
             *(
-                session.ProcessHeld("zygote" if pid == nursery.pid else "reserve", pid, start_ticks(pid))
+                operators.ProcessHeld("process from before the pool", pid, start_ticks(pid))
+                for pid in sorted(strangers)
+            ),
+            *(
+                operators.ProcessHeld("zygote" if pid == nursery.pid else "reserve", pid, start_ticks(pid))
                 for pid in sorted(nursery.pids - {0})
             ),
         ],
@@ -53,7 +56,7 @@ def take_inventory(
     )
 
 
-def _worker(device: Device, worker: Incarnation) -> session.ProcessHeld:
+def _worker(device: Device, worker: Incarnation) -> operators.ProcessHeld:
     role = "worker" if worker is device.active else "standby" if worker is device.standby else "predecessor"
     if worker.is_stuck:
         role = "stuck"
@@ -64,4 +67,4 @@ def _worker(device: Device, worker: Incarnation) -> session.ProcessHeld:
     finally:
         board.release()
     ticks = worker.process.identity.start_ticks
-    return session.ProcessHeld(role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases, running)
+    return operators.ProcessHeld(role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases, running)

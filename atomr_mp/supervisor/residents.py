@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.process.events import EventLog
-from atomr_mp.protocol import control, session
+from atomr_mp.protocol import control, operators, session
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, Fill, Key, Refuse, Registry, Shape
@@ -92,19 +92,19 @@ class Residents:
         """A process has ended, and was reaped; or it is `stuck`, and nobody waits for its end."""
         self._carry_out(self._registry.ended(worker, stuck=stuck))
 
-    def answer(self, request: session.ListResidents | session.FreeResident) -> session.FromSupervisor:
+    def answer(self, request: operators.ListResidents | operators.FreeResident) -> session.FromSupervisor:
         """Answer an operator."""
         match request:
-            case session.ListResidents(request_id):
+            case operators.ListResidents(request_id):
                 blobs = [self._info(blob) for blob in self._registry.blobs]
-                return session.Residents(request_id, blobs, self._registry.max_bytes)
-            case session.FreeResident(request_id, name, device, version, force):
+                return operators.Residents(request_id, blobs, self._registry.max_bytes)
+            case operators.FreeResident(request_id, name, device, version, force):
                 try:
                     freed, actions = self._registry.free(name, device, version, force=force)
                 except errors.InvalidRequest as error:
                     return session.Answer(request_id, ErrorInfo.of(error))
                 self._carry_out(actions)
-                return session.Residents(request_id, [self._info(blob) for blob in freed], self._registry.max_bytes)
+                return operators.Residents(request_id, [self._info(blob) for blob in freed], self._registry.max_bytes)
 
     def close(self) -> None:
         """Let go of everything."""
@@ -148,11 +148,11 @@ class Residents:
         elif descriptor is not None:
             descriptor.close()
 
-    def _info(self, blob: Blob) -> session.ResidentInfo:
+    def _info(self, blob: Blob) -> operators.ResidentInfo:
         devices = self._devices()
         users = sorted(blob.users if blob.filler is None else {blob.filler, *blob.waiters})
         processes = [(index, generation, devices[index].worker(generation)) for index, generation in users]
-        return session.ResidentInfo(
+        return operators.ResidentInfo(
             device=blob.key.device,
             name=blob.key.name,
             version=blob.key.version,
@@ -160,7 +160,7 @@ class Residents:
             nbytes=blob.shape.nbytes,
             arrays=blob.shape.arrays,
             users=[
-                session.ResidentUser(index, generation, process.pid if process else 0)
+                operators.ResidentUser(index, generation, process.pid if process else 0)
                 for index, generation, process in processes
             ],
         )

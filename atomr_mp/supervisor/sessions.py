@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, session
+from atomr_mp.protocol import control, devices, operators, session, suspects
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.supervisor import slabs
 from atomr_mp.supervisor.departures import Departures
@@ -46,10 +46,10 @@ class Orders(Protocol):
     def devices(self) -> list[Device]:
         """The pool's devices."""
 
-    def status(self, request_id: int) -> session.Status:
+    def status(self, request_id: int) -> operators.Status:
         """Return a snapshot."""
 
-    def inventory(self, request_id: int) -> session.Inventory:
+    def inventory(self, request_id: int) -> operators.Inventory:
         """Return all that there has to be.
 
         Raises:
@@ -70,7 +70,7 @@ class Orders(Protocol):
             InvalidRequest: It is being done already, or the pool stops.
         """
 
-    def resident(self, request: session.ListResidents | session.FreeResident) -> session.FromSupervisor:
+    def resident(self, request: operators.ListResidents | operators.FreeResident) -> session.FromSupervisor:
         """Return the answer to a request about resident memory."""
 
     def stop(self, why: str) -> None:
@@ -81,12 +81,12 @@ class Orders(Protocol):
 
 
 Order = (
-    session.RestartRequest
-    | session.ReloadRequest
-    | session.StopRequest
-    | session.ListResidents
-    | session.FreeResident
-    | session.AdmitRequest
+    operators.RestartRequest
+    | operators.ReloadRequest
+    | operators.StopRequest
+    | operators.ListResidents
+    | operators.FreeResident
+    | operators.AdmitRequest
 )
 """What an operator asks for, and what may change a status."""
 
@@ -141,25 +141,25 @@ class Sessions:
         self.suspects: Final = Suspects(plan.max_suspicions, loop, lambda: orders.devices, self._announce)
         self._departures = Departures(loop, lambda: orders.devices)
         self._last_number = 0
-        self._actors: list[session.ActorInfo] = []
-        self._snapshot: session.Status | None = None
+        self._actors: list[devices.ActorInfo] = []
+        self._snapshot: operators.Status | None = None
         """Answers all that is asked in one read: a client that asks without end must not keep the others waiting."""
-        self._inventory: session.Inventory | None = None
+        self._inventory: operators.Inventory | None = None
         """Likewise."""
         self.refused = 0
 
     def __len__(self) -> int:
         return sum(1 for each in self._sessions.values() if each.may_call)
 
-    def held(self) -> list[session.SessionHeld]:
+    def held(self) -> list[operators.SessionHeld]:
         """Return all sessions, and those that have ended and whose memory was not given back yet."""
         living = [
-            session.SessionHeld(
+            operators.SessionHeld(
                 each.number, clip(each.name, NAME_CHARS) or "?", each.peer.credentials.pid, each.state, each.weight
             )
             for each in self._sessions.values()
         ]
-        return living + [session.SessionHeld(number, "?", pid, "ended") for number, pid in self._departures.waiting]
+        return living + [operators.SessionHeld(number, "?", pid, "ended") for number, pid in self._departures.waiting]
 
     @property
     def descriptors(self) -> list[int]:
@@ -222,7 +222,7 @@ class Sessions:
                 yield _introduction(each), None
                 yield from self._slabs.introductions(each.number, device.index)
 
-    def device_changed(self, device: Device, actors: list[session.ActorInfo] | None = None) -> None:
+    def device_changed(self, device: Device, actors: list[devices.ActorInfo] | None = None) -> None:
         """Tell every client the device's new state, and what its actors are if that is new."""
         if actors == self._actors:
             actors = None
@@ -302,16 +302,16 @@ class Sessions:
                 self._welcome(each, message)
             case _ if not each.name or isinstance(message, session.Hello):
                 raise errors.ProtocolError("a session begins with one hello")
-            case session.InventoryRequest(request_id):
+            case operators.InventoryRequest(request_id):
                 self._inventory = self._inventory or self._orders.inventory(request_id)
                 self._send(each, msgspec.structs.replace(self._inventory, id=request_id))
-            case session.StatusRequest(request_id):
+            case operators.StatusRequest(request_id):
                 self._snapshot = self._snapshot or self._orders.status(request_id)
                 self._send(each, msgspec.structs.replace(self._snapshot, id=request_id))
             case _ if isinstance(message, Order):
                 self._snapshot = None
                 self._carry_out(each, message)
-            case session.Suspect() | session.Acquit():
+            case suspects.Suspect() | suspects.Acquit():
                 self.suspects.hear(each.number, message)
             case session.Bye():
                 self._end(each, None, bye=True)
@@ -322,20 +322,20 @@ class Sessions:
 
     def _carry_out(self, each: Session, order: Order) -> None:
         match order:
-            case session.RestartRequest(request_id, device):
+            case operators.RestartRequest(request_id, device):
                 try:
                     self._orders.restart(device)
                 except errors.AtomrError as error:
                     self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
                 else:
                     self._send(each, session.Answer(request_id))
-            case session.AdmitRequest():
+            case operators.AdmitRequest():
                 self._send(each, self.suspects.admit(order))
-            case session.ReloadRequest(request_id):
+            case operators.ReloadRequest(request_id):
                 self._reload(each, request_id)
-            case session.ListResidents() | session.FreeResident():
+            case operators.ListResidents() | operators.FreeResident():
                 self._send(each, self._orders.resident(order))
-            case session.StopRequest(request_id):
+            case operators.StopRequest(request_id):
                 self._send(each, session.Answer(request_id))
                 self._orders.stop(f"{each.name} asked for it")
 
@@ -344,7 +344,7 @@ class Sessions:
             if error is not None:
                 self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
             else:
-                self._send(each, session.Reloaded(request_id, pending))
+                self._send(each, operators.Reloaded(request_id, pending))
 
         try:
             self._orders.reload(done)
@@ -387,7 +387,7 @@ class Sessions:
             for worker in workers_of(self._orders.devices):
                 worker.tell(_introduction(each))
 
-    def _announce(self, message: session.Suspicions, number: int) -> None:
+    def _announce(self, message: suspects.Suspicions, number: int) -> None:
         for each in list(self._sessions.values()):
             if each.may_call and number in {0, each.number}:
                 self._send(each, message)

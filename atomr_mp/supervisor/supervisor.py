@@ -15,7 +15,7 @@ from atomr_mp.process.events import EventLog, Scalar
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.process.rundir import HeldRunDirectory
-from atomr_mp.protocol import session
+from atomr_mp.protocol import devices, operators, session
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
 from atomr_mp.protocol.marks import epoch_label
 from atomr_mp.supervision.lifecycle import State
@@ -242,13 +242,13 @@ class Supervisor:
             for device in self.devices:
                 device.kill()
 
-    def resident(self, request: session.ListResidents | session.FreeResident) -> session.FromSupervisor:
+    def resident(self, request: operators.ListResidents | operators.FreeResident) -> session.FromSupervisor:
         """Return the answer to a request about resident memory."""
         return self._residents.answer(request)
 
-    def status(self, request_id: int) -> session.Status:
+    def status(self, request_id: int) -> operators.Status:
         """Return a snapshot."""
-        return session.Status(
+        return operators.Status(
             id=request_id,
             pool=self._plan.pool,
             backend=self._plan.backend,
@@ -266,7 +266,7 @@ class Supervisor:
             quarantined=self._sessions.suspects.quarantined,
         )
 
-    def inventory(self, request_id: int) -> session.Inventory:
+    def inventory(self, request_id: int) -> operators.Inventory:
         """Return all that there has to be.
 
         Raises:
@@ -337,7 +337,7 @@ class Supervisor:
         if self._stopping:
             return
         states = {device.state for device in self.devices}
-        if not self._was_ready and State.READY in states <= {State.READY, *session.OUT_OF_USE}:
+        if not self._was_ready and State.READY in states <= {State.READY, *devices.OUT_OF_USE}:
             self._was_ready = True
             self._notifier.ready(self._summary())
         else:
@@ -393,13 +393,13 @@ def _has_terminal() -> bool:
     return True
 
 
-def _worker_status(device: Device, nursery: Nursery, health: list[str]) -> session.WorkerStatus:
+def _worker_status(device: Device, nursery: Nursery, health: list[str]) -> operators.WorkerStatus:
     board = device.active.board if device.active else None
     pid = device.active.pid if device.active else 0
     try:
         running = board.running() if board else []
         now_ns = time.monotonic_ns()
-        return session.WorkerStatus(
+        return operators.WorkerStatus(
             device=device.info(0),
             queue_depth=board.queue_depth if board else 0,
             started=board.read(Counter.STARTED) if board else 0,
@@ -423,12 +423,12 @@ def _worker_status(device: Device, nursery: Nursery, health: list[str]) -> sessi
             board.release()
 
 
-def _batches(device: Device, board: BoardReader) -> list[session.BatchStatus]:
+def _batches(device: Device, board: BoardReader) -> list[operators.BatchStatus]:
     batched = [
         f"{actor.name}.{method.name}" for actor in device.actors for method in actor.methods if method.batch_items
     ]
     return [
-        session.BatchStatus(
+        operators.BatchStatus(
             method, found.batches, found.items, found.wait_ns / 1e9, found.longest_wait_ns / 1e9, list(found.sizes)
         )
         for number, method in enumerate(batched)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import session
+from atomr_mp.protocol import operators, session, suspects
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.suspicion import SUSPECTED_S, Docket, End
 from atomr_mp.supervisor.loop import Loop
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WHERE: Final = 8
 """Ends that are told of a request in quarantine; it may have run beside more before it was found."""
 
-Tell = Callable[[session.Suspicions, int], None]
+Tell = Callable[[suspects.Suspicions, int], None]
 """Sends a message to all clients, or with a number to one."""
 
 
@@ -45,20 +45,20 @@ class Suspects:
         self._tell = tell
 
     @property
-    def known(self) -> list[session.Suspicion]:
+    def known(self) -> list[suspects.Suspicion]:
         """What is held of requests."""
         return self._docket.known()
 
     @property
-    def quarantined(self) -> list[session.QuarantinedRequest]:
+    def quarantined(self) -> list[operators.QuarantinedRequest]:
         """What is refused, as an operator is to see it."""
         began = time.time() - time.monotonic()
         return [
-            session.QuarantinedRequest(
+            operators.QuarantinedRequest(
                 request,
                 began + since_s,
                 len(ends),
-                [session.EndedIncarnation(device, generation) for device, generation in ends[-WHERE:]],
+                [operators.EndedIncarnation(device, generation) for device, generation in ends[-WHERE:]],
             )
             for request, since_s, ends in self._docket.quarantined()
         ]
@@ -67,23 +67,23 @@ class Suspects:
         """A worker has ended, by what may have been one of so many requests."""
         self._docket.ended(end, running)
 
-    def hear(self, number: int, message: session.Suspect | session.Acquit) -> None:
+    def hear(self, number: int, message: suspects.Suspect | suspects.Acquit) -> None:
         """Take in what a client says."""
         match message:
-            case session.Suspect():
+            case suspects.Suspect():
                 now_s = time.monotonic()
                 changed = self._docket.suspect((message.device, message.generation), message.requests, now_s)
                 for each in changed:
-                    if each.verdict is session.Verdict.QUARANTINED:
+                    if each.verdict is suspects.Verdict.QUARANTINED:
                         self._quarantine(each)
                 if changed:
                     self._loop.call_later(SUSPECTED_S, lambda: self._announce(self._docket.expire(time.monotonic())))
                 self._announce(changed)
-                self._tell(session.Suspicions([], message.id), number)
-            case session.Acquit(request):
+                self._tell(suspects.Suspicions([], message.id), number)
+            case suspects.Acquit(request):
                 self._announce(self._docket.acquit(request))
 
-    def admit(self, message: session.AdmitRequest) -> session.Answer:
+    def admit(self, message: operators.AdmitRequest) -> session.Answer:
         """Carry out an operator's order to let a request back in."""
         request = message.request
         ends = {each.request: each.ends for each in self._docket.quarantined()}.get(request)
@@ -105,7 +105,7 @@ class Suspects:
         """Admit all again: the actors' code is another."""
         self._announce(self._docket.clear())
 
-    def _quarantine(self, found: session.Suspicion) -> None:
+    def _quarantine(self, found: suspects.Suspicion) -> None:
         request = found.request
         why = (
             f"its end is not counted: {request.method} with the arguments of fingerprint {request.fingerprint.hex()} "
@@ -116,9 +116,9 @@ class Suspects:
         for device, generation in sorted(self._docket.ends(request)):
             devices[device].forgive(generation, why)
 
-    def _announce(self, changed: list[session.Suspicion]) -> None:
+    def _announce(self, changed: list[suspects.Suspicion]) -> None:
         if changed:
-            self._tell(session.Suspicions(changed), 0)
+            self._tell(suspects.Suspicions(changed), 0)
 
 
 def _workers(count: int) -> str:

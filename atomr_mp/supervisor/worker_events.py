@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from atomr_mp import errors
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
-from atomr_mp.protocol.session import ActorInfo
+from atomr_mp.protocol.devices import ActorInfo
 from atomr_mp.supervision.lifecycle import Event, State, UnexpectedEventError
 from atomr_mp.supervisor.audience import Audience
 from atomr_mp.supervisor.incarnation import Incarnation

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, session
+from atomr_mp.protocol import control, operators, session
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
@@ -106,7 +106,7 @@ class TestTheSession:
             made = memory(b"%d" % number)
             client.send(register(number), made)
             os.close(made)
-            client.send(session.StatusRequest(number))
+            client.send(operators.StatusRequest(number))
         messages = received(peer)
         assert [type(message).__name__ for message in messages] == ["RegisterSlab", "StatusRequest"] * 5
         assert [content(peer.take_descriptor(number)) for number in range(5)] == [b"%d" % n for n in range(5)]
@@ -182,8 +182,8 @@ class TestTheSession:
         client, peer = raw
         made = memory(b"surplus")
         before = open_descriptors()
-        socket.send_fds(client, [framed(session.StatusRequest(1))], [made] * count)
-        assert received(peer) == [session.StatusRequest(1)]
+        socket.send_fds(client, [framed(operators.StatusRequest(1))], [made] * count)
+        assert received(peer) == [operators.StatusRequest(1)]
         assert open_descriptors() == before
         socket.send_fds(client, [framed(register(2))], [made] * count)
         os.close(made)

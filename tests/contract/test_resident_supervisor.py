@@ -13,7 +13,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.process.events import EventLog, read_events
-from atomr_mp.protocol import control, session
+from atomr_mp.protocol import control, operators, session
 from atomr_mp.supervisor.residents import Residents
 from atomr_mp.transport.descriptors import Descriptor
 from tests.support import open_descriptors
@@ -133,8 +133,8 @@ def test_on_gpus_each_device_has_its_own(log: EventLog) -> None:
     pool.seal(A, os.open("/dev/null", os.O_RDONLY))
     pool.want(B)
     assert isinstance(pool.told(B)[0], control.ResidentAdopt)
-    answer = pool.residents.answer(session.ListResidents(1))
-    assert isinstance(answer, session.Residents)
+    answer = pool.residents.answer(operators.ListResidents(1))
+    assert isinstance(answer, operators.Residents)
     assert [(blob.device, blob.state, len(blob.users)) for blob in answer.residents] == [
         (0, "sealed", 2),
         (1, "filling", 1),
@@ -196,7 +196,7 @@ def test_what_is_corrupt_is_let_go(pool: Pool, tmp_path: Path) -> None:
 
 def test_an_operator_s_mistake_is_answered(pool: Pool) -> None:
     """By a typed error."""
-    answer = pool.residents.answer(session.FreeResident(3, "weights"))
+    answer = pool.residents.answer(operators.FreeResident(3, "weights"))
     assert isinstance(answer, session.Answer)
     assert answer.error is not None
     assert (answer.id, answer.error.code) == (3, "invalid_request")

@@ -13,7 +13,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.client import MAX_LANE, Client
-from atomr_mp.protocol import session
+from atomr_mp.protocol import devices, session
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
@@ -27,7 +27,7 @@ class Told:
     def __init__(self, directory: Path) -> None:
         ours, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._endpoint = f"ipc://{directory}/nobody"
-        method = session.MethodInfo("run", [], idempotent=False, deadline_s=None, doc="")
+        method = devices.MethodInfo("run", [], idempotent=False, deadline_s=None, doc="")
         self.tell(
             session.Welcome(
                 version=VERSION,
@@ -37,16 +37,16 @@ class Told:
                 session=b"1" * 16,
                 secret=b"2" * 16,
                 window=session.Window(16, 2**20),
-                devices=[self.device(session.DeviceState.READY, 1, admitted=True)],
-                actors=[session.ActorInfo("Actor", [method])],
+                devices=[self.device(devices.DeviceState.READY, 1, admitted=True)],
+                actors=[devices.ActorInfo("Actor", [method])],
             )
         )
         self.client = Client(SessionConnection(ours))
 
-    def device(self, state: session.DeviceState, generation: int, *, admitted: bool = False) -> session.DeviceInfo:
+    def device(self, state: devices.DeviceState, generation: int, *, admitted: bool = False) -> devices.DeviceInfo:
         """Describe the one device."""
         endpoint = f"{self._endpoint}-{generation}" if admitted else ""
-        return session.DeviceInfo(0, "host", state, generation, endpoint, admitted, 1, 0, "")
+        return devices.DeviceInfo(0, "host", state, generation, endpoint, admitted, 1, 0, "")
 
     def tell(self, *messages: session.FromSupervisor) -> None:
         """Say something to the client."""
@@ -78,10 +78,10 @@ def test_nothing_is_sent_to_an_incarnation_that_has_ended(told: Told, where: str
         await asyncio.to_thread(told.client.read_session)
         reply = told.call()
         assert reply.generation == 0
-        told.tell(session.DeviceChanged(told.device(session.DeviceState.STARTING, 2)))
+        told.tell(session.DeviceChanged(told.device(devices.DeviceState.STARTING, 2)))
         told.client.read_session()
         assert reply.generation == 0
-        told.tell(session.DeviceChanged(told.device(session.DeviceState.READY, 2, admitted=True)))
+        told.tell(session.DeviceChanged(told.device(devices.DeviceState.READY, 2, admitted=True)))
         told.client.read_session()
         assert reply.generation == 2
         assert not reply.done
@@ -92,7 +92,7 @@ def test_nothing_is_sent_to_an_incarnation_that_has_ended(told: Told, where: str
         return
     reply = told.call()
     assert reply.generation == 0
-    told.tell(session.DeviceChanged(told.device(session.DeviceState.READY, 2, admitted=True)))
+    told.tell(session.DeviceChanged(told.device(devices.DeviceState.READY, 2, admitted=True)))
     told.client.read_session()
     assert reply.generation == 2
 
@@ -103,11 +103,11 @@ def test_a_loop_takes_events_in_their_order(told: Told) -> None:
     async def in_loop() -> None:
         first = told.call()
         told.tell(session.IncarnationEnded(0, 1, planned=False, error=LOST, started=[], known_since_ns=0))
-        told.tell(session.DeviceChanged(told.device(session.DeviceState.STARTING, 2)))
+        told.tell(session.DeviceChanged(told.device(devices.DeviceState.STARTING, 2)))
         other = threading.Thread(target=told.client.read_session)
         other.start()
         other.join()
-        told.tell(session.DeviceChanged(told.device(session.DeviceState.READY, 2, admitted=True)))
+        told.tell(session.DeviceChanged(told.device(devices.DeviceState.READY, 2, admitted=True)))
         told.client.read_session()
         await asyncio.sleep(0)  # the loop's next turn, in which all is taken in
         with pytest.raises(errors.WorkerLost):

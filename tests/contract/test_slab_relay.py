@@ -23,7 +23,7 @@ from atomr_mp.process.events import EventLog
 from atomr_mp.process.identity import Identity
 from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.process.spawn import ExitCause
-from atomr_mp.protocol import control, session
+from atomr_mp.protocol import control, devices, operators, session
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.standby import Turns
@@ -87,10 +87,10 @@ class Worker:
         if descriptor is not None:
             descriptor.close()
 
-    def info(self, _number: int) -> session.DeviceInfo:
+    def info(self, _number: int) -> devices.DeviceInfo:
         """Describe it."""
-        state = session.DeviceState.READY
-        return session.DeviceInfo(self.index, "fake", state, self.generation, "", True, 1, 0, "")
+        state = devices.DeviceState.READY
+        return devices.DeviceInfo(self.index, "fake", state, self.generation, "", True, 1, 0, "")
 
     def heard(self, kind: type[T]) -> list[T]:
         """Return what it was told of a kind."""
@@ -106,11 +106,11 @@ class Supervisor:
         self.loop = Loop()
         self.sessions = Sessions(Config(backend="host", gpus="2").plan(), bytes(16), self.loop, self)
 
-    def status(self, _request_id: int) -> session.Status:
+    def status(self, _request_id: int) -> operators.Status:
         """Refuse."""
         raise errors.InvalidRequest("no status here")
 
-    def inventory(self, _request_id: int) -> session.Inventory:
+    def inventory(self, _request_id: int) -> operators.Inventory:
         """Refuse."""
         raise errors.InvalidRequest("no inventory here")
 

@@ -19,8 +19,8 @@ from atomr_mp import errors
 from atomr_mp.observer import Observer
 from atomr_mp.process import adopt, zygote
 from atomr_mp.process.events import read_events
-from atomr_mp.protocol import session
-from atomr_mp.protocol.session import DeviceState
+from atomr_mp.protocol import operators, session
+from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.supervisor import health
 from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
@@ -96,9 +96,9 @@ def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> No
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_state(pool, DeviceState.STOPPED)
         orders: list[session.FromClient] = [
-            session.RestartRequest(1, 0),
-            session.RestartRequest(2, 0),
-            session.StopRequest(3),
+            operators.RestartRequest(1, 0),
+            operators.RestartRequest(2, 0),
+            operators.StopRequest(3),
         ]
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.connect(str(pool.run_dir / "session.sock"))

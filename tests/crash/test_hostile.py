@@ -30,7 +30,7 @@ from atomr_mp import errors
 from atomr_mp.config import Config
 from atomr_mp.process.events import EventLog
 from atomr_mp.process.rundir import RunDirectory
-from atomr_mp.protocol import control, data, session
+from atomr_mp.protocol import control, data, operators, session
 from atomr_mp.protocol.codec import MAX_FRAME_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
@@ -324,11 +324,11 @@ class NoPool:
         self.devices: list[Device] = []
         self.asked: list[str] = []
 
-    def status(self, _request_id: int) -> session.Status:
+    def status(self, _request_id: int) -> operators.Status:
         """Refuse."""
         raise errors.InvalidRequest("no status here")
 
-    def inventory(self, _request_id: int) -> session.Inventory:
+    def inventory(self, _request_id: int) -> operators.Inventory:
         """Refuse."""
         raise errors.InvalidRequest("no inventory here")
 

@@ -13,7 +13,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.protocol.session import DeviceChanged, DeviceState
+from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.session import DeviceChanged
 from tests.support import ACTORS, PROBE, Ledger, settled, wait_generation, wait_state, wait_until
 
 

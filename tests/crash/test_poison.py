@@ -21,7 +21,8 @@ from atomr_mp.hello import greet
 from atomr_mp.map import Failure
 from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
-from atomr_mp.protocol.session import DeviceState, Request, Suspect
+from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.suspects import Request, Suspect
 from atomr_mp.transport.session import SessionConnection
 from tests.contract.test_cli import cli, refusal
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, settled, wait_generation, wait_state, wait_until

@@ -20,7 +20,9 @@ from atomr_mp import errors, testing
 from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import data, token
-from atomr_mp.protocol.session import DeviceChanged, DeviceState, StandbyInfo, StandbyStatus
+from atomr_mp.protocol.devices import DeviceState, StandbyInfo
+from atomr_mp.protocol.operators import StandbyStatus
+from atomr_mp.protocol.session import DeviceChanged
 from tests.support import (
     ACTORS,
     BYSTANDER,

@@ -18,7 +18,7 @@ from atomr_mp import errors, testing
 from atomr_mp.process import nvml
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import marks
-from atomr_mp.protocol.session import DeviceState
+from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.testing import Exit, Fail, FullDisk, Hang, HangInKernel, Kill, Poison
 from atomr_mp_workers import points
 from tests.fake_nvml import Card, FakeNvml

@@ -16,7 +16,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
-from atomr_mp.protocol.session import StandbyStatus
+from atomr_mp.protocol.operators import StandbyStatus
 from atomr_mp.supervision.standby import MAX_FAILURES
 from tests.support import ACTORS, BACKEND, PROBE, PROMISE_S, Ledger, Watched, settled, wait_generation
 

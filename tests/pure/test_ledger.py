@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.protocol import marks
-from atomr_mp.protocol.session import Inventory, ProcessHeld, SessionHeld
+from atomr_mp.protocol.operators import Inventory, ProcessHeld, SessionHeld
 from atomr_mp.supervision.findings import Finding, State, Supervision, Watch
 from atomr_mp.supervision.ledger import compare
 from atomr_mp.supervision.observed import Memfd, Observed, Process, Socket

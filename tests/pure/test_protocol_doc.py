@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import codec, data, session, values
+from atomr_mp.protocol import codec, data, devices, operators, session, suspects, values
 from atomr_mp.supervisor import sessions
 from atomr_mp.transport import session as session_transport
 
@@ -54,7 +54,8 @@ def example(name: str) -> bytes:
     return bytes.fromhex(found[1])
 
 
-STRUCTS: Final[list[type[codec.Message]]] = [*structs(session), *structs(data), codec.ErrorInfo]
+MODULES: Final = (session, devices, suspects, operators, data)
+STRUCTS: Final[list[type[codec.Message]]] = [*(each for module in MODULES for each in structs(module)), codec.ErrorInfo]
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=[struct.__name__ for struct in STRUCTS])
@@ -86,7 +87,7 @@ def test_the_limits_are_those_of_the_code() -> None:
 def test_every_state_of_a_device_is_described() -> None:
     """A client in another language knows what to do with calls in each state."""
     text = section("DeviceInfo")
-    assert all(f"`{state.value}`" in text for state in session.DeviceState)
+    assert all(f"`{state.value}`" in text for state in devices.DeviceState)
 
 
 def test_every_error_is_described_with_its_facts() -> None:

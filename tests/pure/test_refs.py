@@ -22,9 +22,9 @@ from atomr_mp.buffers import Buffers
 from atomr_mp.interop.host import Mapping, make_sealed
 from atomr_mp.mappings import Mappings
 from atomr_mp.protocol import dtypes, token
+from atomr_mp.protocol.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import WireRef
-from atomr_mp.protocol.session import DeviceInfo, DeviceState
 from atomr_mp.refs import GpuRef, SharedRef, read_shared, wire_of, write_shared
 from atomr_mp.releases import Kind, Lease, Releases
 

@@ -20,7 +20,7 @@ from atomr_mp import errors
 from atomr_mp.fingerprint import fingerprint
 from atomr_mp.lane import Lane
 from atomr_mp.link import Link
-from atomr_mp.protocol import data, session, token
+from atomr_mp.protocol import data, devices, session, suspects, token
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.releases import Releases
 from atomr_mp.replay import Suspicions
@@ -28,8 +28,8 @@ from atomr_mp.reply import Reply
 
 EPOCH = bytes(16)
 METHODS = {
-    "A.again": session.MethodInfo("again", ["n"], idempotent=True, deadline_s=None, doc=""),
-    "A.once": session.MethodInfo("once", ["n"], idempotent=False, deadline_s=None, doc=""),
+    "A.again": devices.MethodInfo("again", ["n"], idempotent=True, deadline_s=None, doc=""),
+    "A.once": devices.MethodInfo("once", ["n"], idempotent=False, deadline_s=None, doc=""),
 }
 MAX_REPLAYS = 2
 
@@ -90,8 +90,8 @@ class FakeClient:
         self.max_replays = MAX_REPLAYS
         self.suspicions = Suspicions([])
         self.workers_live = False
-        self.reports: list[tuple[int, int, int, list[session.Request]]] = []
-        self.acquitted: list[session.Request] = []
+        self.reports: list[tuple[int, int, int, list[suspects.Request]]] = []
+        self.acquitted: list[suspects.Request] = []
 
     def place(self, _array: Any) -> None:
         """Nothing is in shared memory."""
@@ -100,7 +100,7 @@ class FakeClient:
         """Return what is to be given back: nothing."""
         return Releases(token.pack(EPOCH, device, generation))
 
-    def report(self, device: int, generation: int, suspects: list[session.Request]) -> int:
+    def report(self, device: int, generation: int, suspects: list[suspects.Request]) -> int:
         """Keep a report."""
         self.reports.append((len(self.reports) + 1, device, generation, suspects))
         return len(self.reports)
@@ -114,7 +114,7 @@ class FakeClient:
 class FakeLane(Lane):
     """A lane whose connections are made here, and which sends at once."""
 
-    def __init__(self, client: FakeClient, devices: list[session.DeviceInfo]) -> None:
+    def __init__(self, client: FakeClient, devices: list[devices.DeviceInfo]) -> None:
         self.made: dict[tuple[str, int], FakeConnection] = {}
         self.full = False
         """No descriptor is left for another connection."""
@@ -157,11 +157,11 @@ class FakeLane(Lane):
         self.call_back()
 
 
-def info(device: int, generation: int, state: session.DeviceState = session.DeviceState.READY) -> session.DeviceInfo:
+def info(device: int, generation: int, state: devices.DeviceState = devices.DeviceState.READY) -> devices.DeviceInfo:
     """Return a device with a worker of this generation."""
-    ready = state is session.DeviceState.READY
+    ready = state is devices.DeviceState.READY
     endpoint = f"{device}:{generation}" if ready else ""
-    return session.DeviceInfo(device, f"host:{device}", state, generation, endpoint, ready, 1, 0, "")
+    return devices.DeviceInfo(device, f"host:{device}", state, generation, endpoint, ready, 1, 0, "")
 
 
 class Model(RuleBasedStateMachine):
@@ -181,7 +181,7 @@ class Model(RuleBasedStateMachine):
         self.answered: dict[int, int] = {}
         """By call: the generation that has answered it, and was read."""
         self.ran: Counter[int] = Counter()
-        self.open_reports: list[tuple[int, int, int, list[session.Request]]] = []
+        self.open_reports: list[tuple[int, int, int, list[suspects.Request]]] = []
 
     def worker(self, device: int) -> FakeConnection:
         """Return a device's worker."""
@@ -194,17 +194,17 @@ class Model(RuleBasedStateMachine):
             deadline_ns = time.monotonic_ns() + 10**12
             reply = self.lane.submit(len(self.replies) + 1, device, method, (n,), deadline_ns)
         except errors.PoisonRequest:
-            assert self.verdict(method, n) is session.Verdict.QUARANTINED
+            assert self.verdict(method, n) is suspects.Verdict.QUARANTINED
             return
-        assert self.verdict(method, n) is not session.Verdict.QUARANTINED
+        assert self.verdict(method, n) is not suspects.Verdict.QUARANTINED
         self.lane.add_callback(reply, lambda reply: self.outcomes.update([reply.id]))
         self.replies.append(reply)
 
-    def verdict(self, method: str, n: int) -> session.Verdict | None:
+    def verdict(self, method: str, n: int) -> suspects.Verdict | None:
         """Return what is held of a call."""
         digest = fingerprint(method, (n,))
         assert digest is not None
-        found = self.client.suspicions.of(session.Request(method, digest))
+        found = self.client.suspicions.of(suspects.Request(method, digest))
         return None if found is None else found.verdict
 
     @precondition(lambda self: any(self.worker(device).calls for device in range(2)))
@@ -236,7 +236,7 @@ class Model(RuleBasedStateMachine):
         self.generations[device] += 1
         changed = info(device, generation + 1)
         if not self.hot:
-            changed = info(device, generation, session.DeviceState.LOST)
+            changed = info(device, generation, devices.DeviceState.LOST)
         self.lane.take(session.DeviceChanged(changed))
         if how == "hung" and running:
             for number in data.draw(st.lists(st.sampled_from(running), unique=True)):
@@ -257,9 +257,9 @@ class Model(RuleBasedStateMachine):
         """The supervisor answers a report."""
         number, _, _, requests = self.open_reports.pop(data.draw(st.integers(0, len(self.open_reports) - 1)))
         changed = [
-            session.Suspicion(request, data.draw(st.sampled_from(list(session.Verdict))), 1) for request in requests
+            suspects.Suspicion(request, data.draw(st.sampled_from(list(suspects.Verdict))), 1) for request in requests
         ]
-        for message in (session.Suspicions(changed), session.Suspicions([], number)):
+        for message in (suspects.Suspicions(changed), suspects.Suspicions([], number)):
             self.client.suspicions.take(message.changed)
             self.lane.take(message)
 
@@ -349,16 +349,16 @@ def lane() -> Iterator[FakeLane]:
 def test_what_is_suspected_while_it_waits_goes_alone(lane: FakeLane) -> None:
     """Calls that were made before anything was held of them are looked at again before they are sent."""
     client = cast("FakeClient", lane._client)
-    lane.take(session.DeviceChanged(info(0, 1, session.DeviceState.LOST)))
+    lane.take(session.DeviceChanged(info(0, 1, devices.DeviceState.LOST)))
     never = time.monotonic_ns() + 10**12
     replies = [lane.submit(n, None, "A.again", (n,), never) for n in range(1, 4)]
     changed = []
-    for n, verdict in ((1, session.Verdict.SUSPECTED), (2, session.Verdict.QUARANTINED)):
+    for n, verdict in ((1, suspects.Verdict.SUSPECTED), (2, suspects.Verdict.QUARANTINED)):
         digest = fingerprint("A.again", [n])
         assert digest is not None
-        changed.append(session.Suspicion(session.Request("A.again", digest), verdict, n))
+        changed.append(suspects.Suspicion(suspects.Request("A.again", digest), verdict, n))
     client.suspicions.take(changed)
-    lane.take(session.Suspicions(changed))
+    lane.take(suspects.Suspicions(changed))
     assert isinstance(replies[1]._error, errors.PoisonRequest)
     assert not replies[1]._error.maybe_executed
     lane.take(session.DeviceChanged(info(0, 2)))
@@ -377,14 +377,14 @@ def test_a_call_is_sent_again_so_often_and_no_more(lane: FakeLane) -> None:
         assert not reply.done
         assert [*lane.made["0", generation].calls] == [1]
         started = [1] if generation % 2 else []
-        lane.take(session.DeviceChanged(info(0, generation, session.DeviceState.LOST)))
+        lane.take(session.DeviceChanged(info(0, generation, devices.DeviceState.LOST)))
         ended = session.IncarnationEnded(
             0, generation, False, ErrorInfo.of(errors.WorkerLost("killed")), started, 0, started, started
         )
         lane.take(ended)
         if started:
             assert client.reports[-1][1:3] == (0, generation)
-            lane.take(session.Suspicions([], len(client.reports)))
+            lane.take(suspects.Suspicions([], len(client.reports)))
         lane.take(session.DeviceChanged(info(0, generation + 1)))
     assert isinstance(reply._error, errors.WorkerLost)
     assert reply._error.maybe_executed
@@ -398,10 +398,10 @@ def test_a_worker_for_which_no_descriptor_was_left_is_tried_again(device: int | 
         lane.take(session.DeviceChanged(info(each, 1)))
     lost = session.IncarnationEnded(0, 1, False, ErrorInfo.of(errors.WorkerLost("killed")), [], 0, [], [])
     deadline_ns = time.monotonic_ns() + 10**12
-    lane.take(session.DeviceChanged(info(0, 1, session.DeviceState.LOST)))
+    lane.take(session.DeviceChanged(info(0, 1, devices.DeviceState.LOST)))
     lane.take(lost)
     lane.full = True
-    standby = session.StandbyInfo(3, "0:3")
+    standby = devices.StandbyInfo(3, "0:3")
     lane.take(session.DeviceChanged(msgspec.structs.replace(info(0, 2), standby=standby)))
     waiting = lane.submit(1, 0, "A.once", (1,), deadline_ns)
     lane.full = False
@@ -419,7 +419,7 @@ def test_what_was_cancelled_does_not_move_on(lane: FakeLane) -> None:
     cancelled, expired, other = (lane.submit(n, None, "A.once", (n,), deadline_ns) for n in (1, 2, 3))
     cancelled.cancel()
     lane._expire(expired)
-    lane.take(session.DeviceChanged(info(0, 1, session.DeviceState.DRAINING)))
+    lane.take(session.DeviceChanged(info(0, 1, devices.DeviceState.DRAINING)))
     lane.take(session.IncarnationEnded(0, 1, True, ErrorInfo.of(errors.WorkerLost("restarted")), [], 0, [], []))
     assert isinstance(cancelled._error, errors.Cancelled)
     assert not cancelled._error.maybe_executed

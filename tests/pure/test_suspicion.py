@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from atomr_mp.protocol.session import Request, Suspicion, Verdict
+from atomr_mp.protocol.suspects import Request, Suspicion, Verdict
 from atomr_mp.supervision.suspicion import SUSPECTED_S, Docket
 
 A, B, C = (Request("A.run", bytes([n]) * 16) for n in range(3))

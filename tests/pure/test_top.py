@@ -12,7 +12,8 @@ from rich.console import Console
 
 from atomr_mp.cli import top
 from atomr_mp.cli.top import Sample, batches, quantile, view
-from atomr_mp.protocol.session import BatchStatus, DeviceInfo, DeviceState, Figures, Status, WorkerStatus
+from atomr_mp.protocol.devices import DeviceInfo, DeviceState
+from atomr_mp.protocol.operators import BatchStatus, Figures, Status, WorkerStatus
 
 NS = st.integers(1, 2**40)
 

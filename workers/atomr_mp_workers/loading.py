@@ -25,9 +25,9 @@ from atomr_mp.errors import ActorLoadFailed, BorrowConflict, InvalidRequest, Req
 from atomr_mp.protocol import values
 from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.data import MAX_ITEMS
+from atomr_mp.protocol.devices import ActorInfo, MethodInfo
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp.protocol.session import ActorInfo, MethodInfo
 from atomr_mp_workers import points
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.arrays import DeviceArray

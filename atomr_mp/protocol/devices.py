@@ -1,0 +1,85 @@
+"""What clients are told of a pool's devices and the actors on them. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Final
+
+import msgspec
+
+from atomr_mp.protocol.codec import U16, U32, ErrorInfo, Message, Name, Text
+from atomr_mp.protocol.data import MAX_ITEMS
+
+
+class DeviceState(StrEnum):
+    """What a client may know of a device's life; the supervisor's table has the same states."""
+
+    STARTING = "starting"
+    READY = "ready"
+    POISONED = "poisoned"
+    HUNG = "hung"
+    LOST = "lost"
+    DRAINING = "draining"
+    STOPPING = "stopping"
+    REBUILDING = "rebuilding"
+    QUARANTINED = "quarantined"
+    STOPPED = "stopped"
+
+
+OUT_OF_USE: Final = frozenset({DeviceState.STOPPED, DeviceState.QUARANTINED})
+"""States that nothing leads out of by itself, or not soon."""
+
+
+class MethodInfo(Message, frozen=True):
+    """A request that an actor answers."""
+
+    name: Name
+    parameters: list[Name]
+    idempotent: bool
+    deadline_s: float | None
+    doc: Text
+    batch_items: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Most requests that it runs at a time; 0 if it takes them one by one."""
+    call_items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
+    """Most items that a call of it may have; 0 if none: there is a call for each."""
+
+
+class ActorInfo(Message, frozen=True):
+    """An actor that every device of the pool runs."""
+
+    name: Name
+    methods: list[MethodInfo]
+
+
+class StandbyInfo(Message, frozen=True):
+    """A process that is to be a device's next incarnation: to be connected to, and sent nothing."""
+
+    generation: U32
+    """The generation that it will have."""
+    endpoint: str
+    """ZeroMQ address of its data socket."""
+
+
+class DeviceInfo(Message, frozen=True):
+    """A device as the supervisor sees it; sent whole whenever anything in it changes."""
+
+    index: U16
+    name: Name
+    state: DeviceState
+    generation: U32
+    """The current incarnation, 0 before the first."""
+    endpoint: str
+    """ZeroMQ address of the current incarnation, empty unless `admitted`."""
+    admitted: bool
+    """The worker has acknowledged this session: calls may be sent."""
+    pid: U32
+    restarts: U32
+    """Unplanned ends so far."""
+    reason: Text
+    """Why the device is in this state, for a person; empty when ready."""
+    error: ErrorInfo | None = None
+    """How its last incarnation ended, if the device is stopped because of it."""
+    uuid: Text = ""
+    """The GPU's, "GPU-…" or "MIG-…"; empty on the host backend."""
+    standby: StandbyInfo | None = None
+    """What stands ready to take the current incarnation's place, if it has acknowledged this session."""
