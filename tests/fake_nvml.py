@@ -142,6 +142,8 @@ class FakeNvml(ModuleType):
         return self.nvmlEventTypeXidCriticalError | self.nvmlEventTypeGpuRecoveryAction
 
     def nvmlDeviceRegisterEvents(self, card: Card, types: int, _events: object) -> None:
+        if card.lost:
+            raise NVMLError(GPU_IS_LOST)
         self.registered[card.uuid] = types
 
     def nvmlEventSetWait_v2(self, _events: object, _timeout_ms: int) -> SimpleNamespace:

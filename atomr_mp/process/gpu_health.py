@@ -138,7 +138,8 @@ class Monitor:
         try:
             nvml.nvmlDeviceRegisterEvents(handle, wanted & nvml.nvmlDeviceGetSupportedEventTypes(handle), self._events)
         except nvml.NVMLError as error:
-            if error.value not in NOT_TOLD:
+            # One that is lost by now is found out when the states are looked at; the others are to be watched.
+            if error.value not in {*NOT_TOLD, nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED}:
                 raise
 
     def _recovery(self, handle: Any) -> int | None:

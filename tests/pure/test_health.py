@@ -121,6 +121,18 @@ def test_a_gpu_that_is_lost_from_the_start_is_told(driver: FakeNvml) -> None:
         assert list(monitor.states()) == [GpuState(0, lost=True), GpuState(1)]
 
 
+def test_a_gpu_that_is_lost_while_they_are_looked_up_is_told(driver: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that is lost earlier or later."""
+
+    def supported(card: Card) -> int:
+        card.lost = card is driver.cards[0]
+        return 0x8008
+
+    monkeypatch.setattr(driver, "nvmlDeviceGetSupportedEventTypes", supported)
+    with Monitor({0: "GPU-aa", 1: "GPU-bb"}) as monitor:
+        assert list(monitor.states()) == [GpuState(0, lost=True), GpuState(1)]
+
+
 def test_a_slice_is_told_of_its_own_errors_and_those_of_the_whole_gpu(driver: FakeNvml) -> None:
     """The events are the GPU's."""
     gpu = Card("GPU-cc")
