@@ -107,8 +107,9 @@ class Holder:
         """Buffers and how many leases of each."""
         self.views: dict[int, Block] = {}
         """Borrows that the client took, by its ids."""
-        self.unread: set[int] = set()
-        """Those of them that are results which the client cannot have read, for it has not opened their slab."""
+        self.unread: dict[int, int] = {}
+        """Those of them that are results which the client cannot have read, for it has not opened their slab, and when
+        these were made known to it; CLOCK_MONOTONIC."""
         self.slabs: list[OwnSlab] = []
         self.client_slabs: dict[SlabNumber, Memory] = {}
         self.foreign_slabs: dict[tuple[int, int, SlabNumber], Memory] = {}

@@ -285,7 +285,7 @@ class Store:
         _, count = holder.leases.get(block.id, (block, 0))
         holder.leases[block.id] = block, count + 1
         if array.value and not self._slabs[block.slab_number].opened[holder.number, None]:
-            holder.unread.add(block.id)
+            holder.unread[block.id] = time.monotonic_ns()
         self._leases += 1
         self._count()
         return block.id
@@ -305,7 +305,7 @@ class Store:
                 holder.leases[buffer] = block, count - 1
             else:
                 del holder.leases[buffer]
-                holder.unread.discard(buffer)
+                holder.unread.pop(buffer, None)
         with self._lock:
             for number in slabs:
                 slab = self._slabs.get(number)
@@ -326,9 +326,9 @@ class Store:
         holder.views[view] = array.block
 
     @property
-    def unread(self) -> bool:
-        """Whether some client cannot have read a result yet that was sent to it; it never will after this process."""
-        return any(holder.unread for holder in self._holders.values())
+    def last_unread_ns(self) -> int:
+        """When the last result was sent that its client has not read, and cannot any more after this process; or 0."""
+        return max((at_ns for holder in self._holders.values() for at_ns in holder.unread.values()), default=0)
 
     def share(self, array: DeviceArray, claim: bytes, for_s: float) -> None:
         """Keep an array for a session that will claim it. Any thread."""
@@ -447,7 +447,11 @@ class Store:
                 f"this client has no lease in slab {slab_number} of device {self._index}", device=self._index
             )
         if to_device is None:
-            holder.unread -= {each for each in holder.unread if holder.leases[each][0].slab_number == slab_number}
+            holder.unread = {
+                each: at_ns
+                for each, at_ns in holder.unread.items()
+                if holder.leases[each][0].slab_number != slab_number
+            }
         slab.opened[number, to_device] += 1
         return slab.memory.export()
 

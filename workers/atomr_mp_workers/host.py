@@ -52,9 +52,9 @@ _encode: Final = data.FROM_WORKER.encode
 MESSAGE_BYTES: Final = FLUSH_BYTES + data.MAX_BODY_BYTES
 """Answers of more than this are sent singly; their peer takes no larger frames than `codec.MAX_FRAME_BYTES`."""
 
-UNREAD_NS: Final = 1_000_000_000
-"""For how much longer a worker that is to leave stays for the sake of large results that their callers have not read:
-those who look at them at once need not notice that it leaves."""
+UNREAD_NS: Final = 5_000_000_000
+"""How long after a large result was sent a worker that is to leave stays for its sake, if nobody has read it: who looks
+at it at once, on however busy a machine, need not notice that the worker leaves."""
 
 FAULT_CHARS: Final = 40_000
 """Of each text of a worker's last word: two of them, in characters of four bytes, fit into a packet wherever nobody has
@@ -499,7 +499,7 @@ class Host:
             if tracing.tracer is not None and tracing.tracer.owes:
                 return tracing.IDLE_S if patience_s is None else min(patience_s, tracing.IDLE_S)
             return -1 if patience_s is None else patience_s
-        until_ns = self._drained_ns + (UNREAD_NS if self._store.unread else 0)
+        until_ns = max(self._drained_ns, self._store.last_unread_ns + UNREAD_NS)
         left_ns = until_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None
 
