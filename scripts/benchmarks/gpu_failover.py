@@ -31,6 +31,38 @@ DEADLINE_S: Final = 60.0
 PACE_S: Final = 0.0002
 """Between calls."""
 
+CONTEXT_AND_SETUP: Final = """
+import importlib.util, os, sys, time
+import cupy, numpy, zmq
+from nvmath.bindings import cublas
+
+spec = importlib.util.spec_from_file_location("actors", sys.argv[1])
+actors = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(actors)
+
+
+class Context:
+    def resident(self, name, layout, version, fill):
+        arrays = {name: cupy.empty(shape, dtype) for name, (shape, dtype) in layout.items()}
+        fill(arrays)
+        return arrays
+
+
+for _ in range(6):
+    began = time.perf_counter()
+    if not os.fork():
+        cupy.cuda.Device(0).use()
+        cupy.cuda.runtime.free(0)
+        context = time.perf_counter() - began
+        model = actors.Model()
+        model.setup(Context())
+        assert model.answer(2.0) == 2 * actors.ROWS
+        print(context, time.perf_counter() - began, flush=True)
+        os._exit(0)
+    assert os.wait()[1] == 0
+"""
+"""What stands by warm has to do at least: in a process forked with everything imported, a context and the setup."""
+
 
 class Failovers:
     """A pool whose worker is lost again and again.
@@ -119,6 +151,14 @@ def used_mib() -> int:
     return int(subprocess.run(query, capture_output=True, text=True, check=True).stdout)
 
 
+def context_and_setup() -> dict[str, Any]:
+    """Return the least that a failover to a warm standby takes on this machine, without the runtime."""
+    command = [sys.executable, "-c", CONTEXT_AND_SETUP, str(ACTORS)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    times = [[float(each) * 1e3 for each in line.split()] for line in found[1:]]  # the first compiles the kernels
+    return summary([{"context": round(a, 1), "context_and_setup": round(b, 1)} for a, b in times])
+
+
 def measure(model: str, standby: str, count: int) -> dict[str, Any]:
     """Return what failovers take with one kind of standby."""
     with tempfile.TemporaryDirectory() as folder:
@@ -150,6 +190,7 @@ def main() -> None:
     result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "used_mib_idle": used_mib()}
     name = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     result["gpu"] = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
+    result["beside"] = context_and_setup()
     for run in sys.argv[1:] or runs:
         sys.stderr.write(f"failover: {run}\n")
         model, standby = run.split()
