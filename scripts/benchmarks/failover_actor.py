@@ -27,7 +27,7 @@ class Faulty(Actor):
         self._illegal = cupy.RawModule(code=FAULTY).get_function("illegal")
 
     @method
-    def poison(self) -> None:
+    def poison(self, number: int) -> None:  # noqa: ARG002 - tells one request from another
         """Poison the context."""
         self._illegal((1,), (1,), ())
 

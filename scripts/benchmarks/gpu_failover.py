@@ -77,13 +77,15 @@ class Failovers:
         self._pool = pool
         self._run_dir = run_dir
         self._model = model
+        self._poisons = 0
         self._right = pool.call(f"{model}.answer", 2.0).result(DEADLINE_S)
         assert model != "Model" or self._right == 2 * ROWS
 
     def poison(self) -> dict[str, float]:
         """Poison the context, and call until there is an answer."""
         self.settle()
-        self._pool.call(f"{self._model}.poison").exception(DEADLINE_S)
+        self._poisons += 1  # the same arguments again and again would be refused, as those of a poison request
+        self._pool.call(f"{self._model}.poison", self._poisons).exception(DEADLINE_S)
         return self._until_answer()
 
     def kill(self) -> dict[str, float]:

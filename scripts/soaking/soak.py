@@ -19,6 +19,7 @@ from atomr_mp import errors
 from atomr_mp.examination import examine
 from atomr_mp.observer import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET
+from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp.supervision.findings import State
 from soaking import words
 from soaking.caller import GRACE_S
@@ -59,6 +60,9 @@ AT_REST: Final = ("used_bytes", "leases", "views", "shared")
 
 ALONE: Final = ("slabs", "slab_bytes", "open_elsewhere", "client_slabs", "foreign_slabs")
 """Those that are 0 when nobody is connected."""
+
+CACHED: Final = {"slabs": 1, "slab_bytes": SLAB_BYTES}
+"""Where CuPy allocates in slabs, what an actor has allocated for itself and dropped stays in CuPy's pool."""
 
 
 class Shape(NamedTuple):
@@ -329,11 +333,12 @@ class Soak:
 
     def _not_zero(self, pool: atomr_mp.Pool, names: tuple[str, ...]) -> dict[str, int]:
         figures = [pool.device(device).statistics() for device in range(self.shape.devices)]
+        cached = CACHED if self.shape.backend == "cuda" else {}
         return {
             f"{name} of device {device}": each[name]
             for device, each in enumerate(figures)
             for name in names
-            if each[name]
+            if each[name] > cached.get(name, 0)
         }
 
     def _expect_resident(self, pool: atomr_mp.Pool) -> None:
@@ -352,7 +357,7 @@ class Soak:
         """Wait until all processes are there that are to be; what stands by may have been given up by now."""
         until_s = time.monotonic() + SETTLE_S
         with Observer(pool.run_dir / SESSION_SOCKET) as observer:
-            while (found := len(observer.inventory().processes)) != self.shape.processes:
+            while (found := _made(observer)) != self.shape.processes:
                 if time.monotonic() > until_s:
                     if not self.shape.devices <= found <= self.shape.processes:
                         self._wrong.append(f"{found} processes are there, {self.shape.processes} have to be")
@@ -422,6 +427,11 @@ class Soak:
         memory += [f"worker {worker.device.index} {worker.memory_bytes >> 20} MiB" for worker in status.workers]
         counts = ", ".join(f"{name} {count:,}" for name, count in sorted(self.counts.items()))
         self._console.print(f"round {number + 1}, {left_s:.0f} s left: {counts}; {', '.join(memory)}")
+
+
+def _made(observer: Observer) -> int:
+    """Return how many processes there are that workers are, or come from: helpers come and go."""
+    return sum(each.role != "helper" for each in observer.inventory().processes)
 
 
 def _kind(name: str) -> str:

@@ -153,6 +153,7 @@ def test_after_a_worker_s_death_old_views_are_read_and_new_uses_refused(pool: at
 def test_a_client_and_a_worker_may_be_killed_together(pool: atomr_mp.Pool, ledger: Ledger, first: str) -> None:
     """Neither waits for the other; the other device, and the next incarnation, have nothing of either."""
     ours = pool.device(1).put(np.arange(10.0))
+    assert (host(ours.view()) == np.arange(10.0)).all()  # from now on the supervisor watches this process
     sessions, before, open_before = pool.status().sessions, statistics(pool, 1), descriptors(pool)
     with ledger.gate("gate") as gate:
         holder, shared = start_holder(ledger, pool, gate)
