@@ -7,6 +7,7 @@ Needs a GPU and the extra of its CUDA version. Times are medians in microseconds
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import statistics
@@ -14,10 +15,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgpack
 import numpy as np
 
 import atomr_mp
@@ -46,6 +48,27 @@ while True:
 """What any call has to do at least: a message there and back."""
 
 
+PROTOTYPE: Final = """
+import sys
+import cupy, msgpack, numpy, zmq
+from nvmath.bindings import cublas
+socket = zmq.Context().socket(zmq.ROUTER)
+handle, stream = cublas.create(), cupy.cuda.Stream.null
+one, zero = numpy.array(1, "float32"), numpy.array(0, "float32")
+arrays = {number: cupy.full((64, 64), 0.5, "float32") for number in range(3)}
+socket.bind(sys.argv[1])
+while True:
+    sender, packed = socket.recv_multipart()
+    request = msgpack.unpackb(packed)
+    a, b, c = (arrays[ref["buffer"]] if ref["generation"] == 1 else None for ref in request["arguments"])
+    pointers = a.data.ptr, 64, b.data.ptr, 64
+    cublas.sgemm(handle, 0, 0, 64, 64, 64, one.ctypes.data, *pointers, zero.ctypes.data, c.data.ptr, 64)
+    stream.synchronize()
+    socket.send_multipart([sender, msgpack.packb({"id": request["id"], "ok": True})])
+"""
+"""What a product by request has to do at least, in one loop that waits for the GPU: a prototype of the runtime."""
+
+
 def timed(work: Callable[[], object], count: int, warm: int = 20) -> list[float]:
     """Return how long each of many runs takes, in seconds."""
     for _ in range(warm):
@@ -67,25 +90,51 @@ def summary(times: list[float], unit: float = 1e6) -> dict[str, float]:
     }
 
 
-def echo(_pool: atomr_mp.Pool) -> dict[str, Any]:
-    """A message to another process and back, by ZeroMQ alone."""
+@contextlib.contextmanager
+def peer(program: str) -> Iterator[Any]:
+    """Run a program that answers at a socket, and give a socket that is connected to it."""
     import zmq
 
     with tempfile.TemporaryDirectory() as folder:
-        address = f"ipc://{folder}/echo"
-        process = subprocess.Popen([sys.executable, "-c", ECHO, address])
+        address = f"ipc://{folder}/peer"
+        process = subprocess.Popen([sys.executable, "-c", program, address])
         try:
             with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
                 socket.connect(address)
-
-                def there_and_back() -> None:
-                    socket.send(b"x" * 100)
-                    socket.recv()
-
-                return {"echo_us": summary(timed(there_and_back, 3000))}
+                yield socket
         finally:
             process.kill()
             process.wait()
+
+
+def echo(_pool: atomr_mp.Pool) -> dict[str, Any]:
+    """A message to another process and back, by ZeroMQ alone."""
+    with peer(ECHO) as socket:
+
+        def there_and_back() -> None:
+            socket.send(b"x" * 100)
+            socket.recv()
+
+        return {"echo_us": summary(timed(there_and_back, 3000))}
+
+
+def prototype(pool: atomr_mp.Pool) -> dict[str, Any]:
+    """Small products by the prototype and by the runtime, in turns."""
+    device = pool.device()
+    a, b, c = (device.full((64, 64), 0.5) for _ in range(3))
+    request = {"id": 1, "arguments": [{"buffer": number, "generation": 1} for number in range(3)]}
+    with peer(PROTOTYPE) as socket:
+
+        def there_and_back() -> None:
+            socket.send(msgpack.packb(request))
+            assert msgpack.unpackb(socket.recv())["ok"]
+
+        ours, theirs = [], []
+        for _ in range(5):
+            theirs += timed(there_and_back, 1000)
+            ours += timed(lambda: device.blas.gemm(a, b, c).result(), 1000)
+    ratio = round(statistics.median(ours) / statistics.median(theirs), 2)
+    return {"gemm_64_beside_prototype": {"runtime_us": summary(ours), "prototype_us": summary(theirs), "ratio": ratio}}
 
 
 def gemm(pool: atomr_mp.Pool) -> dict[str, Any]:
@@ -242,7 +291,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         atomr_mp.start(actors=[FAULTY], gpus=1, backend="cuda", run_dir=Path(folder, "run")) as pool,
     ):
-        for part in (echo, gemm, pipelined, opening, transfers, recovery):
+        for part in (echo, prototype, gemm, pipelined, opening, transfers, recovery):
             try:
                 report |= part(pool)
             except Exception as error:  # noqa: BLE001 - the other parts are worth having
