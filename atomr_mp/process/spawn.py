@@ -106,6 +106,23 @@ class WorkerProcess:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
+    def freeze(self) -> None:
+        """Send SIGSTOP to the worker and its process group; nothing once it is reaped. Does not wait."""
+        if self._cause is not None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGSTOP)
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # as for `kill`
+            os.killpg(self.pid, signal.SIGSTOP)
+
+    def frozen(self) -> bool:
+        """Return, once, whether all its threads have stopped since `freeze`; one in the kernel may take long."""
+        if self._cause is not None:
+            return False
+        with contextlib.suppress(ChildProcessError):
+            return os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG) is not None
+        return False
+
     def dying(self) -> ExitCause | None:
         """Return how it ends, if it does and has given up its descriptors; None if it lives, or that is not told.
 

@@ -58,8 +58,10 @@ class Start(Message, frozen=True, tag="start"):
 class Prepare(Message, frozen=True, tag="prepare"):
     """Comes before `Start`, maybe long before: import what will be needed. No answer."""
 
+    backend: Name
+    """Whose driver to start up, without taking anything of the device."""
     actors: list[ActorSpec]
-    """Whose modules to import. One that cannot be is tried again after `Start`, which tells why."""
+    """Whose modules to import. What cannot be done is tried again after `Start`, which tells why."""
 
 
 class Promote(Message, frozen=True, tag="promote"):

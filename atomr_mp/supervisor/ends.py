@@ -51,14 +51,16 @@ class Ends:
     def over(self, worker: Incarnation) -> errors.AtomrError | None:
         """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
         self.restarts.add(worker)
-        ending = worker.ending or self.tell(worker)
+        ending = self.tell(worker)
         self._device.let_go(worker)
         event = "planned_end" if ending.planned else "end"
         self._device.note(event, ending.text, generation=worker.generation, **ending.facts)
         return None if ending.planned else ending.lost
 
     def tell(self, worker: Incarnation) -> Ending:
-        """Tell what became of the requests that were on an incarnation, of which nothing runs any more."""
+        """Tell what became of the requests that were on an incarnation, of which nothing runs any more; once."""
+        if worker.ending is not None:
+            return worker.ending
         board = worker.board
         ending = worker.ending = Ending(worker, board, suspecting=self._device.plan.max_suspicions > 0)
         self._tally.add(board, ending.in_a_word, lost=not ending.planned)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import select
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from atomr_mp import errors
@@ -20,6 +21,10 @@ from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
     from atomr_mp.supervisor.ending import Ending
+
+
+LOOK_S: Final = 0.0002
+"""How often it is looked whether all threads of a process have stopped, of which no descriptor tells."""
 
 
 class Owner(Protocol):
@@ -175,6 +180,17 @@ class Incarnation:
         self.process.kill()
         if self._kill_timer is None and self.process.pidfd >= 0:
             self._kill_timer = self._loop.call_later(self._kill_timeout_s, self._on_kill_timeout)
+
+    def freeze(self, then: Callable[[], object]) -> None:
+        """Have nothing of it run any more, without its end; call `then` as soon as that is so, maybe never."""
+        self.process.freeze()
+        self._await_frozen(then)
+
+    def _await_frozen(self, then: Callable[[], object]) -> None:
+        if self.process.frozen():
+            then()
+        elif not self._over:
+            self._loop.call_later(LOOK_S, lambda: self._await_frozen(then))
 
     @property
     def end(self) -> str:

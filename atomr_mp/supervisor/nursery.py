@@ -14,6 +14,7 @@ from atomr_mp.process.logs import RotatedOutput
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import WorkerProcess, spawn
 from atomr_mp.process.zygote import NoForkError, Zygote
+from atomr_mp.protocol import control
 from atomr_mp.supervision.standby import StandbyMode, StandbyState, delay_s, failures_after
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
@@ -45,7 +46,7 @@ class Nursery:
         self._loop = loop
         self._run_dir = run_dir
         self._events = log
-        self._reserve = Reserve(loop, run_dir, plan.actors)
+        self._reserve = Reserve(loop, run_dir, control.Prepare(plan.backend, plan.actors))
         self._zygote: Zygote | None = None
         self._failures = 0
         self._warm_s: float | None = None
@@ -87,7 +88,7 @@ class Nursery:
         """Make further processes by another plan; what was made ahead may have imported what has changed since."""
         self._plan = plan
         self._reserve.close()
-        self._reserve = Reserve(self._loop, self._run_dir, plan.actors)
+        self._reserve = Reserve(self._loop, self._run_dir, control.Prepare(plan.backend, plan.actors))
 
     def renew(self, then: Callable[[], None] = lambda: None, *, if_outdated: bool = False) -> None:
         """Start the zygote anew if it has imported what may have changed: more than the runtime, or not what it should.

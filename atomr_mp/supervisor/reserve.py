@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import select
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
@@ -27,13 +27,13 @@ class Reserve:
     Args:
         loop: The supervisor's loop.
         run_dir: Where processes are noted.
-        actors: Whose modules they import meanwhile.
+        prepare: What they do meanwhile.
     """
 
-    def __init__(self, loop: Loop, run_dir: HeldRunDirectory, actors: Sequence[control.ActorSpec]) -> None:
+    def __init__(self, loop: Loop, run_dir: HeldRunDirectory, prepare: control.Prepare) -> None:
         self._loop = loop
         self._run_dir = run_dir
-        self._actors = actors
+        self._prepare = control.FROM_SUPERVISOR.encode(prepare)
         self._waiting: dict[int, WorkerProcess] = {}
         self._failures: dict[int, int] = {}
         """How many have ended in a row without being needed, by device."""
@@ -59,7 +59,7 @@ class Reserve:
         self._waiting[device] = process
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
         with contextlib.suppress(OSError):  # it has ended, of which its pidfd tells
-            descriptors.send(process.control, control.FROM_SUPERVISOR.encode(control.Prepare(list(self._actors))), None)
+            descriptors.send(process.control, self._prepare, None)
 
         def ended(_events: int) -> None:
             self._failures[device] = self._failures.get(device, 0) + 1

@@ -169,6 +169,8 @@ class WorkerEvents:
         if worker is self._device.active:
             poisoned = isinstance(fault, errors.ContextPoisoned)
             self._feed_from_worker(worker, Event.POISONED if poisoned else Event.FAULT)
+            if worker is self._device.predecessor:  # it lives on for a moment, and nobody need wait for its end
+                worker.freeze(lambda: self._device.ends.tell(worker))
         else:
             worker.kill()
 

@@ -18,6 +18,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.examination import examine
 from atomr_mp.observer import Observer
+from atomr_mp.process.nvml import survey
 from atomr_mp.process.rundir import SESSION_SOCKET
 from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp.supervision.findings import State
@@ -151,6 +152,8 @@ class Soak:
         """Run; return what went wrong."""
         mark = os.environ[MARK] = secrets.token_hex(8)
         os.environ.update(MALLOC)
+        if self.shape.backend == "cuda":
+            survey()  # the driver keeps what it opens
         here = psutil.Process().num_fds()
         soaked = Path(__file__).with_name("soak_actor.py")
         with self.start([f"{soaked}:{name}" for name in ACTORS]) as pool:

@@ -38,6 +38,13 @@ class Standing(Actor):
         """Return pid and generation."""
         return [os.getpid(), self._context.generation]
 
+    @method(thread=True, idempotent=True)
+    def where_at_last(self, gate: str) -> int:
+        """Wait at the gate, but in a later generation, and return the generation."""
+        if self._context.generation == 1:
+            arrive(gate)
+        return self._context.generation
+
     @method
     def poison(self) -> None:
         """Say that the context is lost."""

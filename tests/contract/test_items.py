@@ -18,7 +18,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.map import Failure
 from atomr_mp.reply import Together
-from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, settled
+from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, client_of, settled
 
 PARCELLED = f"{ACTORS}/parcelled.py:Parcelled"
 
@@ -272,7 +272,8 @@ def test_refs_are_results_and_go_by_themselves_as_items(pool: atomr_mp.Pool) -> 
     assert [ref.numpy()[0] for ref in refs] == list(range(10))
     with pytest.raises(errors.InvalidRequest, match="ref"):
         sent_together(pool, "Parcelled.doubled", refs)
-    assert [array[0] for array in pool.map("Parcelled.doubled", refs)] == [2 * n for n in range(10)]
+    doubled = [array if BACKEND == "host" else array.numpy() for array in pool.map("Parcelled.doubled", refs)]
+    assert [array[0] for array in doubled] == [2 * n for n in range(10)]
     del refs
     gc.collect()  # the error's traceback had them too
     # What is given back goes with the next call.

@@ -25,12 +25,13 @@ from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
-from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.control import ActorSpec, Prepare
 from atomr_mp.supervision.standby import MAX_FAILURES
 from atomr_mp.supervisor import helpers as helpers_module
 from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.reserve import Reserve
+from tests.support import settled
 
 DEADLINE_S = 20.0
 PYTHON = (sys.executable, "-I", "-S", "-c")
@@ -122,6 +123,21 @@ def test_a_cause_that_another_wait_took_is_not_invented() -> None:
         assert ended(worker.pidfd)
         os.waitpid(worker.pid, 0)
         assert worker.reap().describe() == "ended, how is not known"
+
+
+def test_a_frozen_worker_runs_no_more_and_can_be_killed() -> None:
+    """That it has stopped is told once, and not before it was asked for."""
+    with start(WAIT_TO_BE_LET_GO) as worker:
+        hear(worker)
+        assert not worker.frozen()
+        worker.freeze()
+        assert settled(worker.frozen)
+        assert psutil.Process(worker.pid).status() == psutil.STATUS_STOPPED
+        assert not worker.frozen()
+        worker.kill()
+        assert end(worker).describe() == "killed by SIGKILL"
+        worker.freeze()
+        assert not worker.frozen()
 
 
 def test_a_running_worker_is_not_reaped_and_a_reaped_one_not_killed() -> None:
@@ -253,7 +269,7 @@ def test_what_is_made_ahead_and_ends_at_once_harms_nobody(tmp_path: Path) -> Non
         loop.call_later(0, look) if reserve.pids else loop.stop()
 
     with RunDirectory.create(tmp_path / "run") as run_dir:
-        reserve = Reserve(loop, run_dir, [ActorSpec("Echo", "echo:Echo")])
+        reserve = Reserve(loop, run_dir, Prepare("host", [ActorSpec("Echo", "echo:Echo")]))
         reserve.fill(0, fork)
         assert reserve.take(0) is None
         reserve.fill(0, fork)

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import atomr_mp
-from atomr_mp import errors, testing
+from atomr_mp import errors, launch, testing
 from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import data, token
@@ -176,6 +176,23 @@ def test_a_poisoned_worker_is_replaced_at_once(ledger: Ledger) -> None:
         assert type(error) is errors.ContextPoisoned
         assert pool.call("Standing.where").result()[1] == standby.generation
         assert pool.devices[0].restarts == 1
+
+
+def test_nobody_waits_for_a_poisoned_worker_to_end(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All its threads are stopped, and then its callers are told, and what may be sent again is."""
+    monkeypatch.setattr(launch, "MODULE", "tests.programs.withholding")
+    (ledger.path / "stuck").touch()  # so it does not end
+    with ledger.start(STANDING, **HOT, kill_timeout_s=DEADLINE_S) as pool, ledger.gate("gate") as gate:
+        standby = wait_standby(pool)
+        running = pool.call("Standing.where_at_last", gate.path)
+        (pid,) = gate.wait()
+        assert type(pool.call("Standing.poison").exception()) is errors.ContextPoisoned
+        assert psutil.Process(pid).status() == psutil.STATUS_STOPPED
+        assert running.result() == standby.generation
+        with Watched([pid]) as watched:
+            os.kill(pid, signal.SIGKILL)
+            assert watched.left() == []
+        wait_standby(pool, standby.generation + 1)  # it is waited for as ever
 
 
 def test_a_standby_does_not_answer_before_its_promotion(ledger: Ledger) -> None:

@@ -13,6 +13,7 @@ from atomr_mp.protocol import control, marks
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp_workers import data_socket, points
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
+from atomr_mp_workers.device import prepare_device
 from atomr_mp_workers.envelope import FatalError
 from atomr_mp_workers.host import Host
 from atomr_mp_workers.lifeline import die_with, guard_forks
@@ -60,6 +61,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         loader = Loader()
         start = channel.receive()
         if isinstance(start, control.Prepare):
+            prepare_device(start.backend)
             loader.prepare(start.actors)
             data_socket.prepare()
             start = channel.receive()

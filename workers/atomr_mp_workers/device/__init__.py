@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Device
+
+
+def prepare_device(backend: str) -> None:
+    """Do what `open_device` needs and takes nothing of the device for; what goes wrong is for that to say."""
+    if backend == "cuda":
+        with contextlib.suppress(Exception):
+            from atomr_mp_workers.device import cuda
+
+            cuda.prepare()
 
 
 def open_device(backend: str, completion: str = "adaptive") -> Device:

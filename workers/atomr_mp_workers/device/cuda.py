@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -27,6 +28,13 @@ if TYPE_CHECKING:
 TO_DEVICE: Final = 1
 TO_HOST: Final = 2
 ON_DEVICE: Final = 3
+
+
+def prepare() -> None:
+    """Have the driver started up in this process, and libraries loaded; no context is made, nor memory taken."""
+    runtime.getDeviceCount()
+    for module in ("atomr_mp_workers.device.cuda_resident", "cupy.cublas", "cupy.cuda.compiler"):
+        importlib.import_module(module)
 
 
 class CudaDevice(Device):
