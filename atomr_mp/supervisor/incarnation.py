@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from atomr_mp.supervisor.ending import Ending
 
 
-LOOK_S: Final = 0.0002
-"""How often it is looked whether all threads of a process have stopped, of which no descriptor tells."""
+FREEZE_S: Final = 0.005
+"""After so long a process is stopped that was to do that by itself, when its last answers had left."""
 
 
 class Owner(Protocol):
@@ -114,6 +114,8 @@ class Incarnation:
         self._unsent: deque[tuple[bytes, Descriptor | None]] = deque()
         self._hears = True
         """Its control channel has not ended."""
+        self._once_frozen: Callable[[], object] | None = None
+        """Called when nothing of it runs any more, though it lives."""
         self._over = False
         """We have let go of it."""
         loop.watch(process.pidfd, select.EPOLLIN, self._on_exit)
@@ -182,15 +184,16 @@ class Incarnation:
             self._kill_timer = self._loop.call_later(self._kill_timeout_s, self._on_kill_timeout)
 
     def freeze(self, then: Callable[[], object]) -> None:
-        """Have nothing of it run any more, without its end; call `then` as soon as that is so, maybe never."""
-        self.process.freeze()
-        self._await_frozen(then)
+        """Call `then` as soon as nothing of it runs any more, though it lives: it stops by itself, or is made to."""
+        self._loop.call_later(FREEZE_S, self.process.freeze)
+        self._once_frozen = then
+        self.look()
 
-    def _await_frozen(self, then: Callable[[], object]) -> None:
-        if self.process.frozen():
+    def look(self) -> None:
+        """See whether it has stopped; to be called after each SIGCHLD."""
+        if self._once_frozen is not None and self.process.frozen():
+            then, self._once_frozen = self._once_frozen, None
             then()
-        elif not self._over:
-            self._loop.call_later(LOOK_S, lambda: self._await_frozen(then))
 
     @property
     def end(self) -> str:

@@ -124,7 +124,7 @@ class Supervisor:
         self._loop.on_signal(signal.SIGTERM, lambda: self._on_stop_signal("SIGTERM"))
         self._loop.on_signal(signal.SIGHUP, self._on_hangup)
         self._loop.on_signal(signal.SIGINT, lambda: self._on_stop_signal("SIGINT"))
-        self._loop.on_signal(signal.SIGCHLD, self._end_orphans)
+        self._loop.on_signal(signal.SIGCHLD, self._on_child)
         listener = SessionListener(self._run_dir.session_socket)
         self._note(
             "pool_start",
@@ -351,6 +351,13 @@ class Supervisor:
     def _worker_ended(self) -> None:
         self._end_orphans()
         self._stop_if_done()
+
+    def _on_child(self) -> None:
+        """A process of ours, or one that a worker has left behind, has ended or stopped."""
+        for device in self.devices:
+            if device.predecessor is not None:
+                device.predecessor.look()
+        self._end_orphans()
 
     def _end_orphans(self) -> None:
         """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import select
+import signal
 import time
 import traceback
 from functools import partial
@@ -104,15 +106,16 @@ class Host:
         """
         try:
             self._setup()
-            try:
-                self._serve()
-            except FatalError as fatal:
-                self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
-                raise
         except FatalError as fatal:
-            self._channel.send(control.Fault(wire_form(fatal.error, FAULT_CHARS)))
+            self._report(fatal.error)
+            raise
+        try:
+            self._serve()
+        except FatalError as fatal:
+            self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
+            self._report(fatal.error)
             if isinstance(fatal.error, errors.ContextPoisoned):
-                self._channel.await_end()  # which the supervisor brings about when it disturbs nobody
+                self._stand_still()
             raise
 
     def _setup(self) -> None:
@@ -511,6 +514,16 @@ class Host:
         self._send()
         if tracing.tracer is not None:
             tracing.tracer.settle(idle=True)
+
+    def _report(self, error: errors.AtomrError) -> None:
+        """Tell the supervisor why this worker ends."""
+        self._channel.send(control.Fault(wire_form(error, FAULT_CHARS)))
+
+    def _stand_still(self) -> None:
+        """Let the last answers leave, have all threads stop, and wait to be ended when that disturbs nobody."""
+        self._data.close(flush=True)  # what clients wait for once they hear of the end
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self._channel.await_end()
 
     def _leave(self) -> None:
         if tracing.tracer is not None:
