@@ -46,11 +46,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.fixture(scope="session", autouse=True)
 def cuda_is_here() -> None:
-    """Let this process have its own context, with its threads and descriptors, before a ledger counts any."""
+    """Let this process have its own contexts, with their threads and descriptors, before a ledger counts any."""
     if BACKEND == "cuda":
         import cupy
 
-        cupy.zeros(1).sum().get()
+        for number in range(cupy.cuda.runtime.getDeviceCount()):
+            with cupy.cuda.Device(number):
+                cupy.zeros(1).sum().get()
         with contextlib.suppress(ImportError):  # the tests that need it say so
             import torch
 
