@@ -54,19 +54,21 @@ class Job(Generic[T]):
         idempotent: Items may be run twice.
         attempts: How often an item may be running when its worker ends, or fail otherwise. A send does not count
             after which it certainly was not run, or had ended and only its answer was lost.
-        in_flight: How many items may be in flight in all; None to find out, up to `MAX_DEPTH` per device.
+        in_flight: How many items may be in flight in all; None to find out, by `Depth`.
         devices: How many devices take work; may be changed.
-        least: How many items per device are in flight in any case, if the caller does not say how many in all.
+        depth: How many items per device may be, if the caller does not say how many in all.
     """
 
-    def __init__(self, *, idempotent: bool, attempts: int, in_flight: int | None, devices: int, least: int = 1) -> None:
+    def __init__(
+        self, *, idempotent: bool, attempts: int, in_flight: int | None, devices: int, depth: Depth | None = None
+    ) -> None:
         self.devices = devices
         self.failures = 0
         self.resubmitted = 0
         self._idempotent = idempotent
         self._attempts = attempts
         self._in_flight = in_flight
-        self._depth = Depth(least)
+        self._depth = depth or Depth()
         self._window = WINDOW_FACTOR * (in_flight or self._depth.most * max(1, devices))
         self._flying: set[int] = set()
         self._again: list[int] = []
@@ -245,12 +247,13 @@ class Depth:
 
     Args:
         least: Never fewer.
+        most: Never more, if these are more than `MAX_DEPTH`.
     """
 
-    def __init__(self, least: int = 1) -> None:
+    def __init__(self, least: int = 1, most: int = MAX_DEPTH) -> None:
         self.items = least
         self.least: Final = least
-        self.most: Final = max(MAX_DEPTH, least)
+        self.most: Final = max(MAX_DEPTH, least, most)
 
     def answered(self, took_s: float) -> None:
         """Learn from an item that took so long from sending to answer: more of them if short, fewer if long."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.job import Failure, Job, Recorded
+from atomr_mp.job import Depth, Failure, Job, Recorded
 from atomr_mp.protocol.devices import OUT_OF_USE
 from atomr_mp.replay import NEVER
 from atomr_mp.reply import Together
@@ -71,7 +71,7 @@ class Mapper:
         *,
         idempotent: bool,
         in_flight: int | None,
-        batch_size: int,
+        depth: Depth,
         call_items: int,
         attempts: int,
         deadline_s: float,
@@ -96,8 +96,7 @@ class Mapper:
                 attempts=attempts,
                 in_flight=in_flight,
                 devices=_open_devices(self._client),
-                # What does not fit into the window would only be refused.
-                least=max(1, min(batch_size, self._client.login.window.requests)),
+                depth=depth,
             ),
             deadline_s,
             priority,
@@ -113,6 +112,11 @@ class Mapper:
                 loop.close()
             else:
                 self._idle.append(loop)
+
+    def depth(self, least: int, most: int) -> Depth:
+        """Return how many items per device may be in flight: what does not fit into the window is only refused."""
+        window = self._client.login.window.requests
+        return Depth(max(1, min(least, window)), min(most, window))
 
     def close(self) -> None:
         """Close what is idle; a map that runs closes its own. After the client's end."""

@@ -298,7 +298,8 @@ class Pool:
             in_flight: How many items are sent and not answered at a time, in all. None to find out: up to 32 per
                 device, fewer if items are slow; or as many as `batch_size` says.
             batch_size: How many items per device are in flight in any case, so that batches fill. None for four full
-                batches of this method: while one is run, the next come together, also of items of several keys.
+                batches of this method, and up to eight if items are quick: while one is run, the next come together,
+                also of items of several keys.
             attempts: How many ends of workers on which it was running an item may survive to be sent again, and one:
                 3 for two resubmissions. A worker's end for which it cannot be blamed does not count.
             deadline_s: Deadline of each attempt, see `call`; the time it waits behind other items counts.
@@ -344,7 +345,7 @@ class Pool:
             items,
             idempotent=info.idempotent,
             in_flight=in_flight,
-            batch_size=4 * info.batch_items if batch_size is None else batch_size,
+            depth=self._mapper.depth(batch_size or 4 * info.batch_items, batch_size or 8 * info.batch_items),
             # What a worker's end takes along of a call with items may all have run.
             call_items=info.call_items if info.idempotent else 0,
             attempts=attempts,

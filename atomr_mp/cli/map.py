@@ -53,7 +53,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "--batch-size",
         type=_positive,
         metavar="N",
-        help="items in flight for each device in any case (default: four full batches of the method)",
+        help="items in flight for each device in any case (default: four full batches of the method, eight if quick)",
     )
     parser.add_argument(
         "--attempts", type=_positive, default=3, metavar="N", help="how often an item may run (default: %(default)s)"

@@ -266,6 +266,15 @@ def test_depth_suits_how_long_items_take(took_s: float, items: int) -> None:
     assert depth.items == items
 
 
+@pytest.mark.parametrize(("took_s", "items"), [(0.4, 256), (0.6, 128)])
+def test_depth_stays_within_what_is_told(took_s: float, items: int) -> None:
+    """So many full batches in any case, and more of them if they are quick."""
+    depth = Depth(128, 256)
+    for _ in range(1000):
+        depth.answered(took_s)
+    assert depth.items == items
+
+
 @given(st.floats(0.001, 100))
 def test_depth_settles_where_items_wait_no_longer_than_meant(service_s: float) -> None:
     """With a device that takes so long for each, no more wait than fit into `QUEUE_S`, by one."""
