@@ -112,7 +112,7 @@ class Action(StrEnum):
     END_PREDECESSOR = auto()
     """The predecessor is over: what was on it fails, or moves to the next."""
     DISMISS = auto()
-    """Tell the standby to leave, if there is one."""
+    """Tell the standby to leave, if there is one; end what was forked ahead."""
 
 
 class Step(NamedTuple):

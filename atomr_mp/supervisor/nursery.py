@@ -87,8 +87,7 @@ class Nursery:
     def take_plan(self, plan: Plan) -> None:
         """Make further processes by another plan; what was made ahead may have imported what has changed since."""
         self._plan = plan
-        self._reserve.close()
-        self._reserve = Reserve(self._loop, self._run_dir, control.Prepare(plan.backend, plan.actors))
+        self._reserve.renew(control.Prepare(plan.backend, plan.actors))
 
     def renew(self, then: Callable[[], None] = lambda: None, *, if_outdated: bool = False) -> None:
         """Start the zygote anew if it has imported what may have changed: more than the runtime, or not what it should.
@@ -140,6 +139,10 @@ class Nursery:
         """Fork the process that `make` is to return next, if processes are forked at all."""
         if self.output is not None and not self._closed:
             self._reserve.fill(device, lambda: self._fork(environment, output_fd))
+
+    def discard_ahead(self, device: int) -> None:
+        """End what was made ahead for a device, which is not to be started soon."""
+        self._reserve.discard(device)
 
     def _fork(self, environment: Mapping[str, str], output_fd: int) -> WorkerProcess:
         if self._zygote is None:

@@ -27,7 +27,7 @@ class Reserve:
     Args:
         loop: The supervisor's loop.
         run_dir: Where processes are noted.
-        prepare: What they do meanwhile.
+        prepare: What they do meanwhile; `renew` changes it.
     """
 
     def __init__(self, loop: Loop, run_dir: HeldRunDirectory, prepare: control.Prepare) -> None:
@@ -35,13 +35,15 @@ class Reserve:
         self._run_dir = run_dir
         self._prepare = control.FROM_SUPERVISOR.encode(prepare)
         self._waiting: dict[int, WorkerProcess] = {}
+        self._leaving: set[WorkerProcess] = set()
+        """They were killed, and have not ended."""
         self._failures: dict[int, int] = {}
         """How many have ended in a row without being needed, by device."""
 
     @property
     def pids(self) -> set[int]:
-        """The processes that wait."""
-        return {process.pid for process in self._waiting.values()}
+        """The processes that there are."""
+        return {process.pid for process in (*self._waiting.values(), *self._leaving)}
 
     def fill(self, device: int, fork: Callable[[], WorkerProcess]) -> None:
         """See that there is one for a device, unless several have ended in a row.
@@ -80,13 +82,37 @@ class Reserve:
         self._loop.forget(process.pidfd)
         return process
 
+    def discard(self, device: int) -> None:
+        """End a device's process, if there is one; does not wait."""
+        process = self._waiting.pop(device, None)
+        if process is None:
+            return
+
+        def ended(_events: int) -> None:
+            self._leaving.remove(process)
+            self._end(process)
+
+        self._leaving.add(process)
+        self._loop.forget(process.pidfd)
+        self._loop.watch(process.pidfd, select.EPOLLIN, ended)
+        process.kill()
+
+    def renew(self, prepare: control.Prepare) -> None:
+        """Do something else in those that are made from now on; there are none just now."""
+        self._prepare = control.FROM_SUPERVISOR.encode(prepare)
+        self._failures.clear()
+        for device in list(self._waiting):
+            self.discard(device)
+
     def close(self) -> None:
-        """End all."""
-        for process in self._waiting.values():
+        """End all, and wait for that."""
+        processes = [*self._waiting.values(), *self._leaving]
+        for process in processes:
             process.kill()
-        for process in self._waiting.values():
+        for process in processes:
             self._end(process)
         self._waiting.clear()
+        self._leaving.clear()
 
     def _end(self, process: WorkerProcess) -> None:
         self._loop.forget(process.pidfd)

@@ -109,6 +109,10 @@ class Starter:
         """Have the next process forked before it is needed."""
         self._nursery.make_ahead(self._device.index, self._environment, self.output.fileno())
 
+    def discard_ahead(self) -> None:
+        """End the process that was forked for that: it may have the device's driver open."""
+        self._nursery.discard_ahead(self._device.index)
+
     def endpoint(self, generation: int) -> str:
         """Return where the process of a generation takes calls."""
         return f"ipc://{self._run_dir.worker_socket(self._device.index, generation)}"

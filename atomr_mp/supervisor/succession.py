@@ -107,9 +107,10 @@ class Succession:
             self._device.active.tell(control.IncarnationOver(worker.device, worker.generation))
 
     def dismiss(self) -> None:
-        """Have the standby leave, if there is one, and start none for now."""
+        """Have the standby leave, if there is one, or what was forked ahead, and start none for now."""
         worker = self.standby
         self.standbys.forget()
+        self._starter.discard_ahead()
         if worker is None or worker.leaving:
             return
         worker.wish = "dismiss"

@@ -16,9 +16,10 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
+from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.protocol.operators import StandbyStatus
 from atomr_mp.supervision.standby import MAX_FAILURES
-from tests.support import ACTORS, BACKEND, PROBE, PROMISE_S, Ledger, Watched, settled, wait_generation
+from tests.support import ACTORS, BACKEND, PROBE, PROMISE_S, Ledger, Watched, settled, wait_generation, wait_state
 
 STANDING: Final = f"{ACTORS}/standing.py:Standing"
 FD_SETSIZE: Final = 1024
@@ -110,6 +111,20 @@ def test_the_next_worker_is_forked_ahead(ledger: Ledger) -> None:
         assert {device.pid for device in pool.devices} == ahead
         assert settled(lambda: len(made_ahead(pool)) == 2)
         assert pool.status().workers[0].device.restarts == 1
+
+
+def test_nothing_is_ahead_for_a_device_that_is_not_started_again(ledger: Ledger) -> None:
+    """It might have the device's driver open; the other device keeps what it has, and an operator starts all anew."""
+    with ledger.start(STANDING, gpus=2, **{**WARM, "max_restarts": 0}) as pool:
+        assert settled(lambda: len(made_ahead(pool)) == 2)
+        ahead = made_ahead(pool)
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_state(pool, DeviceState.STOPPED)
+        assert settled(lambda: len(made_ahead(pool)) == 1)
+        assert made_ahead(pool) < ahead
+        pool.restart(0)
+        wait_generation(pool, 2)
+        assert settled(lambda: len(made_ahead(pool)) == 2)
 
 
 def test_what_was_forked_ahead_and_ends_is_replaced_but_not_for_ever(ledger: Ledger) -> None:
