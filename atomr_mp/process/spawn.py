@@ -116,7 +116,7 @@ class WorkerProcess:
             os.killpg(self.pid, signal.SIGSTOP)
 
     def frozen(self) -> bool:
-        """Return, once, whether all its threads have stopped since `freeze`; one in the kernel may take long."""
+        """Return, once, whether all its threads have stopped, for whichever reason; one in the kernel may take long."""
         if self._cause is not None:
             return False
         with contextlib.suppress(ChildProcessError):
