@@ -48,13 +48,13 @@ def is_forked(process: dict[str, Any]) -> bool:
 def made_ahead(pool: atomr_mp.Pool) -> set[int]:
     """Return the pids of what was forked and is no device's yet; not of what has ended, which may not be reaped yet."""
     others = {zygote_of(pool).pid, *(device.pid for device in pool.devices)}
-    return {each.pid for each in psutil.Process(pool.supervisor_pid).children() if lives(each)} - others
+    return {each.pid for each in psutil.Process(pool.supervisor_pid).children() if is_ahead(each)} - others
 
 
-def lives(process: psutil.Process) -> bool:
-    """Return whether a process has not ended."""
+def is_ahead(process: psutil.Process) -> bool:
+    """Return whether a process was forked and has not ended; on a GPU there is one that was not."""
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return process.status() != psutil.STATUS_ZOMBIE and "atomr_mp_workers.zygote" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 
