@@ -149,9 +149,12 @@ def _mapped(pid: int) -> Iterator[tuple[int, Memfd]]:
 
 
 def _watched(pid: int, number: str) -> int:
-    """Return which process a pidfd means, -1 if it has been reaped."""
+    """Return which process a pidfd means, or that of whose threads; -1 if it has been reaped."""
     found = re.search(rb"^Pid:\s*(-?\d+)", _read(f"/proc/{pid}/fdinfo/{number}"), re.MULTILINE)
-    return int(found[1]) if found else -1
+    if found is None:
+        return -1
+    of = re.search(rb"^Tgid:\s*(\d+)", _read(f"/proc/{int(found[1])}/status"), re.MULTILINE)
+    return int(of[1] if of else found[1])
 
 
 def _listening(run_dir: Path) -> dict[str, str]:

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
 
 from atomr_mp import errors
@@ -122,6 +123,17 @@ class WorkerProcess:
         with contextlib.suppress(ChildProcessError):
             return os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG) is not None
         return False
+
+    def open_thread(self) -> int | None:
+        """Return a pidfd of one of its threads, the caller's; None if it has but one, or before Linux 6.9.
+
+        When a process is killed, its threads end at once, and the process only when its memory has been taken down.
+        """
+        try:
+            others = {int(task.name) for task in Path(f"/proc/{self.pid}/task").iterdir()} - {self.pid}
+            return os.pidfd_open(min(others), _PIDFD_THREAD) if others else None
+        except OSError:
+            return None
 
     def dying(self) -> ExitCause | None:
         """Return how it ends, if it does and has given up its descriptors; None if it lives, or that is not told.
@@ -356,6 +368,9 @@ _EXIT_CODE: Final = 52 - 3
 
 _PF_EXITING: Final = 0x4
 """include/linux/sched.h; set when the process begins to end, before its descriptors are closed."""
+
+_PIDFD_THREAD: Final = os.O_EXCL
+"""include/uapi/linux/pidfd.h."""
 
 CLOSE_WAIT_S: Final = 2.0
 """Longest that `WorkerProcess.close` waits for a process it had to kill."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections import deque
@@ -27,6 +28,11 @@ FREEZE_S: Final = 0.005
 """After so long a process is stopped that was to do that by itself, when its last answers had left."""
 
 
+LOOK_S: Final = 0.001
+LOOKS: Final = 5
+"""How often it is looked whether a process ends, after one of its threads has ended."""
+
+
 class Owner(Protocol):
     """Who is told of what happens to an incarnation. Its messages and its end of file come before its exit."""
 
@@ -38,6 +44,9 @@ class Owner(Protocol):
 
     def caught_up(self, worker: Incarnation) -> None:
         """All that it was to be told has been sent."""
+
+    def dies(self, worker: Incarnation) -> None:
+        """It has begun to end, by a kill or a crash, and is going to hang up."""
 
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
         """Its control channel has ended; if it is dying, nothing of it runs any more, and its cause is known."""
@@ -60,6 +69,9 @@ class Incarnation:
         owner: Who is told.
         kill_timeout_s: How long it may take to end once it is killed.
     """
+
+    _thread: int | None = None
+    """A pidfd of one of its threads, to be told sooner of its end."""
 
     def __init__(
         self,
@@ -209,6 +221,7 @@ class Incarnation:
     def close(self) -> None:
         """Let go of it, once it has ended."""
         self._over = True
+        self._forget_thread()
         self.cancel_timer()
         self.process.close()
 
@@ -230,6 +243,32 @@ class Incarnation:
                 descriptor.close()
         self._loop.rewatch(channel.fileno(), select.EPOLLIN)
         self._owner.caught_up(self)
+
+    def watch_thread(self) -> None:
+        """See its end as soon as a thread of its ends with it; its other ends are seen in any case."""
+        self._thread = self.process.open_thread()
+        if self._thread is not None:
+            self._loop.watch(self._thread, select.EPOLLIN, lambda _: self._on_thread_end())
+
+    def _on_thread_end(self) -> None:
+        self._forget_thread()
+        self._look_whether_it_dies(LOOKS)
+
+    def _look_whether_it_dies(self, looks: int) -> None:
+        """A thread may end by itself; if not, the others have been told to end, and do."""
+        if not self._hears or self._over:
+            return
+        if self.process.dying() is not None:
+            if self.listen():
+                self._owner.dies(self)
+        elif looks:
+            self._loop.call_later(LOOK_S, lambda: self._look_whether_it_dies(looks - 1))
+
+    def _forget_thread(self) -> None:
+        if self._thread is not None:
+            self._loop.forget(self._thread)
+            os.close(self._thread)
+            self._thread = None
 
     def _on_control(self, events: int) -> None:
         if events & select.EPOLLOUT:
@@ -264,6 +303,7 @@ class Incarnation:
         self._owner.survived(self)
 
     def _stop_telling(self) -> None:
+        self._forget_thread()
         if self._hears:
             self._hears = False
             self._loop.forget(self.process.control.fileno())

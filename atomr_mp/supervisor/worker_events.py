@@ -98,6 +98,13 @@ class WorkerEvents:
                 if worker is device.active or (worker is device.standby and worker.is_ready):
                     self._sessions.admitted(device, number)
 
+    def dies(self, worker: Incarnation) -> None:
+        """A process has begun to end: a standby takes over; of its requests is told when it has hung up."""
+        device = self._device
+        if worker is device.active:
+            device.ends.restarts.add(worker)
+            device.feed(Event.END_OF_FILE)
+
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
         """A process will say no more: that is the first sign of its end."""
         device = self._device
@@ -156,6 +163,7 @@ class WorkerEvents:
     def _on_ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
         device = self._device
         worker.actors = actors
+        worker.watch_thread()
         now_s = time.monotonic()
         if worker is device.active:
             worker.ready_s = worker.ready_s or now_s

@@ -8,11 +8,13 @@ import os
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -25,10 +27,11 @@ from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
-from atomr_mp.protocol.control import ActorSpec, Prepare
+from atomr_mp.protocol.control import FROM_WORKER, ActorSpec, Prepare, SessionAdmitted
 from atomr_mp.supervision.standby import MAX_FAILURES
 from atomr_mp.supervisor import helpers as helpers_module
 from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.incarnation import LOOKS, Incarnation
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.reserve import Reserve
 from tests.support import settled
@@ -138,6 +141,78 @@ def test_a_frozen_worker_runs_no_more_and_can_be_killed() -> None:
         assert end(worker).describe() == "killed by SIGKILL"
         worker.freeze()
         assert not worker.frozen()
+
+
+def test_the_end_of_a_thread_tells_of_the_process_s() -> None:
+    """Where the kernel can say so; a process of one thread has none to tell of it."""
+    sleeping = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    with start(f"{sleeping}; {WAIT_TO_BE_LET_GO}") as worker:
+        hear(worker)
+        thread = worker.open_thread()
+        if thread is None:
+            pytest.skip("pidfds of threads came with Linux 6.9")
+        try:
+            assert not select.select([thread], [], [], 0)[0]
+            worker.kill()
+            assert select.select([thread], [], [], DEADLINE_S)[0]
+        finally:
+            os.close(thread)
+        assert end(worker).describe() == "killed by SIGKILL"
+    with start(WAIT_TO_BE_LET_GO) as worker:
+        hear(worker)
+        assert worker.open_thread() is None
+
+
+class Threaded:
+    """As much of a worker's process as its incarnation needs: a thread of it ends when the test wants that."""
+
+    pid, generation = 1, 1
+
+    def __init__(self) -> None:
+        self.pidfd = os.eventfd(0)
+        self.thread = os.eventfd(0)
+        self.control, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.control.setblocking(False)
+        self.looks = 0
+        self.dies_at = 0
+        """At which look it dies; 0 if it never does."""
+
+    def open_thread(self) -> int:
+        """Return what becomes readable when the thread ends; the caller's."""
+        return os.dup(self.thread)
+
+    def dying(self) -> ExitCause | None:
+        """Return whether it dies."""
+        self.looks += 1
+        return ExitCause(signal=9) if self.looks == self.dies_at else None
+
+    def close(self) -> None:
+        """Close everything."""
+        for descriptor in (self.pidfd, self.thread):
+            os.close(descriptor)
+        self.control.close()
+        self.theirs.close()
+
+
+@pytest.mark.parametrize("dies_at", [0, 1, LOOKS])
+def test_an_incarnation_is_told_to_die_when_its_process_does_and_not_only_a_thread(dies_at: int) -> None:
+    """After its last words, and before it has hung up; and a thread may end by itself."""
+    loop, process, owner = Loop(), Threaded(), Mock()
+    process.dies_at = dies_at
+    worker = Incarnation(0, process, loop, None, owner, 60.0)  # type: ignore[arg-type]
+    worker.watch_thread()
+    process.theirs.send(FROM_WORKER.encode(SessionAdmitted(7)))
+    os.eventfd_write(process.thread, 1)
+
+    def look() -> None:
+        loop.stop() if owner.dies.called or process.looks > LOOKS else loop.call_later(0, look)
+
+    look()
+    loop.run()
+    assert [call[0] for call in owner.method_calls] == (["heard", "dies"] if dies_at else ["heard"])
+    assert process.looks == (dies_at or LOOKS + 1)
+    worker.close()
+    loop.close()
 
 
 def test_a_running_worker_is_not_reaped_and_a_reaped_one_not_killed() -> None:
