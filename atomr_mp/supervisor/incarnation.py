@@ -246,6 +246,7 @@ class Incarnation:
 
     def watch_thread(self) -> None:
         """See its end as soon as a thread of its ends with it; its other ends are seen in any case."""
+        self._forget_thread()  # a worker may say twice that it is ready
         self._thread = self.process.open_thread()
         if self._thread is not None:
             self._loop.watch(self._thread, select.EPOLLIN, lambda _: self._on_thread_end())
