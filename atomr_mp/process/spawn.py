@@ -136,10 +136,10 @@ class WorkerProcess:
             return None
 
     def dying(self) -> ExitCause | None:
-        """Return how it ends, if it does and has given up its descriptors; None if it lives, or that is not told.
+        """Return how it ends, if it has begun to; None if it lives, or that is not told.
 
-        No thread of it runs any more then. The kernel still takes its memory down, which can take long, a GPU's most of
-        all; `pidfd` is readable only after that.
+        If its descriptors are closed too, no thread of it runs any more. The kernel still takes its memory down, which
+        can take long, a GPU's most of all; `pidfd` is readable only after that.
         """
         try:
             fields = stat_fields(self.pid)

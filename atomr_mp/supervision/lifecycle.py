@@ -39,7 +39,7 @@ class Event(StrEnum):
     HUNG = auto()
     """The watchdog has found that a request of the worker makes no progress."""
     END_OF_FILE = auto()
-    """The control channel was closed: a fast hint of the worker's death."""
+    """The control channel was closed, or the process has begun to end: a fast hint of the worker's death."""
     EXITED = auto()
     """The process has ended (its pidfd says so, which is the authority), or could not be made."""
     START_TIMEOUT = auto()
