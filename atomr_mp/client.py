@@ -19,7 +19,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.blocking_lane import BlockingLane
 from atomr_mp.hello import default_name, greet
-from atomr_mp.lane import FORKED, Lane
+from atomr_mp.lane import FORKED, Lane, Told
 from atomr_mp.protocol import devices, session, suspects, token
 from atomr_mp.releases import Releases
 from atomr_mp.replay import Suspicions, was_answered
@@ -189,8 +189,7 @@ class Client:
                         self._answer(message)
                     elif isinstance(message, suspects.Suspicions):
                         self.suspicions.take(message.changed)
-                        for lane in (self._blocking, *self._loops.values()):
-                            lane.take(message)
+                        self._tell_lanes(message)
                     else:
                         self._hear(message)
             except (errors.PoolLost, errors.ProtocolError) as error:
@@ -385,14 +384,16 @@ class Client:
                     self._learn(actors)
             case session.IncarnationEnded(device_index, generation):
                 ended = self._end_incarnation(device_index, generation)
+            case session.IncarnationStopped():
+                self._tell_lanes(message)
+                return
             case session.Goodbye(error):
                 self.workers_live = error.code != errors.PoolLost.code
                 self._lose(errors.PoolLost(f"the supervisor ended this session: {error.message}"))
                 return
             case _:
                 return
-        for lane in (self._blocking, *self._loops.values()):
-            lane.take(message)
+        self._tell_lanes(message)
         if isinstance(message, session.IncarnationEnded) and ended is not None and self._buffers is not None:
             self._buffers.over(ended)  # after the lanes, which take in its last answers
         self._wake_waiting()
@@ -401,6 +402,10 @@ class Client:
                 listener(message)
             except Exception:  # noqa: BLE001 - whoever reads just now is not to blame
                 _LOG.exception("a listener to lifecycle events failed")
+
+    def _tell_lanes(self, message: Told) -> None:
+        for lane in (self._blocking, *self._loops.values()):
+            lane.take(message)
 
     def _end_incarnation(self, device: int, generation: int) -> Releases | None:
         """Take note that an incarnation has ended; return what was to be given back to it."""
@@ -419,8 +424,7 @@ class Client:
     def _lose(self, lost: errors.PoolLost) -> None:
         if self.lost is None:
             self.lost = lost
-            for lane in (self._blocking, *self._loops.values()):
-                lane.take(lost)
+            self._tell_lanes(lost)
             self._wake_waiting()  # who polls a descriptor is not told that another thread closes it
 
     def forget_in_child(self) -> None:

@@ -25,7 +25,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.devices import DeviceInfo, DeviceState, StandbyInfo
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
+from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.suspects import Suspicions
 from atomr_mp.releases import Lease, Releases
 from atomr_mp.replay import NEVER
@@ -49,7 +49,7 @@ FORKED: Final = "this process was forked from the client's; connect again in the
 
 Callback = Callable[[Reply], object]
 
-Told = DeviceChanged | IncarnationEnded | Suspicions | errors.PoolLost
+Told = DeviceChanged | IncarnationStopped | IncarnationEnded | Suspicions | errors.PoolLost
 """What the supervisor says, for lanes."""
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
@@ -224,6 +224,8 @@ class Lane(ABC):
             match message:
                 case DeviceChanged(info):
                     self._device_changed(self._links[info.index], info)
+                case IncarnationStopped(ended):
+                    self._incarnation_stopped(self._links[ended.device], ended)
                 case IncarnationEnded():
                     self._incarnation_ended(self._links[message.device], message)
                 case Suspicions():
@@ -292,7 +294,24 @@ class Lane(ABC):
     def _connect(self, endpoint: str) -> DataConnection:
         return DataConnection(self._client.zmq_context, endpoint, self._client.login, self.number)
 
-    def _incarnation_ended(self, link: Link, ended: IncarnationEnded) -> None:
+    def _incarnation_stopped(self, link: Link, ended: IncarnationEnded) -> None:
+        """If no answer of an incarnation can be on its way, it has ended for this lane: to wait is of no use."""
+        former = link.former is not None and link.former.generation == ended.generation
+        if not former and (link.generation != ended.generation or link.connection is None):
+            return
+        if ended.error.code == errors.WorkerHung.code:  # what it has answered is told apart only when all has come
+            return
+        self._receive(link, former=former)
+        started, running = frozenset(ended.started), frozenset(ended.running)
+        for request_id, reply in link.flight.items():
+            if reply._sent_generation != ended.generation or reply in link.parked:
+                continue
+            answered = request_id in started and request_id not in running
+            if answered or reply._sent_ns <= ended.known_since_ns or isinstance(reply, Together):
+                return
+        self._incarnation_ended(link, ended, drain_ms=0)
+
+    def _incarnation_ended(self, link: Link, ended: IncarnationEnded, drain_ms: int = DRAIN_MS) -> None:
         aside = []
         if ended.error.code == errors.WorkerHung.code:  # what it may still have answered comes too late
             # Of a call with items some may be answered well, and it is never sent again by itself.
@@ -301,13 +320,13 @@ class Lane(ABC):
             # What is sent again is not to take it either.
             aside = [reply for each in alone if (reply := link.flight.take(each)) is not None]
         if link.former is not None and link.former.generation == ended.generation:
-            link.former.connection.wait_disconnected(DRAIN_MS)
+            link.former.connection.wait_disconnected(drain_ms)
             self._receive(link, former=True)
             self._close_former(link)
         elif ended.generation >= link.generation:
             self._hold(link)
         if link.generation == ended.generation and link.connection is not None:
-            link.connection.wait_disconnected(DRAIN_MS)
+            link.connection.wait_disconnected(drain_ms)
             self._receive(link)
             self._disconnect(link)
         for reply in aside:

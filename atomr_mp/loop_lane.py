@@ -13,7 +13,7 @@ from atomr_mp import errors
 from atomr_mp.lane import Lane, Told
 from atomr_mp.link import Link
 from atomr_mp.protocol.devices import DeviceInfo
-from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
+from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
 
@@ -117,6 +117,8 @@ class LoopLane(Lane):
             match told:
                 case DeviceChanged(device):
                     return last[device.index] is told
+                case IncarnationStopped():  # only a hint: its end is told too
+                    return False
                 case IncarnationEnded() if told.device in last:
                     return not self._known[told.device] < told.generation < last[told.device].device.generation
                 case _:

@@ -88,6 +88,8 @@ def start_ticks(pid: int) -> int:
 def stat_fields(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the third on, as text: the second, a name, may hold anything.
 
+    Of a thread too, by its own number.
+
     Raises:
         ProcessLookupError: There is no such process.
     """

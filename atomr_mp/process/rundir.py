@@ -25,7 +25,7 @@ from typing import Final, NamedTuple, Self
 
 from atomr_mp import errors
 from atomr_mp.process import points, safedir
-from atomr_mp.process.identity import Identity, boot_id, wait_ended
+from atomr_mp.process.identity import Identity, wait_ended
 
 SESSION_SOCKET: Final = "session.sock"
 
@@ -189,6 +189,8 @@ class HeldRunDirectory(RunDirectory):
             except OSError as error:
                 raise errors.ConfigurationError(f"the run directory {path} cannot be used: {error}") from error
             undo.pop_all()
+        self._noted: set[int] = set()
+        """Workers of ours that are noted."""
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -198,16 +200,21 @@ class HeldRunDirectory(RunDirectory):
         self.close()
 
     def record_worker(self, pid: int, start_ticks: int) -> None:
-        """Note a worker that was started. A full disk loses the note, with a warning."""
+        """Note a worker that was started, if it is not noted yet. A full disk loses the note, with a warning."""
+        if pid in self._noted:
+            return
         try:
             points.point("disk")
-            (self._workers / str(pid)).write_text(str(Identity(pid, start_ticks, boot_id())), encoding="ascii")
+            noted = Identity(pid, start_ticks, self.supervisor.boot_id)
+            (self._workers / str(pid)).write_text(str(noted), encoding="ascii")
+            self._noted.add(pid)
         except OSError as error:
             _LOG.warning("worker process %d cannot be noted for the next start: %s", pid, error)
 
     def forget_worker(self, pid: int) -> None:
         """Remove the note of a worker that was reaped."""
         (self._workers / str(pid)).unlink(missing_ok=True)
+        self._noted.discard(pid)
 
     def survivors(self) -> list[Identity]:
         """Return the workers that a former supervisor noted and that still run; before the first start."""

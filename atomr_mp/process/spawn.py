@@ -124,22 +124,23 @@ class WorkerProcess:
             return os.waitid(os.P_PIDFD, self.pidfd, os.WSTOPPED | os.WNOHANG) is not None
         return False
 
-    def open_thread(self) -> int | None:
-        """Return a pidfd of one of its threads, the caller's; None if it has but one, or before Linux 6.9.
+    def open_threads(self) -> list[int]:
+        """Return pidfds of its oldest threads, the caller's; none if it has but one, or before Linux 6.9.
 
-        When a process is killed, its threads end at once, and the process only when its memory has been taken down.
+        When a process is killed, its threads end at once, but for the last, which takes its memory down.
         """
-        try:
-            others = {int(task.name) for task in Path(f"/proc/{self.pid}/task").iterdir()} - {self.pid}
-            return os.pidfd_open(min(others), _PIDFD_THREAD) if others else None
-        except OSError:
-            return None
+        pidfds: list[int] = []
+        with contextlib.suppress(OSError):
+            threads = sorted(self._threads())
+            for thread in threads[:WATCHED_THREADS] if len(threads) > 1 else []:
+                pidfds.append(os.pidfd_open(thread, _PIDFD_THREAD))  # noqa: PERF401 - those before one that fails stay
+        return pidfds
 
     def dying(self) -> ExitCause | None:
         """Return how it ends, if it has begun to; None if it lives, or that is not told.
 
-        If its descriptors are closed too, no thread of it runs any more. The kernel still takes its memory down, which
-        can take long, a GPU's most of all; `pidfd` is readable only after that.
+        If its descriptors are closed too, or it is not `running`, no thread of it runs any more. The kernel still takes
+        its memory down, which can take long, a GPU's most of all; `pidfd` is readable only after that.
         """
         try:
             fields = stat_fields(self.pid)
@@ -150,6 +151,20 @@ class WorkerProcess:
             return None
         code = os.waitstatus_to_exitcode(status)
         return ExitCause(status=code) if code >= 0 else ExitCause(signal=-code)
+
+    def running(self) -> bool:
+        """Return whether a thread of it may still run: none does that has begun to end."""
+        try:
+            for thread in self._threads():
+                with contextlib.suppress(ProcessLookupError):  # it has ended
+                    if not int(stat_fields(thread)[_FLAGS]) & _PF_EXITING:
+                        return True
+        except OSError:  # there is no saying
+            return True
+        return False
+
+    def _threads(self) -> list[int]:
+        return [int(task.name) for task in Path(f"/proc/{self.pid}/task").iterdir()]
 
     def reap(self) -> ExitCause:
         """Kill what is left of the process group, take the exit status, close the pidfd; say how it ended.
@@ -371,6 +386,9 @@ _PF_EXITING: Final = 0x4
 
 _PIDFD_THREAD: Final = os.O_EXCL
 """include/uapi/linux/pidfd.h."""
+
+WATCHED_THREADS: Final = 3
+"""Threads of a worker whose ends are watched: any may be its last, but they cannot all be."""
 
 CLOSE_WAIT_S: Final = 2.0
 """Longest that `WorkerProcess.close` waits for a process it had to kill."""

@@ -193,6 +193,16 @@ class IncarnationEnded(Message, frozen=True, tag="ended"):
     """Those of this session's requests of which it may have died, if that is not known to be nobody's fault."""
 
 
+class IncarnationStopped(Message, frozen=True, tag="stopped"):
+    """Nothing of an incarnation runs any more, and its end will be told: its connections are not closed yet.
+
+    What it had answered may still be on its way; of all else it is known already what will become of it.
+    """
+
+    ended: IncarnationEnded
+    """What will be told then."""
+
+
 class Answer(Message, frozen=True, tag="answer"):
     """Answer to a request by id: done, or refused with an error."""
 
@@ -218,6 +228,7 @@ class Goodbye(Message, frozen=True, tag="goodbye"):
 FromSupervisor = (
     Welcome
     | DeviceChanged
+    | IncarnationStopped
     | IncarnationEnded
     | Suspicions
     | Answer

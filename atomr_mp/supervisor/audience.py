@@ -23,11 +23,14 @@ class Audience(Protocol):
     def device_changed(self, device: Device, actors: list[ActorInfo] | None = None) -> None:
         """Tell every client the device's new state."""
 
+    def incarnation_stopped(self, device: Device, make: Callable[[int], IncarnationEnded]) -> None:
+        """Tell every client what `incarnation_ended` will tell, for nothing of the incarnation runs any more."""
+
     def incarnation_ended(self, device: Device, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
     def suspected(self, device: Device, generation: int, running: int) -> None:
-        """An incarnation has ended, by what may have been one of so many requests; `incarnation_ended` follows."""
+        """An incarnation has ended, by what may have been one of so many requests; that it has is told next."""
 
     def incarnation_over(self, device: Device, generation: int) -> None:
         """A process has ended, and the device has let go of it."""

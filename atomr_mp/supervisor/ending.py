@@ -33,13 +33,15 @@ class Ending:
     """How an incarnation ended.
 
     Args:
-        worker: The incarnation, whose process has ended.
+        worker: The incarnation, of which nothing runs any more.
         board: Its board, which is read here and not kept.
         suspecting: Requests may be held to end workers.
     """
 
     def __init__(self, worker: Incarnation, board: BoardReader, *, suspecting: bool) -> None:
         self._worker = worker
+        self.is_told = False
+        """Everybody knows."""
         self.planned: Final = worker.drained and worker.cause.status == 0
         """Whether it left as it was told to."""
         self._error = error_of_requests(worker)

@@ -57,19 +57,30 @@ class Ends:
         self._device.note(event, ending.text, generation=worker.generation, **ending.facts)
         return None if ending.planned else ending.lost
 
+    def foretell(self, worker: Incarnation) -> None:
+        """Tell what will become of the requests on an incarnation that has hung up nothing yet, but does not run."""
+        if worker.ending is None:
+            self._sessions.incarnation_stopped(self._device, self._ending(worker).told)
+
     def tell(self, worker: Incarnation) -> Ending:
-        """Tell what became of the requests that were on an incarnation, of which nothing runs any more; once."""
-        if worker.ending is not None:
-            return worker.ending
-        board = worker.board
-        ending = worker.ending = Ending(worker, board, suspecting=self._device.plan.max_suspicions > 0)
-        self._tally.add(board, ending.in_a_word, lost=not ending.planned)
-        board.release()
-        if not (ending.planned or worker.wish):
-            self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
-        self._sessions.suspected(self._device, worker.generation, ending.suspects)
-        self._sessions.incarnation_ended(self._device, ending.told)
+        """Tell what became of the requests that were on an incarnation that has ended; once."""
+        ending = self._ending(worker)
+        if not ending.is_told:
+            ending.is_told = True
+            self._sessions.incarnation_ended(self._device, ending.told)
         return ending
+
+    def _ending(self, worker: Incarnation) -> Ending:
+        """Return how an incarnation ends, of which nothing runs any more."""
+        if worker.ending is None:
+            board = worker.board
+            ending = worker.ending = Ending(worker, board, suspecting=self._device.plan.max_suspicions > 0)
+            self._tally.add(board, ending.in_a_word, lost=not ending.planned)
+            board.release()
+            if not (ending.planned or worker.wish):
+                self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
+            self._sessions.suspected(self._device, worker.generation, ending.suspects)
+        return worker.ending
 
     def judge(self) -> intensity.Verdict:
         """Return whether another process may follow the last, whose end was unplanned."""

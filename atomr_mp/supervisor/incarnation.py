@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import time
@@ -28,8 +29,8 @@ FREEZE_S: Final = 0.005
 """After so long a process is stopped that was to do that by itself, when its last answers had left."""
 
 
-LOOK_S: Final = 0.001
-LOOKS: Final = 5
+LOOK_S: Final = 0.0003
+LOOKS: Final = 15
 """How often it is looked whether a process ends, after one of its threads has ended."""
 
 
@@ -47,6 +48,9 @@ class Owner(Protocol):
 
     def dies(self, worker: Incarnation) -> None:
         """It has begun to end, by a kill or a crash, and is going to hang up."""
+
+    def stopped(self, worker: Incarnation) -> None:
+        """Nothing of it runs any more, of what it was told that it dies; its cause is known."""
 
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
         """Its control channel has ended; if it is dying, nothing of it runs any more, and its cause is known."""
@@ -70,8 +74,12 @@ class Incarnation:
         kill_timeout_s: How long it may take to end once it is killed.
     """
 
-    _thread: int | None = None
-    """A pidfd of one of its threads, to be told sooner of its end."""
+    _threads: tuple[int, ...] = ()
+    """Pidfds of threads of it, to be told sooner of its end."""
+    _look: Timer | None = None
+    """When it is looked again whether it ends."""
+    _dies = False
+    """It was told that it dies."""
 
     def __init__(
         self,
@@ -113,7 +121,7 @@ class Incarnation:
         self.cause = ExitCause()
         """How it ended."""
         self.ending: Ending | None = None
-        """What became of its requests, once that was told."""
+        """What became of its requests, once nothing of it runs any more."""
         self.timer: Timer | None = None
         """Of its start, or of its drain."""
         self.is_stuck = False
@@ -221,7 +229,7 @@ class Incarnation:
     def close(self) -> None:
         """Let go of it, once it has ended."""
         self._over = True
-        self._forget_thread()
+        self._forget_threads()
         self.cancel_timer()
         self.process.close()
 
@@ -244,32 +252,44 @@ class Incarnation:
         self._loop.rewatch(channel.fileno(), select.EPOLLIN)
         self._owner.caught_up(self)
 
-    def watch_thread(self) -> None:
+    def watch_threads(self) -> None:
         """See its end as soon as a thread of its ends with it; its other ends are seen in any case."""
-        self._forget_thread()  # a worker may say twice that it is ready
-        self._thread = self.process.open_thread()
-        if self._thread is not None:
-            self._loop.watch(self._thread, select.EPOLLIN, lambda _: self._on_thread_end())
+        self._forget_threads()  # a worker may say twice that it is ready
+        self._threads = tuple(self.process.open_threads())
+        for thread in self._threads:
+            self._loop.watch(thread, select.EPOLLIN, functools.partial(self._on_thread_end, thread))
 
-    def _on_thread_end(self) -> None:
-        self._forget_thread()
+    def _on_thread_end(self, thread: int, _events: int) -> None:
+        self._forget_thread(thread)
+        if self._look is not None:
+            self._look.cancel()
         self._look_whether_it_dies(LOOKS)
 
     def _look_whether_it_dies(self, looks: int) -> None:
         """A thread may end by itself; if not, the others have been told to end, and do."""
         if not self._hears or self._over:
             return
-        if self.process.dying() is not None:
-            if self.listen():
-                self._owner.dies(self)
+        dying = self.process.dying()
+        if dying is not None and not self._dies:
+            self._dies = True
+            if not self.listen():
+                return
+            self._owner.dies(self)
+        if dying is not None and not self.process.running():
+            self._forget_threads()
+            self.cause = dying
+            self._owner.stopped(self)
         elif looks:
-            self._loop.call_later(LOOK_S, lambda: self._look_whether_it_dies(looks - 1))
+            self._look = self._loop.call_later(LOOK_S, lambda: self._look_whether_it_dies(looks - 1))
 
-    def _forget_thread(self) -> None:
-        if self._thread is not None:
-            self._loop.forget(self._thread)
-            os.close(self._thread)
-            self._thread = None
+    def _forget_threads(self) -> None:
+        for thread in self._threads:
+            self._forget_thread(thread)
+
+    def _forget_thread(self, thread: int) -> None:
+        self._threads = tuple(each for each in self._threads if each != thread)
+        self._loop.forget(thread)
+        os.close(thread)
 
     def _on_control(self, events: int) -> None:
         if events & select.EPOLLOUT:
@@ -304,7 +324,7 @@ class Incarnation:
         self._owner.survived(self)
 
     def _stop_telling(self) -> None:
-        self._forget_thread()
+        self._forget_threads()
         if self._hears:
             self._hears = False
             self._loop.forget(self.process.control.fileno())

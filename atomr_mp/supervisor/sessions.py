@@ -232,6 +232,12 @@ class Sessions:
             if each.name:
                 self._send(each, session.DeviceChanged(device.info(each.number), actors))
 
+    def incarnation_stopped(self, _device: Device, make: Callable[[int], session.IncarnationEnded]) -> None:
+        """Tell every client how an incarnation ends."""
+        for each in list(self._sessions.values()):
+            if each.name:
+                self._send(each, session.IncarnationStopped(make(each.number)))
+
     def incarnation_ended(self, _device: Device, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""
         for each in list(self._sessions.values()):

@@ -95,15 +95,20 @@ class WorkerEvents:
             admitting, worker.admitting = worker.admitting, set()
             for number in sorted(admitting):
                 worker.admitted.add(number)
-                if worker is device.active or (worker is device.standby and worker.is_ready):
+                if worker.is_ready and worker in {device.active, device.standby}:
                     self._sessions.admitted(device, number)
 
     def dies(self, worker: Incarnation) -> None:
-        """A process has begun to end: a standby takes over; of its requests is told when it has hung up."""
+        """A process has begun to end: a standby takes over."""
         device = self._device
         if worker is device.active:
             device.ends.restarts.add(worker)
             device.feed(Event.END_OF_FILE)
+
+    def stopped(self, worker: Incarnation) -> None:
+        """Nothing of a process that dies runs any more: what it has not answered by now, it will not."""
+        if worker is not self._device.standby:
+            self._device.ends.foretell(worker)
 
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
         """A process will say no more: that is the first sign of its end."""
@@ -163,7 +168,7 @@ class WorkerEvents:
     def _on_ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
         device = self._device
         worker.actors = actors
-        worker.watch_thread()
+        worker.watch_threads()
         now_s = time.monotonic()
         if worker is device.active:
             worker.ready_s = worker.ready_s or now_s

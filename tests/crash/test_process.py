@@ -148,69 +148,89 @@ def test_the_end_of_a_thread_tells_of_the_process_s() -> None:
     sleeping = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     with start(f"{sleeping}; {WAIT_TO_BE_LET_GO}") as worker:
         hear(worker)
-        thread = worker.open_thread()
-        if thread is None:
+        threads = worker.open_threads()
+        if not threads:
             pytest.skip("pidfds of threads came with Linux 6.9")
         try:
-            assert not select.select([thread], [], [], 0)[0]
+            assert len(threads) == 2
+            assert not select.select(threads, [], [], 0)[0]
+            assert worker.running()
             worker.kill()
-            assert select.select([thread], [], [], DEADLINE_S)[0]
+            assert select.select(threads, [], [], DEADLINE_S)[0]
+            assert settled(lambda: not worker.running())
         finally:
-            os.close(thread)
+            for thread in threads:
+                os.close(thread)
         assert end(worker).describe() == "killed by SIGKILL"
     with start(WAIT_TO_BE_LET_GO) as worker:
         hear(worker)
-        assert worker.open_thread() is None
+        assert worker.open_threads() == []
 
 
 class Threaded:
-    """As much of a worker's process as its incarnation needs: a thread of it ends when the test wants that."""
+    """As much of a worker's process as its incarnation needs: threads of it end when the test wants that."""
 
     pid, generation = 1, 1
 
     def __init__(self) -> None:
         self.pidfd = os.eventfd(0)
-        self.thread = os.eventfd(0)
+        self.threads = [os.eventfd(0), os.eventfd(0)]
         self.control, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.control.setblocking(False)
         self.looks = 0
         self.dies_at = 0
         """At which look it dies; 0 if it never does."""
+        self.stops_at = 0
+        """At which look nothing of it runs any more; 0 if that is never to be seen."""
 
-    def open_thread(self) -> int:
-        """Return what becomes readable when the thread ends; the caller's."""
-        return os.dup(self.thread)
+    def open_threads(self) -> list[int]:
+        """Return what becomes readable when the threads end; the caller's."""
+        return [os.dup(thread) for thread in self.threads]
 
     def dying(self) -> ExitCause | None:
         """Return whether it dies."""
         self.looks += 1
-        return ExitCause(signal=9) if self.looks == self.dies_at else None
+        return ExitCause(signal=9) if 0 < self.dies_at <= self.looks else None
+
+    def running(self) -> bool:
+        """Return whether a thread of it runs."""
+        return not 0 < self.stops_at <= self.looks
 
     def close(self) -> None:
         """Close everything."""
-        for descriptor in (self.pidfd, self.thread):
+        for descriptor in (self.pidfd, *self.threads):
             os.close(descriptor)
         self.control.close()
         self.theirs.close()
 
 
-@pytest.mark.parametrize("dies_at", [0, 1, LOOKS])
-def test_an_incarnation_is_told_to_die_when_its_process_does_and_not_only_a_thread(dies_at: int) -> None:
+@pytest.mark.parametrize(
+    ("dies_at", "stops_at", "told", "looks"),
+    [
+        (0, 0, ["heard"], LOOKS + 1),
+        (1, 0, ["heard", "dies"], LOOKS + 1),
+        (1, 1, ["heard", "dies", "stopped"], 1),
+        (LOOKS, LOOKS + 1, ["heard", "dies", "stopped"], LOOKS + 1),
+    ],
+)
+def test_an_incarnation_is_told_to_die_when_its_process_does_and_not_only_a_thread(
+    dies_at: int, stops_at: int, told: list[str], looks: int
+) -> None:
     """After its last words, and before it has hung up; and a thread may end by itself."""
     loop, process, owner = Loop(), Threaded(), Mock()
-    process.dies_at = dies_at
+    process.dies_at, process.stops_at = dies_at, stops_at
     worker = Incarnation(0, process, loop, None, owner, 60.0)  # type: ignore[arg-type]
-    worker.watch_thread()
+    worker.watch_threads()
     process.theirs.send(FROM_WORKER.encode(SessionAdmitted(7)))
-    os.eventfd_write(process.thread, 1)
+    os.eventfd_write(process.threads[1], 1)
 
     def look() -> None:
-        loop.stop() if owner.dies.called or process.looks > LOOKS else loop.call_later(0, look)
+        loop.stop() if process.looks >= looks else loop.call_later(0, look)
 
     look()
     loop.run()
-    assert [call[0] for call in owner.method_calls] == (["heard", "dies"] if dies_at else ["heard"])
-    assert process.looks == (dies_at or LOOKS + 1)
+    assert [call[0] for call in owner.method_calls] == told
+    assert process.looks == looks
     worker.close()
     loop.close()
 

@@ -241,10 +241,20 @@ class Model(RuleBasedStateMachine):
         if how == "hung" and running:
             for number in data.draw(st.lists(st.sampled_from(running), unique=True)):
                 worker.answer(number)  # too late
+        rest = sorted(worker.calls.keys() - set(running))
+        late = data.draw(st.lists(st.sampled_from(rest), unique=True)) if rest and how == "lost" else []
+        self.ran.update(late)
         ended = session.IncarnationEnded(
-            device, generation, how == "planned", ErrorInfo.of(error), running, 0, running, running
+            device, generation, how == "planned", ErrorInfo.of(error), running + late, 0, running, running
         )
         known = len(self.client.reports)
+        late = [number for number in late if not self.replies[number - 1].done]
+        if how != "planned" and data.draw(st.booleans()):
+            self.lane.take(session.IncarnationStopped(ended))
+            assert worker.closed == (how != "hung" and not late)
+        for number in late:  # was on its way
+            worker.answer(number)
+            self.answered[number] = generation
         self.lane.take(ended)
         self.open_reports += self.client.reports[known:]
         assert worker.closed
@@ -388,6 +398,32 @@ def test_a_call_is_sent_again_so_often_and_no_more(lane: FakeLane) -> None:
         lane.take(session.DeviceChanged(info(0, generation + 1)))
     assert isinstance(reply._error, errors.WorkerLost)
     assert reply._error.maybe_executed
+
+
+@pytest.mark.parametrize("hot", [False, True])
+@pytest.mark.parametrize("answered", [False, True])
+def test_nobody_waits_for_connections_by_which_nothing_comes(lane: FakeLane, *, hot: bool, answered: bool) -> None:
+    """When a worker has stopped, what it has not answered is sent again; unless an answer may be on its way."""
+    deadline_ns = time.monotonic_ns() + 10**12
+    first, second = (lane.submit(n, None, "A.again", (n,), deadline_ns) for n in (1, 2))
+    worker = lane.made["0", 1]
+    lane.take(session.DeviceChanged(info(0, 2) if hot else info(0, 1, devices.DeviceState.LOST)))
+    started, running = ([1], []) if answered else ([1], [1])
+    ended = session.IncarnationEnded(
+        0, 1, False, ErrorInfo.of(errors.WorkerLost("killed")), started, 0, running, suspects=[]
+    )
+    lane.take(session.IncarnationStopped(ended))
+    assert worker.closed != answered
+    if not hot:
+        lane.take(session.DeviceChanged(info(0, 1, devices.DeviceState.STARTING)))
+    if answered:
+        worker.answer(1)
+    lane.take(ended)
+    assert worker.closed
+    lane.take(session.DeviceChanged(info(0, 2)))
+    assert first.done == answered
+    assert set(lane.made["0", 2].calls) == ({2} if answered else {1, 2})
+    assert not second.done
 
 
 @pytest.mark.parametrize("device", [None, 0])

@@ -220,8 +220,8 @@ class Host:
         gc.collect()
         gc.freeze()
         points.point("ready")
+        self._obey()  # first: whom it knows when it is ready can call at once
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
-        self._obey()  # what came while set-up waited for an answer is not in the channel any more
         listening = self._serves
         for descriptor in (control_channel, completions, handshakes, *([calls] * listening)):
             poll.register(descriptor, select.EPOLLIN)
