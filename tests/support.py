@@ -296,6 +296,28 @@ class Delays:
         return (each.delayed_ns - (before[tid].delayed_ns if tid in before else 0) for tid, each in threads.items())
 
 
+class Edges:
+    """Tells that a descriptor has become readable, or more so, since it was last asked; may be used with `with`."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._poll = select.epoll()
+        self._poll.register(descriptor, select.EPOLLIN | select.EPOLLET)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close its own descriptor."""
+        self._poll.close()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Return whether it has, or does within this time."""
+        return bool(self._poll.poll(timeout_s))
+
+
 def settled(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> bool:
     """Return whether a condition of which no event tells becomes true in time; looks once more when that is over."""
     until = time.monotonic() + within_s

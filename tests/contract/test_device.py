@@ -6,7 +6,6 @@ import errno
 import fcntl
 import gc
 import os
-import select
 import socket
 import threading
 import types
@@ -30,7 +29,7 @@ from atomr_mp_workers.request import Request
 from atomr_mp_workers.streams import POOLED, StreamAllocator
 from atomr_mp_workers.threads import STRATEGIES, Completions
 from atomr_mp_workers.underway import Underway
-from tests.support import DEADLINE_S, Ledger, open_descriptors
+from tests.support import DEADLINE_S, Edges, Ledger, open_descriptors
 
 SLAB_BYTES: Final = 2**21
 NEVER_INLINE: Final = -1
@@ -485,7 +484,8 @@ def test_no_error_is_lost_on_a_stream(streams: Streams, inline_bytes: int, raise
     stream = streams.stream(inline_bytes=inline_bytes)
     after = streams.job()
     if not stream.submit(request, (), 0):
-        assert select.select([completions.descriptor], [], [], DEADLINE_S)[0], "it did not come back"
+        with Edges(completions.descriptor) as edges:
+            assert edges.wait(DEADLINE_S), "it did not come back"
         assert completions.take() == [request]
         assert request.event.done
     os.close(completions.descriptor)
@@ -629,23 +629,19 @@ def add(completions: Completions, requests: Sequence[Any]) -> None:
         completions.add(request)
 
 
-def readable(completions: Completions) -> bool:
-    """Return whether the descriptor says that something has finished."""
-    return bool(select.select([completions.descriptor], [], [], 0)[0])
-
-
 def test_what_has_finished_comes_back_once_and_in_order(completions: Completions) -> None:
     """From any thread; the descriptor tells, unless the strategy is to look."""
     requests = begun(completions, 100)
     assert completions.take() == []
-    assert not readable(completions)
-    thread = threading.Thread(target=add, args=(completions, requests))
-    thread.start()
-    thread.join(DEADLINE_S)
-    assert readable(completions) == (completions.strategy != "polled")
-    assert completions.look()
-    assert completions.take() == requests
-    assert not readable(completions)
+    with Edges(completions.descriptor) as edges:
+        assert not edges.wait(0)
+        thread = threading.Thread(target=add, args=(completions, requests))
+        thread.start()
+        thread.join(DEADLINE_S)
+        assert edges.wait(0) == (completions.strategy != "polled")
+        assert completions.look()
+        assert completions.take() == requests
+        assert not edges.wait(0)
     assert completions.take() == []
     assert not completions.look()
     assert completions.patience_s() is None
@@ -655,13 +651,14 @@ def test_nothing_is_lost_between_a_look_and_the_next(completions: Completions) -
     """However the threads that add and the loop that takes meet."""
     requests = begun(completions, 2000)
     threads = [threading.Thread(target=add, args=(completions, requests[at::4])) for at in range(4)]
-    for thread in threads:
-        thread.start()
     taken: list[Any] = []
-    while completions.underway.requests:
-        if not completions.look() and completions.patience_s() is None:
-            assert select.select([completions.descriptor], [], [], DEADLINE_S)[0], "a request was lost"
-        taken += completions.take()
+    with Edges(completions.descriptor) as edges:
+        for thread in threads:
+            thread.start()
+        while completions.underway.requests:
+            if not completions.look() and completions.patience_s() is None:
+                assert edges.wait(DEADLINE_S), "a request was lost"
+            taken += completions.take()
     for thread in threads:
         thread.join(DEADLINE_S)
     assert sorted(map(id, taken)) == sorted(map(id, requests))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import select
 import threading
 import time
 from collections import Counter
@@ -33,7 +32,7 @@ from atomr_mp_workers.peers import Peer, Peers
 from atomr_mp_workers.streams import StreamAllocator
 from atomr_mp_workers.threads import ActorThread, Completions
 from atomr_mp_workers.underway import Underway
-from tests.support import settled
+from tests.support import Edges
 
 NEVER_NS = 2**62
 DEADLINE_S = 30.0
@@ -83,6 +82,7 @@ class Worker:
         device = self.device = open_device("host", "adaptive")
         underway = Underway()
         self.completions = Completions("adaptive", device, underway)
+        self.woken = Edges(self.completions.descriptor)
         store = Store(device, TOKEN, 2**20, underway)
         streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
         libraries = Libraries(LibraryContext("host", device, store, streams, lambda: store.ours))
@@ -154,10 +154,13 @@ class Worker:
 
     def take_back(self) -> None:
         """Wait for something to end on a stream, and take it back."""
-        assert select.select([self.completions.descriptor], [], [], DEADLINE_S)[0], "nothing has ended"
-        # Whoever wrote there says so a moment later, and only then is the descriptor read.
-        assert settled(lambda: self.completions._written)
+        assert self.woken.wait(DEADLINE_S), "nothing has ended"
         self.dispatcher.take_back()
+
+    def close(self) -> None:
+        """Close what it has of descriptors."""
+        self.woken.close()
+        os.close(self.completions.descriptor)
 
     def run(self) -> list[Any]:
         """Run everything; return what has run since the last time."""
@@ -179,7 +182,7 @@ def worker() -> Iterator[Worker]:
     assert worker.board.queue_depth == 0
     assert not any(each.queued for each in worker.methods.values())
     assert worker.envelope._queued == 0
-    os.close(worker.completions.descriptor)
+    worker.close()
 
 
 def outcomes(peer: Peer) -> dict[int, errors.AtomrError | None]:
@@ -346,7 +349,7 @@ def test_a_worker_has_a_bound_for_all_methods_together() -> None:
     assert worker.run() == [0, 1, 2, [3, 4]]
     worker.call(two, [6], "few")
     assert worker.run() == [6]
-    os.close(worker.completions.descriptor)
+    worker.close()
 
 
 def test_whatever_ends_a_request_that_waits_makes_room(worker: Worker) -> None:

@@ -223,8 +223,9 @@ class Host:
         self._obey()  # first: whom it knows when it is ready can call at once
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         listening = self._serves
-        for descriptor in (control_channel, completions, handshakes, *([calls] * listening)):
+        for descriptor in (control_channel, handshakes, *([calls] * listening)):
             poll.register(descriptor, select.EPOLLIN)
+        poll.register(completions, select.EPOLLIN | select.EPOLLET)
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
         batches = self._dispatcher.turns
         idle = True
@@ -353,9 +354,12 @@ class Host:
         The first message of an idle loop is run and answered before the next is looked for: that is the latency of a
         single call. Later ones are read together, and so answered together.
         """
-        plain = self._dispatcher.queue.plain
+        plain, underway = self._dispatcher.queue.plain, self._completions.underway
         for count in range(TURN_MESSAGES):
             self._sent = False
+            # Who works meanwhile wants the interpreter's lock, which a look gives away and an attempt to receive does.
+            if underway.requests and not self._data.has_message():
+                return False
             message = self._data.receive()
             if message is None:
                 return False

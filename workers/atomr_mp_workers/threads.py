@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
@@ -53,10 +52,9 @@ class Completions:
         self.underway: Final = underway
         self._device = device
         self._look_until_ns = 0
-        self._written = False
-        """There is something to be read from the descriptor. Set after that was written."""
         self._done: deque[Run] = deque()
         self.descriptor: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        """To be polled edge-triggered: each write tells. Nobody reads, for that gives the interpreter's lock away."""
 
     def add(self, request: Run) -> None:
         """Hand a finished request to the loop. Any thread."""
@@ -67,7 +65,6 @@ class Completions:
     def wake(self) -> None:
         """Have the loop look. Any thread."""
         os.eventfd_write(self.descriptor, 1)
-        self._written = True
 
     def begin(self, request: Run) -> None:
         """Note a request that is to come back."""
@@ -78,7 +75,7 @@ class Completions:
 
     def look(self) -> bool:
         """Look for what has ended; return whether there is something."""
-        if self.underway.requests and not self._done:
+        if self.underway.on_streams and not self._done:
             if self.strategy == "polled":
                 time.sleep(POLL_S)  # what the strategy is
             self._done.extend(cast("Iterable[Run]", self._device.poll()))
@@ -99,10 +96,6 @@ class Completions:
 
     def take(self) -> list[Run]:
         """Return what has finished since the last call. The loop's thread."""
-        if self._written:
-            self._written = False
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self.descriptor)
         done = [self._done.popleft() for _ in range(len(self._done))]
         for request in done:
             self.underway.end(request)

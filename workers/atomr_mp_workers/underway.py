@@ -17,16 +17,20 @@ class Underway:
         """Number of the request that was started last."""
         self.requests: dict[int, Run] = {}
         """By number; to look there whether there are any costs less than to ask."""
+        self.on_streams = 0
+        """How many of them a device has to be asked for; a thread says by itself when it has done."""
 
     def begin(self, request: Run) -> None:
         """Note a request that is being started."""
         self.last += 1
         request.number = self.last
         self.requests[self.last] = request
+        self.on_streams += request.method.stream is not None
 
     def end(self, request: Run) -> None:
         """Note that a request has come back."""
         del self.requests[request.number]
+        self.on_streams -= request.method.stream is not None
 
     def ended(self, number: int) -> bool:
         """Return whether this request has come back, and all that were started before it. Any thread."""
@@ -35,5 +39,5 @@ class Underway:
 
     def take_all(self) -> Iterable[Run]:
         """Return all, which are not to be waited for any more."""
-        requests, self.requests = self.requests, {}
+        requests, self.requests, self.on_streams = self.requests, {}, 0
         return requests.values()
