@@ -254,7 +254,7 @@ class Incarnation:
 
     def watch_threads(self) -> None:
         """See its end as soon as a thread of its ends with it; its other ends are seen in any case."""
-        self._forget_threads()  # a worker may say twice that it is ready
+        self._forget_threads()
         self._threads = tuple(self.process.open_threads())
         for thread in self._threads:
             self._loop.watch(thread, select.EPOLLIN, functools.partial(self._on_thread_end, thread))
@@ -264,6 +264,8 @@ class Incarnation:
         if self._look is not None:
             self._look.cancel()
         self._look_whether_it_dies(LOOKS)
+        if self._hears and not (self._dies or self._over):
+            self.watch_threads()  # the one that has ended may have ended by itself
 
     def _look_whether_it_dies(self, looks: int) -> None:
         """A thread may end by itself; if not, the others have been told to end, and do."""

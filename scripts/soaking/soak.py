@@ -360,7 +360,7 @@ class Soak:
         """Wait until all processes are there that are to be; what stands by may have been given up by now."""
         until_s = time.monotonic() + SETTLE_S
         with Observer(pool.run_dir / SESSION_SOCKET) as observer:
-            while (found := _made(observer)) != self.shape.processes:
+            while (found := _made(observer)) != self.shape.processes or _starts(observer):
                 if time.monotonic() > until_s:
                     if not self.shape.devices <= found <= self.shape.processes:
                         self._wrong.append(f"{found} processes are there, {self.shape.processes} have to be")
@@ -435,6 +435,11 @@ class Soak:
 def _made(observer: Observer) -> int:
     """Return how many processes there are that workers are, or come from: helpers come and go."""
     return sum(each.role != "helper" for each in observer.inventory().processes)
+
+
+def _starts(observer: Observer) -> bool:
+    """Return whether some of them are still to say that they are ready."""
+    return any(each.standby is not None and each.standby.state == "starting" for each in observer.status().workers)
 
 
 def _kind(name: str) -> str:

@@ -35,11 +35,11 @@ def test_random_use_does_not_notice_that_workers_are_recycled(ledger: Ledger, tm
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("standby", ["none", "hot"])
-def test_in_chaos_every_law_holds_and_nothing_leaks(ledger: Ledger, standby: str) -> None:  # noqa: ARG001 - as above
-    """Half a minute each of what `scripts/chaos` does: faults at every point, kills, restarts, reloads."""
+@pytest.mark.parametrize(("standby", "minutes"), [("none", "0.2"), ("hot", "0.5")])
+def test_in_chaos_every_law_holds_and_nothing_leaks(ledger: Ledger, standby: str, minutes: str) -> None:  # noqa: ARG001 - as above
+    """Some of what `scripts/chaos` does: faults at every point, kills, restarts, reloads."""
     done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "chaos.py"), "--minutes", "0.5", "--standby", standby, "--seed", "11"],
+        [sys.executable, str(SCRIPTS / "chaos.py"), "--minutes", minutes, "--standby", standby, "--seed", "11"],
         capture_output=True,
         text=True,
         timeout=350,

@@ -184,8 +184,8 @@ class Threaded:
         """At which look nothing of it runs any more; 0 if that is never to be seen."""
 
     def open_threads(self) -> list[int]:
-        """Return what becomes readable when the threads end; the caller's."""
-        return [os.dup(thread) for thread in self.threads]
+        """Return what becomes readable when the threads end, of those that have not; the caller's."""
+        return [os.dup(thread) for thread in self.threads if not select.select([thread], [], [], 0)[0]]
 
     def dying(self) -> ExitCause | None:
         """Return whether it dies."""
@@ -223,6 +223,7 @@ def test_an_incarnation_is_told_to_die_when_its_process_does_and_not_only_a_thre
     worker.watch_threads()
     process.theirs.send(FROM_WORKER.encode(SessionAdmitted(7)))
     os.eventfd_write(process.threads[1], 1)
+    assert len(worker._threads) == 2
 
     def look() -> None:
         loop.stop() if process.looks >= looks else loop.call_later(0, look)
@@ -231,6 +232,7 @@ def test_an_incarnation_is_told_to_die_when_its_process_does_and_not_only_a_thre
     loop.run()
     assert [call[0] for call in owner.method_calls] == told
     assert process.looks == looks
+    assert len(worker._threads) == (0 if stops_at else 1)
     worker.close()
     loop.close()
 
