@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import mmap
 import os
 import resource
@@ -17,7 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
@@ -125,14 +126,13 @@ class WorkerProcess:
         return False
 
     def open_threads(self) -> list[int]:
-        """Return pidfds of its oldest threads, the caller's; none if it has but one, or before Linux 6.9.
+        """Return pidfds of its oldest threads, the caller's; none before Linux 6.9.
 
         When a process is killed, its threads end at once, but for the last, which takes its memory down.
         """
         pidfds: list[int] = []
         with contextlib.suppress(OSError):
-            threads = sorted(self._threads())
-            for thread in threads[:WATCHED_THREADS] if len(threads) > 1 else []:
+            for thread in itertools.islice(self._threads(), WATCHED_THREADS):
                 pidfds.append(os.pidfd_open(thread, _PIDFD_THREAD))  # noqa: PERF401 - those before one that fails stay
         return pidfds
 
@@ -155,16 +155,16 @@ class WorkerProcess:
     def running(self) -> bool:
         """Return whether a thread of it may still run: none does that has begun to end."""
         try:
-            for thread in self._threads():
-                with contextlib.suppress(ProcessLookupError):  # it has ended
-                    if not int(stat_fields(thread)[_FLAGS]) & _PF_EXITING:
-                        return True
-        except OSError:  # there is no saying
-            return True
-        return False
+            return any(self._threads())
+        except OSError:
+            return True  # there is no saying
 
-    def _threads(self) -> list[int]:
-        return [int(task.name) for task in Path(f"/proc/{self.pid}/task").iterdir()]
+    def _threads(self) -> Iterator[int]:
+        """Yield its threads that have not begun to end, oldest first."""
+        for thread in sorted(int(task.name) for task in Path(f"/proc/{self.pid}/task").iterdir()):
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                if not int(stat_fields(thread)[_FLAGS]) & _PF_EXITING:
+                    yield thread
 
     def reap(self) -> ExitCause:
         """Kill what is left of the process group, take the exit status, close the pidfd; say how it ended.

@@ -144,7 +144,7 @@ def test_a_frozen_worker_runs_no_more_and_can_be_killed() -> None:
 
 
 def test_the_end_of_a_thread_tells_of_the_process_s() -> None:
-    """Where the kernel can say so; a process of one thread has none to tell of it."""
+    """Where the kernel can say so."""
     sleeping = "import threading, time; threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
     with start(f"{sleeping}; {WAIT_TO_BE_LET_GO}") as worker:
         hear(worker)
@@ -162,9 +162,27 @@ def test_the_end_of_a_thread_tells_of_the_process_s() -> None:
             for thread in threads:
                 os.close(thread)
         assert end(worker).describe() == "killed by SIGKILL"
-    with start(WAIT_TO_BE_LET_GO) as worker:
+
+
+def test_a_first_thread_that_ended_before_the_others_is_not_watched() -> None:
+    """It stays as long as they do, and its pidfd says at once that it has ended."""
+    code = (
+        "import ctypes, threading; threading.Thread(target=wait).start(); say(1); ctypes.CDLL(None).pthread_exit(None)"
+    )
+    with start(code) as worker:
         hear(worker)
-        assert worker.open_threads() == []
+        status = Path(f"/proc/{worker.pid}/stat")
+        assert settled(lambda: status.read_text(encoding="ascii").rpartition(")")[2].split()[0] == "Z")
+        threads = worker.open_threads()
+        try:
+            assert worker.running()
+            assert worker.dying() is None
+            assert not select.select(threads, [], [], 0)[0]
+        finally:
+            for thread in threads:
+                os.close(thread)
+        worker.kill()
+        assert end(worker).describe() == "killed by SIGKILL"
 
 
 class Threaded:
