@@ -29,7 +29,7 @@ def test_threads_may_ask_while_the_loop_starts_and_ends_requests() -> None:
     asked = threading.Event()
 
     def loop() -> None:
-        runs: list[Any] = [SimpleNamespace(), SimpleNamespace(), SimpleNamespace()]
+        runs: list[Any] = [SimpleNamespace(method=SimpleNamespace(stream=stream)) for stream in (None, 1, None)]
         while not asked.is_set():
             for run in runs:
                 underway.begin(run)
