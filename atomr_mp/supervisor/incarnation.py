@@ -50,7 +50,7 @@ class Owner(Protocol):
         """It has begun to end, by a kill or a crash, and is going to hang up."""
 
     def stopped(self, worker: Incarnation) -> None:
-        """Nothing of it runs any more, of what it was told that it dies; its cause is known."""
+        """Nothing runs any more of what has begun to end (`dies`), and its cause is known; it is still to hang up."""
 
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
         """Its control channel has ended; if it is dying, nothing of it runs any more, and its cause is known."""
@@ -79,7 +79,7 @@ class Incarnation:
     _look: Timer | None = None
     """When it is looked again whether it ends."""
     _dies = False
-    """It was told that it dies."""
+    """Its owner knows that it dies."""
 
     def __init__(
         self,

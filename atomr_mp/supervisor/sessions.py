@@ -228,18 +228,18 @@ class Sessions:
             actors = None
         elif actors is not None:
             self._actors = actors
-        for each in list(self._sessions.values()):
-            if each.name:
-                self._send(each, session.DeviceChanged(device.info(each.number), actors))
+        self._tell_all(lambda number: session.DeviceChanged(device.info(number), actors))
 
     def incarnation_stopped(self, _device: Device, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client how an incarnation ends."""
-        for each in list(self._sessions.values()):
-            if each.name:
-                self._send(each, session.IncarnationStopped(make(each.number)))
+        self._tell_all(lambda number: session.IncarnationStopped(make(number)))
 
     def incarnation_ended(self, _device: Device, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""
+        self._tell_all(make)
+
+    def _tell_all(self, make: Callable[[int], session.FromSupervisor]) -> None:
+        """Send everybody who has been welcomed a message of their own, by the session's number."""
         for each in list(self._sessions.values()):
             if each.name:
                 self._send(each, make(each.number))

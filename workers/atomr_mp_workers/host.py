@@ -357,7 +357,7 @@ class Host:
         plain, underway = self._dispatcher.queue.plain, self._completions.underway
         for count in range(TURN_MESSAGES):
             self._sent = False
-            # Who works meanwhile wants the interpreter's lock, which a look gives away and an attempt to receive does.
+            # To receive gives the interpreter's lock away, which whoever works then keeps for a while; to ask does not.
             if underway.requests and not self._data.has_message():
                 return False
             message = self._data.receive()
