@@ -21,6 +21,7 @@ from what had not.
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -92,6 +93,7 @@ BUCKETS: Final = 64
 _FIRST_BUCKET: Final = 64
 _FIRST_SLOT: Final = _FIRST_BUCKET + BUCKETS
 _SLOT_WORDS: Final = 7
+_SLOT: Final = struct.Struct(f"={_SLOT_WORDS}Q")
 BATCHED: Final = 32
 """Batched methods that have figures on the board: the first so many, in the order of actors and methods."""
 
@@ -329,6 +331,17 @@ class BoardReader:
         found = [entry for at in slots if (entry := self._entry(at)) is not None]
         found.sort(key=lambda entry: entry.started_ns)
         return found
+
+    def left(self) -> list[tuple[int, int, int, int]]:
+        """Return (start, session, request id, end) of all entries, oldest first; nobody must write the board any more.
+
+        Callers wait for it: an `Entry` of each of a thousand, looked at for whether it is just being written, takes
+        four times as long.
+        """
+        slots = _SLOT.iter_unpack(self._words[_FIRST_SLOT : _FIRST_SLOT + _SLOT_WORDS * SLOTS])
+        left = [(slot[3], slot[1], slot[2], slot[5]) for slot in slots if slot[0] and not slot[0] & 1]
+        left.sort()
+        return left
 
     def running(self) -> list[Entry]:
         """Return the requests that were started and have not ended, oldest first."""

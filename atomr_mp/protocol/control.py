@@ -234,7 +234,8 @@ class Fault(Message, frozen=True, tag="fault"):
     """The worker cannot go on, and exits: set-up failed, or the context is poisoned."""
 
     error: ErrorInfo
-    started_ns: U64 = 0
+    settled: bool = False
+    """No request's method runs any more, and the board stays as it is: what was not answered will not be."""
 
 
 class OfResident(Message, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable
@@ -432,9 +433,11 @@ class Device:
             self._backoff = self._loop.call_later(self._delay_s, lambda: self.feed(Event.BACKOFF_OVER))
 
     def note(self, event: str, text: str, generation: int | None = None, **facts: Scalar) -> None:
-        """Write an event into the log and onto the screen."""
+        """Write an event into the log, and onto the screen when nobody waits for anything else."""
         generation = self.generation if generation is None else generation
-        _LOG.info("device %d generation %d: %s", self.index, generation, text)
+        self._loop.call_afterwards(
+            functools.partial(_LOG.info, "device %d generation %d: %s", self.index, generation, text)
+        )
         self._events.append(
             {
                 "time": time.time(),

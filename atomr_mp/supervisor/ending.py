@@ -51,10 +51,10 @@ class Ending:
         self._since_ns: Final = board.known_since_ns()
         self._started: Final[dict[int, list[int]]] = {}
         self._running: Final[dict[int, list[int]]] = {}
-        for entry in board.entries():
-            self._started.setdefault(entry.session, []).append(entry.request_id)
-            if entry.ended_ns == 0 or 0 < worker.hung_ns < entry.ended_ns:
-                self._running.setdefault(entry.session, []).append(entry.request_id)
+        for _, session, request_id, ended_ns in board.left():
+            self._started.setdefault(session, []).append(request_id)
+            if ended_ns == 0 or 0 < worker.hung_ns < ended_ns:
+                self._running.setdefault(session, []).append(request_id)
 
         alone = board.alone()
         suspects = self._running if alone is None else {alone[0]: [alone[1]]}

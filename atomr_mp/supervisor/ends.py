@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
@@ -17,6 +17,7 @@ from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.restarts import Restarts
 
 if TYPE_CHECKING:
+    from atomr_mp.protocol.session import IncarnationEnded
     from atomr_mp.supervisor.device import Device
 
 FAULT_CHARS: Final = 300
@@ -60,27 +61,30 @@ class Ends:
     def foretell(self, worker: Incarnation) -> None:
         """Tell what will become of the requests on an incarnation that has hung up nothing yet, but does not run."""
         if worker.ending is None:
-            self._sessions.incarnation_stopped(self._device, self._ending(worker).told)
+            self._tell(worker, self._sessions.incarnation_stopped)
 
     def tell(self, worker: Incarnation) -> Ending:
         """Tell what became of the requests that were on an incarnation that has ended; once."""
-        ending = self._ending(worker)
-        if not ending.is_told:
+        ending = worker.ending
+        if ending is None or not ending.is_told:
+            ending = self._tell(worker, self._sessions.incarnation_ended)
             ending.is_told = True
-            self._sessions.incarnation_ended(self._device, ending.told)
         return ending
 
-    def _ending(self, worker: Incarnation) -> Ending:
-        """Return how an incarnation ends, of which nothing runs any more."""
-        if worker.ending is None:
-            board = worker.board
-            ending = worker.ending = Ending(worker, board, suspecting=self._device.plan.max_suspicions > 0)
-            self._tally.add(board, ending.in_a_word, lost=not ending.planned)
-            board.release()
-            if not (ending.planned or worker.wish):
-                self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
-            self._sessions.suspected(self._device, worker.generation, ending.suspects)
-        return worker.ending
+    def _tell(self, worker: Incarnation, say: Callable[[Device, Callable[[int], IncarnationEnded]], None]) -> Ending:
+        """Tell how an incarnation ends, of which nothing runs any more; then count it, for the clients wait."""
+        if worker.ending is not None:
+            say(self._device, worker.ending.told)
+            return worker.ending
+        board = worker.board
+        ending = worker.ending = Ending(worker, board, suspecting=self._device.plan.max_suspicions > 0)
+        self._sessions.suspected(self._device, worker.generation, ending.suspects)
+        say(self._device, ending.told)
+        self._tally.add(board, ending.in_a_word, lost=not ending.planned)
+        board.release()
+        if not (ending.planned or worker.wish):
+            self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
+        return ending
 
     def judge(self) -> intensity.Verdict:
         """Return whether another process may follow the last, whose end was unplanned."""

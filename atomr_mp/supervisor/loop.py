@@ -36,6 +36,7 @@ class Loop:
         """Descriptors watched since the last look: what that look saw of such a number was of one closed meanwhile."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
+        self._afterwards: list[Callable[[], object]] = []
         self._signals: dict[int, Callable[[], None]] = {}
         self._signal_pipe: Final = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._stopped = False
@@ -62,6 +63,10 @@ class Loop:
         heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._order), timer))
         return timer
 
+    def call_afterwards(self, call: Callable[[], object]) -> None:
+        """Call `call()` when everything else of this round is done."""
+        self._afterwards.append(call)
+
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
         """Call `call()` on the loop after a signal has arrived."""
         signal.set_wakeup_fd(self._signal_pipe[1], warn_on_full_buffer=False)
@@ -78,6 +83,7 @@ class Loop:
                 if call is not None and descriptor not in self._new:
                     call(events)
             self._run_timers()
+            self._run_afterwards()
 
     def stop(self) -> None:
         """Have `run` return after this round."""
@@ -103,6 +109,12 @@ class Loop:
             timer = heapq.heappop(self._timers)[2]
             if timer.call is not None:
                 call, timer.call = timer.call, None
+                call()
+
+    def _run_afterwards(self) -> None:
+        while self._afterwards:
+            calls, self._afterwards = self._afterwards, []
+            for call in calls:
                 call()
 
     def _on_signal(self, _events: int) -> None:

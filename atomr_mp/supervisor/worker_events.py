@@ -66,8 +66,8 @@ class WorkerEvents:
             case control.SessionViolated(number, reason):
                 device.note("violation", reason, session=number)
                 self._sessions.violated(number, reason)
-            case control.Fault(info):
-                self._on_fault(worker, info.error())
+            case control.Fault(info, settled):
+                self._on_fault(worker, info.error(), settled=settled)
 
     def hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str) -> None:
         """A process makes no progress; nothing if it takes no calls any more.
@@ -177,12 +177,14 @@ class WorkerEvents:
         elif worker is device.standby:
             device.succession.ready(worker)
 
-    def _on_fault(self, worker: Incarnation, fault: errors.AtomrError) -> None:
+    def _on_fault(self, worker: Incarnation, fault: errors.AtomrError, *, settled: bool = False) -> None:
         worker.fault = fault
         if worker is self._device.active:
             poisoned = isinstance(fault, errors.ContextPoisoned)
             self._feed_from_worker(worker, Event.POISONED if poisoned else Event.FAULT)
             if worker is self._device.predecessor:  # it lives on for a moment, and nobody need wait for its end
+                if settled:
+                    self._device.ends.foretell(worker)
                 worker.freeze(lambda: self._device.ends.tell(worker))
         else:
             worker.kill()

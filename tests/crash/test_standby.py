@@ -196,6 +196,24 @@ def test_nobody_waits_for_a_poisoned_worker_to_end(ledger: Ledger, monkeypatch: 
         wait_standby(pool, standby.generation + 1)  # it is waited for as ever
 
 
+def test_nobody_waits_for_a_poisoned_worker_to_stop_if_nothing_runs_there(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last word says so: no thread of an actor's is at work, and what waits was not begun."""
+    monkeypatch.setattr(launch, "MODULE", "tests.programs.withholding")
+    for name in ("stuck", "unseen"):  # so neither its end nor that it stops tells of anything
+        (ledger.path / name).touch()
+    with ledger.start(STANDING, **HOT, kill_timeout_s=DEADLINE_S) as pool:
+        standby = wait_standby(pool)
+        pid = pool.devices[0].pid
+        assert type(pool.call("Standing.poison").exception()) is errors.ContextPoisoned
+        assert pool.call("Standing.where").result()[1] == standby.generation
+        with Watched([pid]) as watched:
+            os.kill(pid, signal.SIGKILL)
+            assert watched.left() == []
+        wait_standby(pool, standby.generation + 1)
+
+
 def test_a_standby_does_not_answer_before_its_promotion(ledger: Ledger) -> None:
     """Not even who calls it by its own token; then it does."""
     with ledger.start(STANDING, **HOT) as pool:

@@ -1,4 +1,7 @@
-"""A supervisor whose kills reach no worker while the file `stuck` is in the ledger, as if they hung in the kernel."""
+"""A supervisor whose kills reach no worker while the file `stuck` is in the ledger, as if they hung in the kernel.
+
+While the file `unseen` is there, it does not see that a worker has stopped either.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,10 @@ from pathlib import Path
 from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.supervisor.__main__ import main
 
-STUCK = Path(os.environ["ATOMR_MP_TEST"]) / "stuck"
+LEDGER = Path(os.environ["ATOMR_MP_TEST"])
+STUCK, UNSEEN = LEDGER / "stuck", LEDGER / "unseen"
 
-kill = WorkerProcess.kill
+frozen, kill = WorkerProcess.frozen, WorkerProcess.kill
 
 
 def kill_unless_stuck(worker: WorkerProcess) -> None:
@@ -20,6 +24,12 @@ def kill_unless_stuck(worker: WorkerProcess) -> None:
         kill(worker)
 
 
+def frozen_and_seen(worker: WorkerProcess) -> bool:
+    """Say whether all threads of a worker have stopped, or keep it."""
+    return not UNSEEN.exists() and frozen(worker)
+
+
+WorkerProcess.frozen = frozen_and_seen  # type: ignore[assignment, method-assign]
 WorkerProcess.kill = kill_unless_stuck  # type: ignore[assignment, method-assign]
 
 sys.exit(main())

@@ -87,6 +87,8 @@ class Board(RuleBasedStateMachine):
         entries = self.reader.entries()
         assert set(entries) <= set(self.started)
         assert [entry.started_ns for entry in entries] == sorted(entry.started_ns for entry in entries)
+        left = [(entry.started_ns, entry.session, entry.request_id, entry.ended_ns) for entry in entries]
+        assert self.reader.left() == sorted(left)
         shown = {request_id for request_id, slot in self.running.items() if slot != OFF_BOARD}
         assert {entry.request_id for entry in self.reader.running()} == shown
         running, ended = self.reader.look()

@@ -112,8 +112,9 @@ class Host:
         try:
             self._serve()
         except FatalError as fatal:
+            settled = not self._completions.underway.on_threads
             self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
-            self._report(fatal.error)
+            self._report(fatal.error, settled=settled)
             if isinstance(fatal.error, errors.ContextPoisoned):
                 self._stand_still()
             raise
@@ -519,9 +520,9 @@ class Host:
         if tracing.tracer is not None:
             tracing.tracer.settle(idle=True)
 
-    def _report(self, error: errors.AtomrError) -> None:
-        """Tell the supervisor why this worker ends."""
-        self._channel.send(control.Fault(wire_form(error, FAULT_CHARS)))
+    def _report(self, error: errors.AtomrError, *, settled: bool = False) -> None:
+        """Tell the supervisor why this worker ends, and whether nothing of it runs any more but this loop."""
+        self._channel.send(control.Fault(wire_form(error, FAULT_CHARS), settled))
 
     def _stand_still(self) -> None:
         """Let the last answers leave, have all threads stop, and wait to be ended when that disturbs nobody."""

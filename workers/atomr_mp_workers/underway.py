@@ -20,6 +20,11 @@ class Underway:
         self.on_streams = 0
         """How many of them a device has to be asked for; a thread says by itself when it has done."""
 
+    @property
+    def on_threads(self) -> int:
+        """How many run on actors' threads, or wait there."""
+        return len(self.requests) - self.on_streams
+
     def begin(self, request: Run) -> None:
         """Note a request that is being started."""
         self.last += 1
