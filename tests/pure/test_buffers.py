@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atomr_mp import errors
 from atomr_mp.protocol import allocation, token
@@ -196,6 +196,13 @@ class DeviceMemory(RuleBasedStateMachine):
         """Refs to what nobody needed any more."""
         self.numbers = 0
 
+    @initialize(spare=st.booleans())
+    def prepare(self, spare: bool) -> None:  # noqa: FBT001
+        """A standby has a slab ready for whoever comes first."""
+        if spare:
+            self.store.keep_spare()
+            assert self.store.statistics()["cached_bytes"] == SMALL_SLAB_BYTES
+
     # --- what the model says ---------------------------------------------------------------------------------
 
     def number(self) -> int:
@@ -301,6 +308,7 @@ class DeviceMemory(RuleBasedStateMachine):
             self.forget_what_nobody_needs()
             in_use = {buffer.ref.slab for buffer in self.buffers.values()} | {slab for slab, _, _ in self.opened}
             assert in_use == self.store._slabs.keys(), "what is empty was not freed first"
+            assert self.store._spare is None
             assert self.store._slab_bytes.total() + slab_bytes_for(aligned(nbytes)) > QUOTA_BYTES
             return
         self.forget_what_nobody_needs()
@@ -671,7 +679,8 @@ class DeviceMemory(RuleBasedStateMachine):
     def no_slab_goes_while_it_is_open(self) -> None:
         """Nor is there more than the quota allows."""
         assert {slab for slab, _, _ in self.opened} <= self.store._slabs.keys()
-        assert self.store._slab_bytes.total() == sum(slab.memory.nbytes for slab in self.store._slabs.values())
+        spare = SMALL_SLAB_BYTES if self.store._spare else 0
+        assert self.store._slab_bytes.total() == sum(slab.memory.nbytes for slab in self.store._slabs.values()) + spare
         assert self.store._slab_bytes.total() <= QUOTA_BYTES
 
     @rule()
@@ -692,7 +701,8 @@ class DeviceMemory(RuleBasedStateMachine):
         assert figures["shared"] == sum(len(buffer.shares) for buffer in self.buffers.values())
         assert figures["client_slabs"] == sum(len(session.client_slabs) for session in sessions)
         assert figures["foreign_slabs"] == sum(len(session.foreign_slabs) for session in sessions)
-        assert self.device.living() == {id(slab.memory) for slab in slabs}
+        spare = {id(self.store._spare)} if self.store._spare else set()
+        assert self.device.living() == {id(slab.memory) for slab in slabs} | spare
         unused = [slab for slab in slabs if not slab.space and not slab.opened]
         assert sum(slab.memory.nbytes for slab in unused) <= CACHED_BYTES
         assert not any(slab.holder.gone for slab in unused if slab.holder.number not in self.sessions)

@@ -9,6 +9,7 @@ Requests may allocate, share and claim on any thread; everything that does not s
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -93,6 +94,8 @@ class Store:
         self._holders: dict[int, Holder] = {}
         self._slabs: dict[SlabNumber, OwnSlab] = {}
         self._slab_bytes: Counter[Device] = Counter()
+        self._spare: Slab | None = None
+        """Made before anybody needs it, and never used."""
         self._last_slab = 0
         self._last_buffer = 0
         self._given_back: deque[tuple[OwnSlab, int]] = deque()
@@ -150,6 +153,14 @@ class Store:
                     del slab.opened[key]
             self._settle()
         self._count()
+
+    def keep_spare(self) -> None:
+        """Make a slab for whoever needs the first: on a GPU that takes a third of a millisecond."""
+        size = slab_bytes_for(1)
+        with self._lock, contextlib.suppress(errors.OutOfMemory):
+            if self._slab_bytes[self.device] + size <= self._quota_bytes:
+                self._spare = _make_slab(size, self.device)
+                self._took(self.device, size)
 
     # --- buffers ---------------------------------------------------------------------------------------------------
 
@@ -508,11 +519,12 @@ class Store:
             holders = list(self._holders.values())
             kept = sum(self.device.cached_bytes(each) for each in (*holders, self.ours))
             kept += sum(slab.space.taken(offset) for _, slab, offset in self._resting)
+            spare = 0 if self._spare is None else self._spare.nbytes
             return {
                 "slabs": len(slabs),
                 "slab_bytes": self._slab_bytes.total(),
                 "used_bytes": sum(slab.space.used_bytes for slab in slabs) - kept,
-                "cached_bytes": sum(slab.memory.nbytes for slab in slabs if not slab.space) + kept,
+                "cached_bytes": sum(slab.memory.nbytes for slab in slabs if not slab.space) + kept + spare,
                 "quota_bytes": self._quota_bytes,
                 "leases": sum(count for each in holders for _, count in list(each.leases.values())),
                 "views": sum(len(each.views) for each in holders),
@@ -529,18 +541,7 @@ class Store:
             offset = slab.space.take(nbytes) if slab.device is device else None
             if offset is not None:
                 return slab, offset
-        size = slab_bytes_for(aligned(nbytes))
-        try:
-            self._make_room(size, nbytes, device)
-            memory = _make_slab(size, device)
-        except errors.OutOfMemory:
-            self.device.free_caches()
-            self._settle(everything=True)
-            self._make_room(size, nbytes, device)
-            memory = _make_slab(size, device)
-        self._slab_bytes[device] += size
-        self._taken_bytes += size
-        self._count()
+        memory = self._new_slab(slab_bytes_for(aligned(nbytes)), nbytes, device)
         self._last_slab += 1
         slab = OwnSlab(self._last_slab, memory, device, holder)
         self._slabs[slab.number] = slab
@@ -549,8 +550,37 @@ class Store:
         assert offset is not None
         return slab, offset
 
+    def _new_slab(self, size: int, requested_bytes: int, device: Device) -> Slab:
+        spare = self._spare
+        if spare is not None and device is self.device and size == spare.nbytes:
+            self._spare = None
+            return spare
+        try:
+            self._make_room(size, requested_bytes, device)
+            slab = _make_slab(size, device)
+        except errors.OutOfMemory:
+            self.device.free_caches()
+            self._settle(everything=True)
+            self._make_room(size, requested_bytes, device)
+            slab = _make_slab(size, device)
+        self._took(device, size)
+        return slab
+
+    def _took(self, device: Device, nbytes: int) -> None:
+        """Count what slabs take, or take no more."""
+        self._slab_bytes[device] += nbytes
+        self._taken_bytes += nbytes
+        self._count()
+
+    def _drop_spare(self) -> None:
+        if self._spare is not None:
+            self._took(self.device, -self._spare.nbytes)
+            self._spare = None
+
     def _make_room(self, size: int, requested_bytes: int, device: Device) -> None:
         """Free empty slabs until there is room for another."""
+        if device is self.device and self._slab_bytes[device] + size > self._quota_bytes:
+            self._drop_spare()
         for slab in list(self._slabs.values()):
             if self._slab_bytes[device] + size <= self._quota_bytes:
                 return
@@ -580,6 +610,8 @@ class Store:
         while self._resting and (everything or self._underway.ended(self._resting[0][0])):
             _, slab, offset = self._resting.popleft()
             slab.space.give(offset)
+        if everything:
+            self._drop_spare()
         unused = [slab for slab in self._slabs.values() if not slab.space and not slab.opened]
         cached = sum(slab.memory.nbytes for slab in unused)
         for slab in unused:
@@ -592,9 +624,7 @@ class Store:
             return
         del self._slabs[slab.number]
         slab.holder.slabs.remove(slab)
-        self._slab_bytes[slab.device] -= slab.memory.nbytes
-        self._taken_bytes -= slab.memory.nbytes
-        self._count()
+        self._took(slab.device, -slab.memory.nbytes)
 
     def _count(self) -> None:
         self.figures = self._taken_bytes, self._leases

@@ -170,6 +170,8 @@ class Host:
             if on_thread:
                 threads |= dict.fromkeys(on_thread, ActorThread(actor.name, device))
         residents.close()
+        if start.standby:
+            store.keep_spare()  # the first call that it gets has waited already
         actors = dict.fromkeys(threads.values())
         numbers = {name: list(actors).index(thread) for name, thread in threads.items()}
         self._envelope = Envelope(
@@ -250,7 +252,9 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._tidy(idle=not ready)
-            idle = not more and not (late and (plain or levels)) and not self._sent
+            if self._sent and not more:  # asked here: to look at all descriptors for that costs more
+                self._sent, more = False, self._data.has_message()
+            idle = not more and not (late and (plain or levels))
         self._leave()
 
     def _tidy(self, *, idle: bool) -> None:
