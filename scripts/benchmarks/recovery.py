@@ -10,8 +10,9 @@ from time import perf_counter, sleep
 from benchmarks.contestant import SILENCE_S, Contestant, Recovery, SilenceError
 from benchmarks.sizes import Sizes
 
-IDLE_S = 0.1
-"""How long a worker is left alone before it is killed, so that nothing of its own start is under way."""
+IDLE_S = 0.3
+"""How long a worker is left alone before it is killed, so that nothing of its own start is under way: the threads of
+NumPy's BLAS look for work for 0.1 s after they were made, each on a core."""
 
 
 def recovery(contestant: Contestant, sizes: Sizes) -> dict[str, float | str]:
