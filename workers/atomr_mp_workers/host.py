@@ -252,9 +252,7 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._tidy(idle=not ready)
-            if self._sent and not more:  # asked here: to look at all descriptors for that costs more
-                self._sent, more = False, self._data.has_message()
-            idle = not more and not (late and (plain or levels))
+            idle = not (more or self._has_more()) and not (late and (plain or levels))
         self._leave()
 
     def _tidy(self, *, idle: bool) -> None:
@@ -379,6 +377,13 @@ class Host:
                     self._sent = False
                     return False
         return True
+
+    def _has_more(self) -> bool:
+        """Whether there is a message of which the descriptor may not tell, for answers were sent meanwhile."""
+        if not self._sent:
+            return False
+        self._sent = False
+        return self._data.has_message()
 
     def _open(self, routing_id: bytes, header: bytes | data.Calls, frames: list[memoryview]) -> None:
         peer = self._peers.find(routing_id)

@@ -75,8 +75,8 @@ class Completions:
 
     def look(self) -> bool:
         """Look for what has ended; return whether there is something."""
-        if self.underway.on_streams and not self._done:
-            if self.strategy == "polled":
+        if self.underway.on_streams:  # also if threads have something: that a stream has is told once
+            if self.strategy == "polled" and not self._done:
                 time.sleep(POLL_S)  # what the strategy is
             self._done.extend(cast("Iterable[Run]", self._device.poll()))
         return bool(self._done)
