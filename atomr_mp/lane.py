@@ -304,8 +304,8 @@ class Lane(ABC):
         self._receive(link, former=former)
         started, running = frozenset(ended.started), frozenset(ended.running)
         for request_id, reply in link.flight.items():
-            if reply._sent_generation != ended.generation or reply in link.parked:
-                continue
+            if reply.done or reply._sent_generation != ended.generation or reply in link.parked:
+                continue  # of one that has expired the answer is of no interest
             answered = request_id in started and request_id not in running
             if answered or reply._sent_ns <= ended.known_since_ns or isinstance(reply, Together):
                 return
