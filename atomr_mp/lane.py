@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, Final
 import zmq
 
 from atomr_mp import errors, tracing
-from atomr_mp.link import CLOSED, Attached, Link, unavailable
+from atomr_mp.following import Following
+from atomr_mp.link import CLOSED, Link, unavailable
 from atomr_mp.protocol import data, values
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.devices import DeviceInfo, DeviceState, StandbyInfo
+from atomr_mp.protocol.devices import DeviceInfo
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
@@ -37,10 +38,6 @@ if TYPE_CHECKING:
     import asyncio
 
     from atomr_mp.client import Client
-
-DRAIN_MS: Final = 1000
-"""How long answers of an ended incarnation may take to come out of libzmq. They are in the kernel, and its end behind
-them, so this is only as long as libzmq's thread gets no processor: microseconds, on a busy machine tens of ms."""
 
 MESSAGE_CALLS: Final = 16
 """Most calls put into one message; more would make the worker wait for the first."""
@@ -72,6 +69,7 @@ class Lane(ABC):
         self._suspicions: Final = client.suspicions
         self._links = [Link(info, Flight(client.login.window, info.index)) for info in devices]
         self._resending: Final = Resending(self, client)
+        self._following: Final = Following(self, client, self._resending)
         self._called_back: deque[Reply] = deque()
         """Finished replies whose callbacks are to be run once the lock is free."""
         self._lost: errors.PoolLost | None = None
@@ -128,7 +126,7 @@ class Lane(ABC):
             if not link.sending:
                 if link.info.state in CLOSED:
                     raise unavailable(link.info)
-                self._reach(link)
+                self._following.reach(link)
             in_flight = link.flight.add(request_id, reply, payload_bytes)
             reply._link = link
             if device is not None:
@@ -223,154 +221,18 @@ class Lane(ABC):
         with self._lock:
             match message:
                 case DeviceChanged(info):
-                    self._device_changed(self._links[info.index], info)
+                    self._following.changed(self._links[info.index], info)
                 case IncarnationStopped(ended):
-                    self._incarnation_stopped(self._links[ended.device], ended)
+                    self._following.stopped(self._links[ended.device], ended)
                 case IncarnationEnded():
-                    self._incarnation_ended(self._links[message.device], message)
+                    self._following.ended(self._links[message.device], message)
                 case Suspicions():
                     self._resending.judged(message)
                 case errors.PoolLost():
                     self._pool_lost(message)
 
-    def _device_changed(self, link: Link, info: DeviceInfo) -> None:
-        new, link.info = info is not link.info, info
-        reached = True
-        if info.admitted and info.generation != link.generation:
-            try:
-                self._follow_to(link, info)
-            except (OSError, zmq.ZMQError) as error:  # no descriptor is left; it is tried again with the next call
-                reached = False
-                if new:
-                    _LOG.error("device %d's new worker cannot be reached, calls wait: %s", link.device, error)
-        prepared = 0 if link.standby is None else link.standby.generation
-        if prepared != (0 if info.standby is None else info.standby.generation):
-            self._prepare(link, info.standby)
-        link.sending = reached and info.admitted and info.state is DeviceState.READY
-        if link.sending:
-            held, link.held = link.held, deque()
-            for reply in held:
-                self._put(link, reply)
-            self._flush(link)
-            return
-        self._hold(link)
-        if info.state in CLOSED:
-            while link.held:
-                reply = link.held.popleft()
-                link.flight.take(reply.id)
-                self._end(reply, unavailable(info))
-
-    def _follow_to(self, link: Link, info: DeviceInfo) -> None:
-        """Go over to a device's new incarnation; the one before it may still answer, until its end is told."""
-        if link.standby is not None and link.standby.generation == info.generation:
-            connection, link.standby = link.standby.connection, None
-        else:
-            connection = self._connect(info.endpoint)
-        if link.connection is not None:
-            self._close_former(link)
-            link.former = Attached(link.connection, link.generation, link.releases)
-            self._receive(link, former=True)  # what was left unread, of which its descriptor tells no more
-        link.connection, link.unread = connection, False
-        link.generation = info.generation
-        link.releases = self._client.releases(info.index, info.generation)
-        link.token = link.releases.token
-        self._connected(link, connection)
-
-    def _prepare(self, link: Link, standby: StandbyInfo | None) -> None:
-        """Connect to a standby, so that nothing but a message is needed once it takes calls."""
-        if link.standby is not None:
-            link.standby.connection.close()
-            link.standby = None
-        if standby is not None:
-            releases = self._client.releases(link.device, standby.generation)
-            with contextlib.suppress(OSError, zmq.ZMQError):  # as above; it is tried again when it takes calls
-                link.standby = Attached(self._connect(standby.endpoint), standby.generation, releases)
-
-    def _reach(self, link: Link) -> None:
-        """Try again to reach an incarnation for which no descriptor was left."""
-        if link.info.admitted and link.info.generation != link.generation:
-            self._device_changed(link, link.info)
-
     def _connect(self, endpoint: str) -> DataConnection:
         return DataConnection(self._client.zmq_context, endpoint, self._client.login, self.number)
-
-    def _incarnation_stopped(self, link: Link, ended: IncarnationEnded) -> None:
-        """If no answer of an incarnation can be on its way, it has ended for this lane: to wait is of no use."""
-        former = link.former is not None and link.former.generation == ended.generation
-        if not former and (link.generation != ended.generation or link.connection is None):
-            return
-        if ended.error.code == errors.WorkerHung.code:  # what it has answered is told apart only when all has come
-            return
-        self._receive(link, former=former)
-        started, running = frozenset(ended.started), frozenset(ended.running)
-        for request_id, reply in link.flight.items():
-            if reply.done or reply._sent_generation != ended.generation or reply in link.parked:
-                continue  # of one that has expired the answer is of no interest
-            answered = request_id in started and request_id not in running
-            if answered or reply._sent_ns <= ended.known_since_ns or isinstance(reply, Together):
-                return
-        self._incarnation_ended(link, ended, drain_ms=0)
-
-    def _incarnation_ended(self, link: Link, ended: IncarnationEnded, drain_ms: int = DRAIN_MS) -> None:
-        aside = []
-        if ended.error.code == errors.WorkerHung.code:  # what it may still have answered comes too late
-            # Of a call with items some may be answered well, and it is never sent again by itself.
-            alone = [each for each in ended.running if not isinstance(link.flight.find(each), Together)]
-            self._settle_ended(link, ended, frozenset(alone))
-            # What is sent again is not to take it either.
-            aside = [reply for each in alone if (reply := link.flight.take(each)) is not None]
-        if link.former is not None and link.former.generation == ended.generation:
-            link.former.connection.wait_disconnected(drain_ms)
-            self._receive(link, former=True)
-            self._close_former(link)
-        elif ended.generation >= link.generation:
-            self._hold(link)
-        if link.generation == ended.generation and link.connection is not None:
-            link.connection.wait_disconnected(drain_ms)
-            self._receive(link)
-            self._disconnect(link)
-        for reply in aside:
-            link.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
-        self._settle_ended(link, ended)
-
-    def _settle_ended(self, link: Link, ended: IncarnationEnded, only: frozenset[int] | None = None) -> None:
-        """Fail what was on an incarnation that has ended; what it certainly has not started, by intent, moves on.
-
-        Args:
-            link: The link.
-            ended: What is known of the end.
-            only: These requests, and no others; None for all.
-        """
-        started, running = frozenset(ended.started), frozenset(ended.running)
-        back: list[Reply] = []
-        lost: list[tuple[Reply, errors.RequestError]] = []
-        for request_id, reply in link.flight.items():
-            if reply._sent_generation != ended.generation or reply in link.parked:
-                continue
-            if only is not None and request_id not in only:
-                continue
-            forgotten = reply._sent_ns <= ended.known_since_ns
-            maybe_executed = request_id in started or forgotten
-            if ended.planned and not maybe_executed:
-                back.append(reply)
-                continue
-            error = reply._struck or ended.error.error()
-            if not isinstance(error, errors.RequestError):
-                error = errors.WorkerLost(str(error), device=ended.device, generation=ended.generation)
-            reply._struck = None
-            error.maybe_executed = maybe_executed
-            if isinstance(error, errors.WorkerLost | errors.ContextPoisoned):
-                error.was_running = request_id in running or (forgotten and request_id not in started)
-            lost.append((reply, error))
-        for reply in reversed(back):
-            reply._sent_generation = 0
-            if reply._cancelled or reply.done:  # the next worker knows nothing of that
-                link.flight.take(reply.id)
-                self._end(reply, errors.Cancelled("cancelled, and its worker has left without having started it"))
-            else:
-                self._put(link, reply, first=True)
-        self._resending.settle(link, ended, lost)
-        self._flush_ready()
 
     def _flush_ready(self) -> None:
         """Send what is sent again, to whichever device."""
@@ -396,12 +258,7 @@ class Lane(ABC):
         self._lost = lost
         for link in self._links:
             self._hold(link)
-            if not self._client.workers_live:
-                for connection in (link.former and link.former.connection, link.connection):
-                    if connection is not None:
-                        connection.wait_disconnected(DRAIN_MS)
-            self._receive(link)
-            self._disconnect_all(link)
+            self._following.pool_lost(link)
             link.held.clear()
             link.parked.clear()
             for request_id, reply in link.flight.items():
@@ -446,7 +303,7 @@ class Lane(ABC):
         if len(links) > 1:
             for link in links:
                 if not link.sending:
-                    self._reach(link)
+                    self._following.reach(link)
                 if link.sending and (not best.sending or len(link.flight.requests) < len(best.flight.requests)):
                     best = link
         if best.sending:
@@ -716,25 +573,6 @@ class Lane(ABC):
     def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
         """Return what makes refs and arrays of what is in an answer that came with these leases."""
         return self._client.buffers.resolver(leases)
-
-    def _disconnect(self, link: Link) -> None:
-        if link.connection is not None:
-            self._disconnecting(link, link.connection)
-            link.connection.close()
-            link.connection = None
-        link.unread = False
-
-    def _disconnect_all(self, link: Link) -> None:
-        """Close what is connected to a device's incarnations, past and to come."""
-        self._close_former(link)
-        self._prepare(link, None)
-        self._disconnect(link)
-
-    def _close_former(self, link: Link) -> None:
-        if link.former is not None:
-            self._disconnecting(link, link.former.connection)
-            link.former.connection.close()
-            link.former = None
 
 
 _NOT_SENT: Final = {False: "never sent", True: "not sent again after its worker had ended"}

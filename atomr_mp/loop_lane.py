@@ -163,7 +163,7 @@ class LoopLane(Lane):
             for _, reply in link.flight.items():  # noqa: PERF102 - no dict
                 if reply._copies and reply._sent_generation:  # its worker may still read them
                     self._client.buffers.abandoned(reply._copies, reply.deadline_ns)
-            self._disconnect_all(link)
+            self._following.disconnect(link)
 
     def _queued(self, _link: Link) -> None:
         """Let all that is called in this turn of the loop travel together."""

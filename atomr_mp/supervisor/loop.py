@@ -64,7 +64,7 @@ class Loop:
         return timer
 
     def call_afterwards(self, call: Callable[[], object]) -> None:
-        """Call `call()` when everything else of this round is done."""
+        """Call `call()` when everything else of this round is done; before the first, and of the last, too."""
         self._afterwards.append(call)
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:
@@ -76,6 +76,7 @@ class Loop:
     def run(self) -> None:
         """Run until `stop`."""
         while not self._stopped:
+            self._run_afterwards()
             seen = self._epoll.poll(self._until_next_timer())
             self._new.clear()
             for descriptor, events in seen:
@@ -83,7 +84,7 @@ class Loop:
                 if call is not None and descriptor not in self._new:
                     call(events)
             self._run_timers()
-            self._run_afterwards()
+        self._run_afterwards()
 
     def stop(self) -> None:
         """Have `run` return after this round."""

@@ -34,3 +34,25 @@ def test_what_was_seen_of_a_closed_descriptor_is_not_told_to_the_next_of_its_num
     for descriptor in {*silent, *(end for pair in ends for end in pair)}:
         os.close(descriptor)
     assert told == ["first"]
+
+
+def test_what_is_to_be_done_afterwards_is_done_last_and_never_left() -> None:
+    """Also what was asked for before the loop runs, by such a call itself, and in the last round."""
+    loop = Loop()
+    told: list[str] = []
+
+    def last() -> None:
+        loop.call_afterwards(lambda: told.append("after the last"))
+        loop.stop()
+        told.append("last")
+
+    def first() -> None:
+        loop.call_afterwards(lambda: loop.call_afterwards(lambda: told.append("after the first")))
+        loop.call_later(0, last)
+        told.append("first")
+
+    loop.call_afterwards(lambda: told.append("before"))
+    loop.call_later(0, first)
+    loop.run()
+    loop.close()
+    assert told == ["before", "first", "after the first", "last", "after the last"]
