@@ -9,6 +9,7 @@ import threading
 import time
 from typing import Any
 
+from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp_workers import Actor, Batch, Context, method
 from tests.actors.probe import announce, arrive, note
 
@@ -52,8 +53,8 @@ class Hanging(Unlimited):
 
     @method(hang_timeout_s=math.inf)
     def make(self) -> Any:
-        """Return some memory."""
-        return self._context.empty((10,), "float32")
+        """Return memory that needs a slab of its own, and not one that a standby has ready."""
+        return self._context.empty((2 * SLAB_BYTES,), "uint8")
 
     @method
     def wait_for_nobody(self, gate: str) -> None:

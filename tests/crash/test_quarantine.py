@@ -13,6 +13,7 @@ import atomr_mp
 from atomr_mp import errors, launch, testing
 from atomr_mp.cli.status import EXIT, as_json
 from atomr_mp.observer import Observer
+from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.testing import NoMemory
 from tests.crash.test_hangs import HANGING, events
@@ -117,14 +118,16 @@ def test_an_allocation_waits_for_the_memory_of_a_dying_predecessor(ledger: Ledge
 def test_an_allocation_waits_for_nobody_else(ledger: Ledger, stuck: Path) -> None:
     """Not where there is no predecessor; not for ever, and not twice, for one that does not end."""
     with ledger.start(HANGING, standby="hot", kill_timeout_s=60.0, faults=[]) as pool:
+        wait_until(pool, lambda: pool._client.devices[0].standby is not None)
         with testing.inject(pool, at="allocate", fault=NoMemory(), times=None) as injected:
+            # As much as needs a slab of its own: a standby has one ready.
             with pytest.raises(errors.OutOfMemory, match="a test lets the device have no memory left"):
-                pool.device(0).empty(10)
+                pool.device(0).empty(2 * SLAB_BYTES, "uint8")
             before = len(injected.fired)
             first = die(pool, ledger)
             for _ in range(2):
                 with pytest.raises(errors.OutOfMemory):
-                    pool.device(0).empty(10)
+                    pool.device(0).empty(2 * SLAB_BYTES, "uint8")
             assert len(injected.fired) == 3 * before
         stuck.unlink()
         os.kill(first, signal.SIGKILL)
