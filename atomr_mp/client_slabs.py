@@ -17,7 +17,7 @@ from atomr_mp import errors
 from atomr_mp.interop.host import Mapping, kept_by, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
-from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.data import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.marks import CLIENT_SLAB
 from atomr_mp.protocol.refs import ClientArray, SlabNumber
@@ -108,7 +108,7 @@ class ClientSlabs:
                     f"an array of {nbytes} bytes; the arrays of a client's calls may take {self._limit_bytes} in all: "
                     "send it in parts, or put it on the device"
                 )
-            if nbytes > MAX_FRAME_BYTES:
+            if nbytes > MAX_PAYLOAD_BYTES:
                 raise errors.Overloaded(
                     f"an array of {nbytes} bytes, and {self._bytes} of {self._limit_bytes} bytes for arrays of calls "
                     "are in use: wait for some results first"
@@ -189,7 +189,7 @@ class ClientSlabs:
         except errors.AtomrError:
             with self._lock:
                 self._bytes -= size
-            if nbytes > MAX_FRAME_BYTES:
+            if nbytes > MAX_PAYLOAD_BYTES:
                 raise
             return None
 

@@ -192,7 +192,7 @@ class Journal:
             InvalidRequest: It cannot be kept: it has refs, or arrays of more than 16 MiB, or takes some 2 GiB in all.
         """
         try:
-            body, frames, placed = values.encode(result)
+            body, frames, placed = values.encode(result, payload_bytes=MAX_RECORD_BYTES)
         except errors.InvalidRequest as error:
             error.add_note(f"The result of item {index} cannot be kept in a journal.")
             raise

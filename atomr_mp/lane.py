@@ -25,6 +25,7 @@ from atomr_mp.protocol import data, values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.devices import DeviceInfo
 from atomr_mp.protocol.flight import Flight
+from atomr_mp.protocol.framing import unpack
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.suspects import Suspicions
@@ -324,10 +325,12 @@ class Lane(ABC):
         replies, link.outbox = link.outbox, []
         for at in range(0, len(replies), MESSAGE_CALLS):
             together = replies[at : at + MESSAGE_CALLS]
-            if sum([len(reply._body) for reply in together]) <= data.MAX_BODY_BYTES:
+            nbytes = sum([len(reply._body) for reply in together])
+            nbytes += sum([sum(map(len, reply._payload)) for reply in together if reply._payload])
+            if nbytes <= data.MAX_BODY_BYTES:
                 self._send(link, together)
                 continue
-            for reply in together:  # their header could be a frame too long, which ends the connection
+            for reply in together:  # their message could be too long, which ends the connection
                 self._send(link, [reply])
 
     def _send(self, link: Link, replies: list[Reply], kind: type[data.Calls] = data.Calls) -> None:
@@ -385,8 +388,8 @@ class Lane(ABC):
                 if not former:
                     link.unread = False
                 return
-            header, frames = message
             try:
+                header, frames = unpack(message)
                 decoded = _decode_replies(header)
             except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
                 _LOG.exception("device %d sent a message that is dropped", link.device)

@@ -17,8 +17,8 @@ from atomr_mp import errors
 VERSION: Final = 1
 """Version of everything in this package. Peers of another version are refused in the hello."""
 
-MAX_FRAME_BYTES: Final = 16 * 2**20
-"""Largest ZeroMQ frame; the sockets enforce it (ZMQ_MAXMSGSIZE). Larger payloads belong in shared memory."""
+MAX_MESSAGE_BYTES: Final = 32 * 2**20
+"""Largest message over ZeroMQ; the sockets enforce it (ZMQ_MAXMSGSIZE)."""
 
 MAX_SESSION_MESSAGE_BYTES: Final = 2**20
 """Largest message on a session or control channel."""

@@ -1,7 +1,7 @@
 """Messages between a client and a worker, over ZeroMQ. Pure.
 
-A message is a header frame and the payload frames of its calls, in order. Calls that wait anyway travel together;
-each has its own body, deadline and answer, and is decoded on its own, so a bad one harms none.
+A message is a header and the payload frames of its calls, in order (see `framing`). Calls that wait anyway travel
+together; each has its own body, deadline and answer, and is decoded on its own, so a bad one harms none.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ MAX_ITEMS: Final = 256
 
 MAX_FRAMES: Final = 255
 """Most payload frames of one call."""
+
+MAX_PAYLOAD_BYTES: Final = 16 * 2**20
+"""Most that the payload frames of one call or reply take. Larger arrays belong in shared memory."""
 
 MAX_RELEASED: Final = 4096
 """Most entries of each kind in one release."""

@@ -22,8 +22,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.codec import MAX_FRAME_BYTES
-from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES
+from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, Operand, check_shape
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, WireRef, decode_client_array, decode_ref
 
@@ -63,13 +62,15 @@ written before the message has been sent; and what the value refers to in shared
 not needed any more."""
 
 
-def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -> Encoded:
+def encode(
+    value: object, place: Callable[[Any], Placed | None] | None = None, payload_bytes: int = MAX_PAYLOAD_BYTES
+) -> Encoded:
     """Return the wire form of a value.
 
     Args:
         value: What to send.
-        place: Copies an array of at least `SHARED_BYTES` into shared memory, or takes one of device memory as it is;
-            None if it cannot.
+        place: Copies a large array into shared memory, or takes one of device memory as it is; None if it cannot.
+        payload_bytes: What the payload frames may take together.
 
     Raises:
         InvalidRequest: The value holds something that does not cross the wire, or is too large.
@@ -102,6 +103,11 @@ def encode(value: object, place: Callable[[Any], Placed | None] | None = None) -
         )
     if len(frames) > MAX_FRAMES:
         raise errors.InvalidRequest(f"{len(frames)} large arrays in one call; the limit is {MAX_FRAMES}")
+    if frames and _nbytes(frames) > payload_bytes:
+        raise errors.InvalidRequest(
+            f"arrays of {_nbytes(frames)} bytes in one call, and no shared memory for them; the limit is "
+            f"{payload_bytes}: send them in several calls"
+        )
     return body, frames, placed
 
 
@@ -214,7 +220,9 @@ def _encode_other(
     if numpy is not None:
         if isinstance(value, numpy.ndarray):
             _check_array(value)
-            if value.nbytes >= SHARED_BYTES and place is not None:
+            if place is not None and (
+                value.nbytes >= SHARED_BYTES or _nbytes(frames) + value.nbytes > MAX_PAYLOAD_BYTES
+            ):
                 shared = place(value)
                 if shared is not None:
                     placed.append(shared)
@@ -237,6 +245,10 @@ def _encode_other(
     )
 
 
+def _nbytes(frames: Sequence[Buffer]) -> int:
+    return sum(map(len, frames))
+
+
 def _check_array(array: np.ndarray[Any, Any]) -> None:
     if dtypes.name_of(array.dtype) not in DTYPES:
         raise errors.InvalidRequest(
@@ -249,9 +261,10 @@ def _check_array(array: np.ndarray[Any, Any]) -> None:
 
 
 def _encode_array(numpy: Any, array: np.ndarray[Any, Any], frames: list[Buffer]) -> msgspec.msgpack.Ext:
-    if array.nbytes > MAX_FRAME_BYTES:
+    if array.nbytes > MAX_PAYLOAD_BYTES:  # before it is copied
         raise errors.InvalidRequest(
-            f"an array of {array.nbytes} bytes; the limit of a message is {MAX_FRAME_BYTES}: send it in parts"
+            f"an array of {array.nbytes} bytes, and no shared memory for it; the limit is {MAX_PAYLOAD_BYTES}: send it "
+            "in parts"
         )
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))

@@ -9,14 +9,15 @@ from typing import Any, Final, NamedTuple
 import zmq
 
 from atomr_mp.protocol import data
-from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
+from atomr_mp.protocol.framing import pack
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
 
 Context = zmq.Context[zmq.Socket[bytes]]
 
 COPY_BELOW_BYTES: Final = 65536
-"""Frames below this are copied when sent: that is faster than keeping track of them (ZeroMQ's own threshold)."""
+"""Messages below this are copied when sent: that is faster than keeping track of them (ZeroMQ's own threshold)."""
 
 NEVER_MS: Final = 2**31 - 1
 """Reconnect interval. -1 would say "never" too, but makes libzmq drop answers that it has received and nobody has
@@ -25,7 +26,6 @@ read yet when the worker's end closes."""
 
 # Plain integers: the enumerations' operators cost as much as a message.
 NOBLOCK: Final = int(zmq.NOBLOCK)
-NOBLOCK_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
 EVENTS: Final = int(zmq.EVENTS)
 POLLIN: Final = int(zmq.POLLIN)
 
@@ -73,7 +73,7 @@ class DataConnection:
         dealer.setsockopt(zmq.ROUTING_ID, data.routing_id(login.session, lane))
         dealer.setsockopt(zmq.SNDHWM, 2 * login.window.requests)
         dealer.setsockopt(zmq.RCVHWM, 2 * login.window.requests)
-        dealer.setsockopt(zmq.MAXMSGSIZE, 2 * MAX_FRAME_BYTES)
+        dealer.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
         dealer.setsockopt(zmq.HANDSHAKE_IVL, 0)  # a worker that is busy in user code answers it afterwards
         dealer.setsockopt_string(zmq.PLAIN_USERNAME, login.session.hex())
@@ -91,29 +91,19 @@ class DataConnection:
 
     def send(self, header: bytes, frames: list[Buffer]) -> bool:
         """Send a message; return whether replies have arrived meanwhile (the descriptor may not tell any more)."""
-        send = self._send
-        if not frames:
-            send(header, NOBLOCK)
+        if frames:
+            message = pack(header, frames)
+            self._send(message, NOBLOCK, copy=len(message) < COPY_BELOW_BYTES)
         else:
-            send(header, NOBLOCK_MORE)
-            last = len(frames) - 1
-            for index, frame in enumerate(frames):
-                send(frame, NOBLOCK if index == last else NOBLOCK_MORE, copy=len(frame) < COPY_BELOW_BYTES)
+            self._send(header, NOBLOCK)
         return self._get(EVENTS) & POLLIN != 0
 
-    def receive(self) -> tuple[bytes, list[memoryview]] | None:
-        """Return (header, payload frames) of the next message, or None if there is none."""
+    def receive(self) -> memoryview | None:
+        """Return the next message, or None if there is none; see `framing.unpack`."""
         try:
-            frame = self._recv(NOBLOCK, False)
+            return self._recv(NOBLOCK, False).buffer  # type: ignore[no-any-return]
         except zmq.Again:
             return None
-        # ZeroMQ's own frame knows whether more follow; to ask the socket costs more than to receive.
-        header = frame.bytes
-        frames: list[memoryview] = []
-        while frame.more:
-            frame = self._recv(0, False)
-            frames.append(frame.buffer)
-        return header, frames
 
     def wait_disconnected(self, timeout_ms: int) -> None:
         """Wait until libzmq has received everything that the ended worker had sent, at most `timeout_ms`."""

@@ -16,7 +16,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.data import MAX_RELEASED
+from atomr_mp.protocol.data import MAX_PAYLOAD_BYTES, MAX_RELEASED
 from atomr_mp.protocol.values import SHARED_BYTES
 from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Gate, Ledger, hurry, settled, wait_generation
 
@@ -469,6 +469,16 @@ def test_memory_that_lies_unused_is_given_up_when_it_is_wanted(ledger: Ledger, h
         with pytest.raises(errors.OutOfMemory):
             pool.device().empty(250 * 2**20, "uint8")
         assert (ref.numpy() == 1).all()
+
+
+def test_many_arrays_may_be_more_than_a_message_takes(pool: atomr_mp.Pool) -> None:
+    """Each alone would travel in it; those beyond its limit are shared as larger ones are, there and back."""
+    size = SHARED_BYTES - 1
+    arrays = [np.full(size, number, "uint8") for number in range(MAX_PAYLOAD_BYTES // size + 3)]
+    echoed = pool.call("Probe.echo", arrays).result()
+    assert [(array.size, array.min(), array.max()) for array in echoed] == [
+        (size, number, number) for number in range(len(arrays))
+    ]
 
 
 def test_a_slab_that_is_opened_again_can_be_closed(pool: atomr_mp.Pool) -> None:

@@ -24,6 +24,7 @@ import zmq
 
 import atomr_mp
 from atomr_mp.observer import Observer
+from atomr_mp.protocol.framing import pack
 from tests.support import Delays
 
 DEADLINE_S: Final = 30.0
@@ -361,9 +362,13 @@ class Dealer:
         self.socket.close()
         self._context.term()
 
-    def send(self, *frames: bytes) -> None:
+    def send(self, header: bytes, *frames: bytes) -> None:
         """Send a message."""
-        self.socket.send_multipart(frames)
+        self.socket.send(pack(header, frames) if frames else header)
+
+    def send_parts(self, *parts: bytes) -> None:
+        """Send what is no message: several ZeroMQ frames."""
+        self.socket.send_multipart(parts)
 
     def replies(self, count: int) -> list[list[Any]]:
         """Wait for replies; return them sorted by id."""

@@ -31,7 +31,8 @@ from atomr_mp.config import Config
 from atomr_mp.process.events import EventLog
 from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.protocol import control, data, operators, session
-from atomr_mp.protocol.codec import MAX_FRAME_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
+from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
+from atomr_mp.protocol.framing import pack
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor import sessions
@@ -452,7 +453,7 @@ STRANGERS: Final = {
     "a command cut short": (greeting(), zmtp_command(b"HELLO", b"\xff")),
     "a command out of turn": (greeting(), zmtp_command(b"INITIATE", bytes(100))),
     "an unknown command": (greeting(), zmtp_command(b"\x00", bytes(4096))),
-    "a frame too long": (greeting(), zmtp_long(COMMAND, MAX_FRAME_BYTES + 1) + bytes(4096)),
+    "a frame too long": (greeting(), zmtp_long(COMMAND, MAX_MESSAGE_BYTES + 1) + bytes(4096)),
     "a frame of 2^64": (greeting(), zmtp_long(COMMAND, 2**64 - 1) + bytes(4096)),
 }
 
@@ -479,7 +480,7 @@ def test_noise_on_the_data_socket_is_cut_off_or_ignored(target: Victim, noise: b
 def test_a_stranger_costs_at_most_one_frame_for_each_connection(target: Victim) -> None:
     """A command that never ends is held as far as it has come, and freed with its connection."""
     connections, size = 6, 4 * MIB
-    begun = zmtp_long(COMMAND, MAX_FRAME_BYTES) + b"\x05HELLO" + bytes(size)
+    begun = zmtp_long(COMMAND, MAX_MESSAGE_BYTES) + b"\x05HELLO" + bytes(size)
     worker = psutil.Process(target.pool.devices[0].pid)
     before = worker.memory_info().rss
     with target.unharmed(connections * size + 8 * MIB) as bystander, RawSession.admitted(target) as client:
@@ -598,6 +599,17 @@ BAD_HEADERS: Final = {
     "too many fields": msgpack.packb([1, bytes(22), [call(1)], None]),
     "too few payload frames": msgpack.packb([1, bytes(22), [call(1, frames=2)]]),
 }
+BAD_TABLES: Final = {
+    "nothing": b"",
+    "no count": b"\xc1\x00",
+    "no lengths": b"\xc1\x00\x01\x00",
+    "as many frames as there can be": b"\xc1\x00\xff\xff" + bytes(64),
+    "a header that is not there": pack(b"header", [])[:-1],
+    "a frame that is not there": pack(b"header", [b"frame"])[:-5],
+    "half a frame": pack(b"header", [b"frame"])[:-1],
+    "a length of 4 GiB": b"\xc1\x00\x00\x00\xff\xff\xff\xff" + bytes(64),
+    "more than its frames": pack(b"header", [b"frame"]) + b"\x00",
+}
 
 
 @pytest.mark.parametrize("header", BAD_HEADERS.values(), ids=BAD_HEADERS)
@@ -606,6 +618,24 @@ def test_a_header_that_is_no_message_ends_its_session(target: Victim, header: by
     with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
         dealer.send(header, b"payload")
         assert client.goodbye() == "protocol_error"
+
+
+@pytest.mark.parametrize("message", BAD_TABLES.values(), ids=BAD_TABLES)
+def test_a_message_that_is_not_what_its_table_says_ends_its_session(target: Victim, message: bytes) -> None:
+    """Whatever it says, nothing is made for it."""
+    with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
+        dealer.socket.send(message)
+        assert client.goodbye() == "protocol_error"
+
+
+def test_a_message_of_several_zeromq_frames_ends_its_session(target: Victim) -> None:
+    """All of it is passed over, whatever a part of it would be."""
+    with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
+        dealer.send_parts(client.header(call(1)), client.header(call(2)), b"")
+        assert client.goodbye() == "protocol_error"
+    with RawSession.admitted(target) as client, Dealer(client) as dealer:
+        dealer.send(client.header(call(1)))
+        assert [reply[0] for reply in dealer.replies(1)] == [1]
 
 
 @LIVE
@@ -742,21 +772,21 @@ def test_an_id_that_waits_already_is_refused(victim: Victim) -> None:
         assert [reply[3][0] for reply in replies if reply[3]] == ["invalid_request"]
 
 
-def test_a_frame_too_long_costs_its_sender_the_connection_only(victim: Victim) -> None:
+def test_a_message_too_long_costs_its_sender_the_connection_only(victim: Victim) -> None:
     """ZeroMQ closes it; the session stands, and with reconnection on, later calls are answered."""
     with RawSession.admitted(victim) as client, Dealer(client) as dealer:
         dealer.wait_event(zmq.Event.HANDSHAKE_SUCCEEDED)
-        dealer.send(client.header(call(1, frames=1)), bytes(MAX_FRAME_BYTES + 1))
+        dealer.send(client.header(call(1, frames=1)), bytes(MAX_MESSAGE_BYTES + 1))
         dealer.wait_event(zmq.Event.DISCONNECTED)
         dealer.wait_event(zmq.Event.HANDSHAKE_SUCCEEDED)
         dealer.send(client.header(call(2)))
         assert [reply[0] for reply in dealer.replies(1)] == [2]
     with RawSession.admitted(victim) as client, zmtp_login(client) as raw:
-        raw.sendall(zmtp_long(0, MAX_FRAME_BYTES + 1))
+        raw.sendall(zmtp_long(0, MAX_MESSAGE_BYTES + 1))
         wait_closed(raw)
 
 
-def test_calls_with_large_bodies_never_make_a_frame_too_long() -> None:
+def test_calls_with_large_bodies_never_make_a_message_too_long() -> None:
     """The client sends together what is made together, but not what would cost it the connection."""
     body = bytes(data.MAX_BODY_BYTES - 100)
 

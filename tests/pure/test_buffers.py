@@ -906,7 +906,7 @@ def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
     store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     session = store.admit(1)
     assert store.place(session, np.zeros(QUOTA_BYTES + 1, np.uint8)) is None
-    with mock.patch.object(buffers, "MAX_FRAME_BYTES", QUOTA_BYTES):
+    with mock.patch.object(buffers, "MAX_PAYLOAD_BYTES", QUOTA_BYTES):
         assert refused(errors.OutOfMemory, store.place, session, np.zeros(QUOTA_BYTES + 1, np.uint8))
     assert store.statistics()["slabs"] == 0
 

@@ -16,8 +16,7 @@ from hypothesis.extra import numpy as hnp
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.codec import MAX_FRAME_BYTES
-from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES
+from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, Operand
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, WireRef, decode_ref
 from atomr_mp.protocol.token import TOKEN_BYTES
@@ -223,7 +222,7 @@ endless.append(endless)
         pytest.param(np.array(["2020"], dtype="datetime64[D]"), id="an array of dates"),
         pytest.param(np.ma.masked_array([1, 2], [True, False]), id="a masked array"),
         pytest.param(np.zeros((1,) * (MAX_DIMENSIONS + 1)), id="an array of too many dimensions"),
-        pytest.param(np.broadcast_to(np.uint8(0), MAX_FRAME_BYTES + 1), id="an array above the limit"),
+        pytest.param(np.broadcast_to(np.uint8(0), MAX_PAYLOAD_BYTES + 1), id="an array above the limit"),
         pytest.param(bytes(MAX_BODY_BYTES), id="a body above the limit"),
     ],
 )
@@ -368,6 +367,19 @@ class Shared:
 def a_ref(number: int) -> WireRef:
     """Return a ref."""
     return WireRef(bytes(TOKEN_BYTES), number, 1, "uint8", (4,), (1,), 0)
+
+
+def test_arrays_take_no_more_of_a_message_than_they_may() -> None:
+    """What is beyond it goes where large arrays go, or is refused; a journal has a limit of its own."""
+    array = np.zeros(SHARED_BYTES - 1, np.uint8)
+    fit = MAX_PAYLOAD_BYTES // array.nbytes
+    assert len(encode([array] * fit)[1]) == fit
+    with pytest.raises(errors.InvalidRequest, match=str(MAX_PAYLOAD_BYTES)):
+        encode([array] * (fit + 1))
+    placed = Shared(array, a_ref(1))
+    _, frames, elsewhere = encode([array] * (fit + 2), lambda _: placed)
+    assert (len(frames), elsewhere) == (fit, [placed] * 2)
+    assert len(encode([array] * (fit + 1), payload_bytes=2 * MAX_PAYLOAD_BYTES)[1]) == fit + 1
 
 
 def test_arrays_from_a_size_on_are_placed() -> None:

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
-from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.data import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
 from atomr_mp_workers import points
@@ -259,7 +259,7 @@ class Store:
         try:
             placed = self.keep(holder, array, self.device.host)
         except errors.OutOfMemory:
-            if array.nbytes > MAX_FRAME_BYTES:
+            if array.nbytes > MAX_PAYLOAD_BYTES:
                 raise
             return None
         placed.value = True

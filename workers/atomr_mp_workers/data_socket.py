@@ -1,7 +1,7 @@
 """The data channel's end in the worker: a ZeroMQ ROUTER to which only admitted sessions can connect.
 
 A peer must show a session's secret (ZMQ PLAIN, answered by the ZAP handler here) before it can send a single frame,
-so whatever an unknown peer does, libzmq holds at most one command of its handshake, of at most MAX_FRAME_BYTES.
+so whatever an unknown peer does, libzmq holds at most one command of its handshake, of at most MAX_MESSAGE_BYTES.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, Final
 
 import zmq
 
-from atomr_mp.protocol.codec import MAX_FRAME_BYTES
+from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
 from atomr_mp.protocol.data import session_of
+from atomr_mp.protocol.framing import pack
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
 
@@ -52,7 +53,7 @@ class DataSocket:
         self._secret = secret
         self._unread_bytes = window.payload_bytes
         self._unread: dict[bytes, deque[tuple[zmq.MessageTracker, int, int]]] = {}
-        """Large parts of messages by peer that libzmq still holds, their bytes, when they were sent; oldest first."""
+        """Large messages by peer that libzmq still holds, their bytes, when they were sent; oldest first."""
         self._context: zmq.Context[zmq.Socket[bytes]] = _AHEAD.pop() if _AHEAD else zmq.Context()
         # The handler must be bound before the first handshake.
         self._zap = self._context.socket(zmq.REP)
@@ -64,7 +65,7 @@ class DataSocket:
         router.setsockopt(zmq.SNDHWM, 2 * window.requests)
         router.setsockopt(zmq.RCVHWM, 2 * window.requests)
         router.setsockopt(zmq.BACKLOG, 4096)  # a client whose connection finds it full does not try again
-        router.setsockopt(zmq.MAXMSGSIZE, MAX_FRAME_BYTES)
+        router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
         router.setsockopt(zmq.PLAIN_SERVER, 1)
         router.setsockopt(zmq.HANDSHAKE_IVL, 0)  # the handshake is answered between requests, which may take long
         router.setsockopt_string(zmq.ZAP_DOMAIN, "atomr-mp")
@@ -84,20 +85,19 @@ class DataSocket:
         """Return whether `receive` would return one; if not, the descriptor tells of the next."""
         return self._get(_EVENTS) & _POLLIN != 0
 
-    def receive(self) -> tuple[bytes, bytes, list[memoryview]] | None:
-        """Return (routing id, header, payload frames) of the next message, or None if there is none."""
+    def receive(self) -> tuple[bytes, memoryview] | None:
+        """Return routing id and content of the next message, see `framing.unpack`, or None if there is none."""
         try:
             peer = self._recv(_NOBLOCK)
         except zmq.Again:
             return None
-        # ZeroMQ's own frame knows whether more follow; to ask the socket costs more than to receive.
         frame = self._recv(0, False)
-        header = frame.bytes
-        frames: list[memoryview] = []
-        while frame.more:
+        message: memoryview = frame.buffer
+        # ZeroMQ's own frame knows whether more follow; to ask the socket costs more than to receive.
+        while frame.more:  # a peer gone wild
+            message = memoryview(b"")
             frame = self._recv(0, False)
-            frames.append(frame.buffer)
-        return peer, header, frames
+        return peer, message
 
     def send(self, peer: bytes, header: bytes, frames: list[Buffer]) -> bool:
         """Send a message; False if the peer has disconnected, so nobody gets it.
@@ -105,22 +105,16 @@ class DataSocket:
         Raises:
             PeerNotReadingError: The peer's queue is full.
         """
-        send = self._send
         if self._unread:
             self._check_unread(peer)
+        message = pack(header, frames) if frames else header
         try:
-            send(peer, _NOBLOCK_MORE)
-            if not frames and len(header) < _COPY_BELOW_BYTES:
-                send(header, _NOBLOCK)
-                return True
-            last = len(frames)
-            for index, part in enumerate((header, *frames)):
-                flags = _NOBLOCK if index == last else _NOBLOCK_MORE
-                if len(part) < _COPY_BELOW_BYTES:
-                    send(part, flags)
-                else:
-                    tracker = send(part, flags, copy=False, track=True)
-                    self._unread.setdefault(peer, deque()).append((tracker, len(part), time.monotonic_ns()))
+            self._send(peer, _NOBLOCK_MORE)  # does not travel: it says to whom
+            if len(message) < _COPY_BELOW_BYTES:
+                self._send(message, _NOBLOCK)
+            else:
+                tracker = self._send(message, _NOBLOCK, copy=False, track=True)
+                self._unread.setdefault(peer, deque()).append((tracker, len(message), time.monotonic_ns()))
         except zmq.Again as error:
             raise PeerNotReadingError from error
         except zmq.ZMQError as error:
@@ -191,7 +185,7 @@ _AHEAD: Final[list[zmq.Context[zmq.Socket[bytes]]]] = []
 _ZAP_PLAIN_FRAMES: Final = 8
 
 _COPY_BELOW_BYTES: Final = 65536
-"""Frames below this are copied when sent: that is faster than keeping track of them (ZeroMQ's own threshold)."""
+"""Messages below this are copied when sent: that is faster than keeping track of them (ZeroMQ's own threshold)."""
 
 # Plain integers: the enumerations' operators cost as much as a message.
 _NOBLOCK: Final = int(zmq.NOBLOCK)

@@ -484,6 +484,7 @@ class Envelope:
             if failed:
                 peer.reply_bytes += ERROR_BYTES * len(failed)
             peer.frames += frames
+            peer.reply_bytes += sum(map(len, frames))
         peer.reply_bytes += len(body)
 
     def _left_queue(self, request: Request) -> None:

@@ -20,6 +20,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.framing import unpack
 from atomr_mp.protocol.marks import resident_name, slab_name
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers import points, tracing
@@ -52,7 +53,7 @@ _decode: Final = data.FROM_CLIENT.decode
 _encode: Final = data.FROM_WORKER.encode
 
 MESSAGE_BYTES: Final = FLUSH_BYTES + data.MAX_BODY_BYTES
-"""Answers of more than this are sent singly; their peer takes no larger frames than `codec.MAX_FRAME_BYTES`."""
+"""Answers of more than this are sent singly; their peer takes no larger messages than `codec.MAX_MESSAGE_BYTES`."""
 
 UNREAD_NS: Final = 5_000_000_000
 """How long after a large result was sent a worker that is to leave stays for its sake, if nobody has read it: who looks
@@ -385,14 +386,15 @@ class Host:
         self._sent = False
         return self._data.has_message()
 
-    def _open(self, routing_id: bytes, header: bytes | data.Calls, frames: list[memoryview]) -> None:
+    def _open(self, routing_id: bytes, packed: memoryview) -> None:
         peer = self._peers.find(routing_id)
         if peer is None:
             self._board.count(Counter.REFUSED)
             return
         self._outbox[peer] = None
         try:
-            message = _decode(header) if isinstance(header, bytes) else header
+            header, frames = unpack(packed)
+            message = _decode(header)
             if not isinstance(message, data.Calls):
                 if isinstance(message, data.Cancel):
                     self._envelope.cancel(peer, message.ids)
@@ -400,7 +402,7 @@ class Host:
                 else:
                     self._release(peer, message)
                 return
-            if message.after > peer.session.releases.upto and self._comes_early(peer, message, frames):
+            if message.after > peer.session.releases.upto and self._comes_early(peer, message, frames, packed):
                 return
             requests = self._envelope.open(peer, message, frames)
         except errors.ProtocolError as error:
@@ -423,18 +425,19 @@ class Host:
         self._store.release(session.holder, message.leases, message.borrows, message.slabs)
         session.releases.add(message.serial)
         early, session.early = session.early, []
-        for sender, calls, frames in early:
-            self._open(sender.routing_id, calls, frames)
+        for sender, _, _, packed in early:
+            self._open(sender.routing_id, packed)
 
-    def _comes_early(self, peer: Peer, message: data.Calls, frames: list[memoryview]) -> bool:
+    def _comes_early(self, peer: Peer, message: data.Calls, frames: list[memoryview], packed: memoryview) -> bool:
         """Keep calls that a release on another connection has to precede; False if they are not to wait for it."""
         if message.token != self._token:
             return False  # which is what they will be told
         early = peer.session.early
-        early.append((peer, message, frames))
+        nbytes = sum([len(call.body) for call in message.calls]) + sum(map(len, frames))
+        early.append((peer, len(message.calls), nbytes, packed))
         window = self._start.window
-        count = sum(len(calls.calls) for _, calls, _ in early)
-        nbytes = sum(sum(len(call.body) for call in calls.calls) + sum(map(len, parts)) for _, calls, parts in early)
+        count = sum(calls for _, calls, _, _ in early)
+        nbytes = sum(nbytes for _, _, nbytes, _ in early)
         # Of each connection one request may be larger than its window, see `Peers.exceeds_window`.
         too_large = nbytes > window.payload_bytes * data.MAX_LANES and count > data.MAX_LANES
         if too_large or count > window.requests * data.MAX_LANES:

@@ -63,7 +63,7 @@ class Session:
         """Takes large results into shared memory, if the client can open it."""
         self.releases: Final = Serials()
         """Which of its releases have been taken in."""
-        self.early: list[tuple[Peer, data.Calls, list[memoryview]]] = []
+        self.early: list[tuple[Peer, int, int, memoryview]] = []
         """Calls that wait for a release that another connection brings."""
 
 
