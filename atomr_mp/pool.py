@@ -232,7 +232,7 @@ class Pool:
         """Make a request.
 
         Waits for no answer. While the device comes back after a loss, the request waits for it in this process.
-        Arrays of 256 KiB and more are copied into memory that the workers can read, and the first of them waits for the
+        Arrays of 128 KiB and more are copied into memory that the workers can read, and the first of them waits for the
         workers to be told of it; a ref to another device's memory waits until that device has lent it.
 
         Args:

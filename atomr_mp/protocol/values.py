@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 INLINE_BYTES: Final = 8192
 """Arrays up to this size are copied into the body: an own frame costs more than the copy."""
 
-SHARED_BYTES: Final = 256 * 1024
+SHARED_BYTES: Final = 128 * 1024
 """Arrays from this size on travel in shared memory where that is possible: the copy through a socket costs more than
 the bookkeeping."""
 
