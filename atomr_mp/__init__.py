@@ -3,9 +3,9 @@
 `start` runs a pool for as long as the application lives; `connect` joins one that runs already. Both give a `Pool`.
 Errors are in `atomr_mp.errors`. Actors are written against `atomr_mp_workers`.
 
-Imports point one way: cli -> pool -> client, lane, reply | supervisor -> transport | process -> supervision ->
-protocol -> errors. What runs inside a device's process is another package, `atomr_mp_workers`; this one knows it by
-name only.
+Imports point one way: cli -> starting -> pool -> client, lane, reply | supervisor -> transport | process ->
+supervision -> protocol -> errors. What runs inside a device's process is another package, `atomr_mp_workers`; this one
+knows it by name only.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from atomr_mp.device import Device
-    from atomr_mp.pool import Pool, connect, start
+    from atomr_mp.pool import Pool, connect
     from atomr_mp.refs import GpuRef
     from atomr_mp.reply import Reply
+    from atomr_mp.starting import start
 
 __version__ = "0.1.0"
 
 __all__ = ["Device", "GpuRef", "Pool", "Reply", "connect", "start"]
 
-_MODULES = {"Device": "device", "GpuRef": "refs", "Reply": "reply"}
+_MODULES = {"Device": "device", "GpuRef": "refs", "Reply": "reply", "start": "starting"}
 """Where a name is, if not in `pool`."""
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -19,16 +18,13 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.hardware import missing_for_cuda, mps_server, nvidia_hardware
-from atomr_mp.process import nvml
 from atomr_mp.process.rundir import default_run_dir
 from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
-from atomr_mp.supervision import placement
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import Limits
-from atomr_mp.supervisor import exporter
-from atomr_mp.supervisor.plan import DevicePlan, Plan, Source
+from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, Plan, Source
 
 Backend = Literal["auto", "cuda", "host"]
 
@@ -159,8 +155,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             )
         default_run_dir(self.pool)  # looks at the name only
         _ = self._intensity, self._recycling
-        if self.metrics != exporter.OFF and not self.metrics.startswith(exporter.UNIX):
-            exporter.parse(self.metrics)
+        if self.metrics != METRICS_OFF:
+            from atomr_mp.supervisor import exporter
+
+            exporter.check(self.metrics)
         actor_specs(self.actors)
 
     def plan(self) -> Plan:
@@ -170,7 +168,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             ConfigurationError: What is asked for does not exist here; the message says what was found.
         """
         self.check()
-        if self.metrics != exporter.OFF and importlib.util.find_spec("prometheus_client") is None:
+        if self.metrics != METRICS_OFF and importlib.util.find_spec("prometheus_client") is None:
             raise errors.ConfigurationError(
                 "metrics are served by prometheus-client, which is not installed; run `pip install 'atomr-mp[metrics]'`"
             )
@@ -213,6 +211,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return Limits(self.max_requests, self.max_age_s, self.max_memory_bytes, self.max_device_bytes)
 
     def _cuda_devices(self, hardware: str) -> list[DevicePlan]:
+        from atomr_mp.process import nvml
+        from atomr_mp.supervision import placement
+
         try:
             survey = nvml.survey()
             if missing := missing_for_cuda(survey):
@@ -302,6 +303,8 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
 
 
 def _of_file(file: Path) -> dict[str, Any]:
+    import tomllib
+
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -2,7 +2,7 @@
 
 Pure; imported by both sides. An error crosses processes as its `code` and its fields, never as text to be searched,
 and is the same class again on the other side. Each class says when it is raised, what still holds then, and what to
-do.
+do. One without facts of its own has its base's constructor: every process makes all of these when it starts.
 """
 
 from __future__ import annotations
@@ -91,7 +91,6 @@ class RequestError(AtomrError):
     maybe_executed: bool = False
 
 
-@dataclass(eq=False)
 class InvalidRequest(RequestError):
     """The request itself is wrong: unknown actor or method, argument of a wrong type, shape or size.
 
@@ -102,7 +101,6 @@ class InvalidRequest(RequestError):
     code: ClassVar[str] = "invalid_request"
 
 
-@dataclass(eq=False)
 class Unsupported(RequestError):
     """The request is well-formed, but this backend, library version or device cannot do it.
 
@@ -281,7 +279,6 @@ class Overloaded(RequestError):
     retry_after_s: float = 0.0
 
 
-@dataclass(eq=False)
 class DeadlineExceeded(RequestError):
     """The request's deadline passed before its answer came.
 
@@ -292,7 +289,6 @@ class DeadlineExceeded(RequestError):
     code: ClassVar[str] = "deadline_exceeded"
 
 
-@dataclass(eq=False)
 class Cancelled(RequestError):
     """The caller cancelled the request; it was dropped before it ran, unless `maybe_executed`.
 
@@ -371,7 +367,6 @@ class GpuRefWrongDevice(RequestError):
     device: int = -1
 
 
-@dataclass(eq=False)
 class GpuRefOutOfExtent(RequestError):
     """The ref reaches beyond the memory that it names.
 
@@ -382,7 +377,6 @@ class GpuRefOutOfExtent(RequestError):
     code: ClassVar[str] = "gpu_ref_out_of_extent"
 
 
-@dataclass(eq=False)
 class GpuRefSameProcess(RequestError):
     """A view of the memory was asked for in the process that made it, which cannot open its own handle.
 
@@ -393,7 +387,6 @@ class GpuRefSameProcess(RequestError):
     code: ClassVar[str] = "gpu_ref_same_process"
 
 
-@dataclass(eq=False)
 class BorrowConflict(RequestError):
     """Two uses of a buffer exclude each other: one writes what the other reads or writes, and no order settles it.
 
@@ -435,7 +428,6 @@ class PoolLost(RequestError):
     maybe_executed: bool = True
 
 
-@dataclass(eq=False)
 class PoolUnreachable(AtomrError):
     """No pool answers at the run directory.
 
@@ -461,7 +453,6 @@ class PoolBusy(AtomrError):
     supervisor_pid: int = 0
 
 
-@dataclass(eq=False)
 class PoolMismatch(RequestError):
     """A message or handle of another pool, or of an earlier life of this one.
 
@@ -472,7 +463,6 @@ class PoolMismatch(RequestError):
     code: ClassVar[str] = "pool_mismatch"
 
 
-@dataclass(eq=False)
 class NotAuthorized(AtomrError):
     """The peer is not a process of this user in this pid namespace, or did not show the session's secret.
 
@@ -483,7 +473,6 @@ class NotAuthorized(AtomrError):
     code: ClassVar[str] = "not_authorized"
 
 
-@dataclass(eq=False)
 class ProtocolError(AtomrError):
     """Bytes that are no message of this protocol version, or a message that is out of turn or out of bounds.
 
@@ -494,7 +483,6 @@ class ProtocolError(AtomrError):
     code: ClassVar[str] = "protocol_error"
 
 
-@dataclass(eq=False)
 class ConfigurationError(AtomrError):
     """A setting, path or environment with which nothing can be started.
 
@@ -505,7 +493,6 @@ class ConfigurationError(AtomrError):
     code: ClassVar[str] = "configuration_error"
 
 
-@dataclass(eq=False)
 class JournalMismatch(AtomrError):
     """The journal that a map is to go on with belongs to another method or input, or the file is none.
 
@@ -516,7 +503,6 @@ class JournalMismatch(AtomrError):
     code: ClassVar[str] = "journal_mismatch"
 
 
-@dataclass(eq=False)
 class ActorLoadFailed(AtomrError):
     """An actor's class could not be imported, or its class is not a valid actor. A restart would not help.
 
@@ -542,7 +528,6 @@ class SetupFailed(AtomrError):
     traceback_text: str = ""
 
 
-@dataclass(eq=False)
 class ResidentMismatch(AtomrError):
     """Resident memory of this name and version has another layout than the actor asks for.
 
@@ -553,7 +538,6 @@ class ResidentMismatch(AtomrError):
     code: ClassVar[str] = "resident_mismatch"
 
 
-@dataclass(eq=False)
 class ResidentCorrupt(AtomrError):
     """The content of resident memory is not what was sealed: its checksum is another.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from atomr_mp.process.nvml import Survey
+if TYPE_CHECKING:
+    from atomr_mp.process.nvml import Survey
 
 _PCI: Final = Path("/sys/bus/pci/devices")
 _MPS: Final = Path("/tmp/nvidia-mps")  # noqa: S108 - CUDA's default, which only its daemon makes

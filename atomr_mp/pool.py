@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-import msgspec
-
 from atomr_mp import errors
 from atomr_mp.client import Client
-from atomr_mp.config import Backend, Config, with_source
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
-from atomr_mp.launch import launch
 from atomr_mp.observer import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.devices import OUT_OF_USE, DeviceInfo
 from atomr_mp.protocol.operators import Status
-from atomr_mp.protocol.session import check_weight
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
 
@@ -32,72 +26,6 @@ if TYPE_CHECKING:
 
     from atomr_mp.map import Mapper, Progress
     from atomr_mp.refs import GpuRef
-
-START_MARGIN_S: Final = 30.0
-"""On top of the workers' own start timeout: the supervisor's start, and a wait for survivors of a former one."""
-
-
-def start(
-    *,
-    actors: Iterable[str] = (),
-    gpus: str | int | None = None,
-    backend: Backend | None = None,
-    pool: str | None = None,
-    run_dir: str | Path | None = None,
-    config: str | Path | None = None,
-    weight: float = 1.0,
-    **settings: Any,
-) -> Pool:
-    """Start a pool for as long as this application lives, and wait until all its devices are ready.
-
-    The supervisor is a process of its own. When this process ends, however it ends, so does the pool.
-
-    Args:
-        actors: What the devices run: "package.module:Class" or "path/to/file.py:Class", or "NAME=" and one of these.
-        gpus: "all" (the default), a number of devices, or GPUs by index or UUID as "0,2"; CUDA_VISIBLE_DEVICES holds.
-        backend: "cuda", "host", or "auto" (the default): host if the machine has no NVIDIA hardware at all.
-        pool: Name of the pool; by default one of its own, so that an application can have several.
-        run_dir: Directory for sockets and logs; by default one named after the pool.
-        config: TOML file with settings; what is given here comes before it, and so do environment variables
-            ATOMR_MP_NAME.
-        weight: How much this application gets of a busy device's time, beside other clients; see `connect`.
-        **settings: Any other field of `config.Config`.
-
-    Raises:
-        InvalidRequest: `weight` is out of range.
-        ConfigurationError: What is asked for cannot be started here.
-        ActorLoadFailed: An actor cannot be imported.
-        SetupFailed: An actor's `setup` fails, also after the restarts that are allowed.
-        PoolBusy: The run directory is in use.
-    """
-    named = bool(config or {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys())
-    settings = {
-        "gpus": None if gpus is None else str(gpus),
-        "backend": backend,
-        "actors": list(actors) or None,
-        "pool": pool or (None if named else _own_name()),
-        "run_dir": str(run_dir) if run_dir is not None else None,
-        **settings,
-    }
-    plan = Config.load(Path(config) if config is not None else None, **settings).plan()
-    check_weight(weight, plan.max_weight)
-    if config is not None:
-        plan = with_source(plan, Path(config), settings)
-    if pool is None and run_dir is None and not named:
-        plan = msgspec.structs.replace(plan, temporary=True)
-    process, connection = launch(plan, bound=True)
-    started = None
-    try:
-        started = Pool(Client(connection, weight=weight), plan.run_path, process)
-        started.wait_ready(plan.start_timeout_s + START_MARGIN_S)
-    except BaseException:
-        if started is not None:
-            started.close()
-        else:
-            connection.close()
-            process.wait()
-        raise
-    return started
 
 
 def connect(
@@ -496,9 +424,3 @@ class ActorRef:
 def _check_priority(priority: int) -> None:
     if not MIN_PRIORITY <= priority <= MAX_PRIORITY:
         raise errors.InvalidRequest(f"priority must be from {MIN_PRIORITY} to {MAX_PRIORITY}, got {priority}")
-
-
-def _own_name() -> str:
-    import secrets
-
-    return f"app-{os.getpid()}-{secrets.token_hex(3)}"

@@ -135,11 +135,14 @@ def _announce(config: Config, plan: Plan) -> None:
 
 
 def _detached(config: Config, plan: Plan) -> int:
-    from atomr_mp.client import Client
     from atomr_mp.launch import launch
-    from atomr_mp.pool import START_MARGIN_S, Pool
+    from atomr_mp.starting import START_MARGIN_S
 
     process, connection = launch(plan, bound=False)
+    # Not before: meanwhile the supervisor comes up.
+    from atomr_mp.client import Client
+    from atomr_mp.pool import Pool
+
     try:
         with Pool(Client(connection, "atomr-mp start"), plan.run_path, None) as pool:
             _announce(config, plan)

@@ -8,14 +8,14 @@ clock.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import ClassVar
+
+import msgspec
 
 from atomr_mp import errors
 
 
-@dataclass(frozen=True, slots=True)
-class Intensity:
+class Intensity(msgspec.Struct, frozen=True):
     """The policy.
 
     Raises:
@@ -41,8 +41,7 @@ class Intensity:
         _require("backoff_max_s", self.backoff_max_s, least=self.backoff_initial_s)
 
 
-@dataclass(frozen=True, slots=True)
-class History:
+class History(msgspec.Struct, frozen=True):
     """What the policy judges by."""
 
     restarts: tuple[float, ...] = ()
@@ -57,15 +56,13 @@ class History:
 History.EMPTY = History()
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(msgspec.Struct, frozen=True):
     """Start a new incarnation after this delay."""
 
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(msgspec.Struct, frozen=True):
     """Leave the device stopped."""
 
     reason: str

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from atomr_mp import errors
 
@@ -24,8 +25,7 @@ PATIENCE_S: Final = 60.0
 """How long a worker that is due is left because clients hold buffers in it, which would go with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(msgspec.Struct, frozen=True):
     """The policy; 0 stands for no limit.
 
     Raises:

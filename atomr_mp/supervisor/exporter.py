@@ -21,7 +21,6 @@ AGAIN_S: Final = 5.0
 """How long after its end it is started again."""
 
 UNIX: Final = "unix:"
-OFF: Final = "off"
 
 
 class Exporter:
@@ -80,6 +79,16 @@ def listen(address: str, run_dir: Path) -> socket.socket:
         return listening
     except OSError as error:
         raise errors.ConfigurationError(f"metrics = {address!r}: it cannot be listened there: {error}") from error
+
+
+def check(address: str) -> None:
+    """Check an address as far as it can be without listening there.
+
+    Raises:
+        ConfigurationError: It cannot be used.
+    """
+    if not address.startswith(UNIX):
+        parse(address)
 
 
 def parse(address: str) -> tuple[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,8 @@ from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import Limits
+
+METRICS_OFF: Final = "off"
 
 
 class DevicePlan(msgspec.Struct, frozen=True):
@@ -61,7 +64,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
     recycling: Limits = Limits()
     """When workers are replaced although they are well."""
-    metrics: str = "off"
+    metrics: str = METRICS_OFF
     """Where they are served, as `Config.metrics` has it."""
     kill_timeout_s: float = 30.0
     """How long a killed worker may take to end."""

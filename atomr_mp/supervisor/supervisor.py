@@ -21,13 +21,13 @@ from atomr_mp.protocol.marks import epoch_label
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device import Device
-from atomr_mp.supervisor.exporter import OFF, Exporter
+from atomr_mp.supervisor.exporter import Exporter
 from atomr_mp.supervisor.health import HealthWatch
 from atomr_mp.supervisor.helpers import Helpers
 from atomr_mp.supervisor.inventory import take_inventory
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.nursery import Nursery
-from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.plan import METRICS_OFF, Plan
 from atomr_mp.supervisor.recycler import Recycler
 from atomr_mp.supervisor.reload import Done, Reload
 from atomr_mp.supervisor.residents import Residents
@@ -299,7 +299,7 @@ class Supervisor:
 
     def _exporter(self) -> Exporter | None:
         address = self._plan.metrics
-        if address == OFF:
+        if address == METRICS_OFF:
             return None
         made = Exporter(address, self._run_dir.path, self._run_dir.session_socket, self._loop, self._helpers)
         self._note("metrics", f"metrics are served at {address}")

@@ -39,7 +39,7 @@ def run_round(scenario: str, contestant: str, sizes: Sizes) -> dict[str, Value]:
             *(scenario, contestant, directory, json.dumps(dataclasses.asdict(sizes))),
         ]
         try:
-            status, output, errors = _run(command, {**os.environ, MARK: mark})
+            status, output, errors = _run(command, {**_environment(), MARK: mark})
         finally:
             while left := _kill_marked(mark):  # again, for a supervisor may have replaced what was killed before it
                 print(f"bench: killed what {contestant} left behind: {', '.join(left)}", file=sys.stderr)
@@ -49,6 +49,11 @@ def run_round(scenario: str, contestant: str, sizes: Sizes) -> dict[str, Value]:
         raise RoundFailedError(f"ended with status {status}: {lines[-1]}")
     found: dict[str, Value] = json.loads(output.splitlines()[-1])  # some packages print on their own
     return found
+
+
+def _environment() -> dict[str, str]:
+    # Bytecode is written, as pip does for what it installs: to compile is no part of a start.
+    return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def _run(command: list[str], environment: dict[str, str]) -> tuple[int, str, str]:

@@ -23,7 +23,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Device, Event, Export, Memory, Stream
-from atomr_mp_workers.device.host import SEALS
+from atomr_mp_workers.device.host_memory import SEALS
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.request import Request
 from atomr_mp_workers.streams import POOLED, StreamAllocator

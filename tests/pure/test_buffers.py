@@ -34,7 +34,8 @@ from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.borrows import Borrows
 from atomr_mp_workers.buffers import ActorMemory, Store
 from atomr_mp_workers.device.base import Event, Memory, Slab
-from atomr_mp_workers.device.host import SEALS, HostDevice, HostEvent
+from atomr_mp_workers.device.host import HostDevice, HostEvent
+from atomr_mp_workers.device.host_memory import SEALS
 from atomr_mp_workers.underway import Underway
 
 T = TypeVar("T")

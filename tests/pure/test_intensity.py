@@ -91,11 +91,11 @@ def test_delays_grow_and_stay_within_their_bounds(policy: Intensity, count: int)
 
 
 def _back_off(policy: Intensity) -> dict[str, Any]:
-    return {name: getattr(policy, name) for name in Intensity.__slots__ if name.startswith("backoff")}
+    return {name: getattr(policy, name) for name in Intensity.__struct_fields__ if name.startswith("backoff")}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-@pytest.mark.parametrize("name", Intensity.__slots__)
+@pytest.mark.parametrize("name", Intensity.__struct_fields__)
 def test_a_policy_with_a_senseless_value_is_refused_by_name(name: str, value: float) -> None:
     """Nothing is started with a setting that cannot work."""
     settings: dict[str, Any] = {name: value}

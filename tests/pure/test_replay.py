@@ -64,10 +64,10 @@ class FakeConnection:
         reply = data.Reply(number, 0, body, None if error is None else ErrorInfo.of(error))
         self.answers.append(data.FROM_WORKER.encode(data.Replies(b"", [reply])))
 
-    def receive(self) -> tuple[bytes, list[memoryview]] | None:
+    def receive(self) -> memoryview | None:
         """Return the next answer."""
         assert not self.closed
-        return (self.answers.pop(0), []) if self.answers else None
+        return memoryview(self.answers.pop(0)) if self.answers else None
 
     def wait_disconnected(self, _timeout_ms: int) -> None:
         """All that was answered is there."""

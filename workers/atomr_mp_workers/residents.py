@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
-import numpy as np
 
 from atomr_mp import errors
 from atomr_mp.protocol import control, dtypes
@@ -125,6 +124,8 @@ class Residents:
             points.point("fill", name)
             fill(MappingProxyType(arrays))
             descriptor = memory.seal()
+            import numpy as np
+
             for array in arrays.values():
                 if isinstance(array, np.ndarray):  # whoever has kept it is to get an exception, not a signal
                     array.setflags(write=False)
@@ -193,6 +194,8 @@ def lay_out(layout: Mapping[str, tuple[Sequence[int], Any]]) -> BlobLayout:
     """
     if not layout or not all(isinstance(name, str) for name in layout):
         raise errors.InvalidRequest("the layout of resident memory has an array's shape and element type by its name")
+    import numpy as np
+
     places: dict[str, Layout] = {}
     end = 0
     for name, entry in sorted(layout.items()):

@@ -13,7 +13,8 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import Export, Memory, Slab
-from atomr_mp_workers.device.host import HostDevice, HostMemory
+from atomr_mp_workers.device.host import HostDevice
+from atomr_mp_workers.device.host_memory import HostMemory
 
 HANDLE_BYTES: Final = 64
 

@@ -13,7 +13,7 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.protocol.marks import RESIDENT
 from atomr_mp_workers.device.base import Resident
-from atomr_mp_workers.device.host import SEALS, HostMemory
+from atomr_mp_workers.device.host_memory import SEALS, HostMemory
 
 SEALED: Final = SEALS | fcntl.F_SEAL_WRITE
 """What is never missing from sealed memory."""

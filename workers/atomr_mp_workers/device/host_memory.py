@@ -1,0 +1,110 @@
+"""Memory of the host backend: memfds, and NumPy's arrays over them."""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+from atomr_mp_workers.device.base import Export, Memory, Slab
+
+SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+"""What a memfd must be sealed against before it is mapped: by nobody's doing can an access beyond its end occur."""
+
+
+class HostMemory(Memory):
+    """A mapped memfd.
+
+    Args:
+        descriptor: The memfd; not needed any more once this returns.
+        nbytes: Its size.
+        writable: Whether this process may write it.
+    """
+
+    def __init__(self, descriptor: int, nbytes: int, *, writable: bool) -> None:
+        self.nbytes = nbytes
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self._map = mmap.mmap(descriptor, nbytes, mmap.MAP_SHARED, protection)
+        self.address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
+        self._read_only = not writable
+
+    def before_unmap(self, function: Callable[[int], object], address: int) -> None:
+        """Have something done before the memory is unmapped; must not refer to it otherwise."""
+        weakref.finalize(self, function, address).atexit = False
+
+    def bytes(self, owner: object, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
+        """Return a part as an array of bytes; it holds `owner` and the mapping."""
+        return np.asarray(_Part(self, owner, self.address + offset, nbytes, read_only=self._read_only))
+
+    def array(self, part: np.ndarray[Any, Any], layout: Layout, *, writable: bool) -> np.ndarray[Any, Any]:
+        """Return a NumPy array over a part."""
+        view: np.ndarray[Any, Any] = np.ndarray(
+            layout.shape, dtypes.to_numpy(layout.dtype), part, layout.offset, layout.strides
+        )
+        if not writable:
+            view.setflags(write=False)
+        return view
+
+
+class HostSlab(HostMemory, Slab):
+    """A memfd of this process.
+
+    Args:
+        nbytes: Its size.
+        name: Its name.
+    """
+
+    def __init__(self, nbytes: int, name: str) -> None:
+        self._descriptor = -1
+        try:
+            self._descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.ftruncate(self._descriptor, nbytes)
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+            super().__init__(self._descriptor, nbytes, writable=True)
+        except OSError as error:  # the descriptor, if there is one, is closed with this object
+            raise errors.OutOfMemory(f"no slab of {nbytes} bytes: {error}", requested_bytes=nbytes) from error
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
+    def export(self) -> Export:
+        """Return the memfd."""
+        return Export(self.nbytes, b"", self._descriptor)
+
+
+def map_sealed(descriptor: int, nbytes: int, *, writable: bool) -> HostMemory:
+    """Map memory of another process; the descriptor is closed.
+
+    Raises:
+        InvalidRequest: It is not what it has to be.
+    """
+    try:
+        if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS != SEALS or os.fstat(descriptor).st_size != nbytes:
+            raise errors.InvalidRequest(f"a slab must be a memfd of exactly {nbytes} bytes, sealed in its size")
+        return HostMemory(descriptor, nbytes, writable=writable)
+    except (OSError, ValueError) as error:
+        raise errors.InvalidRequest(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
+    finally:
+        os.close(descriptor)
+
+
+class _Part:
+    """What a NumPy array over a part of a mapping holds on to."""
+
+    def __init__(self, memory: HostMemory, owner: object, address: int, nbytes: int, *, read_only: bool) -> None:
+        self._held = (memory, owner)
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": "|u1",
+            "shape": (nbytes,),
+            "data": (address, read_only),
+        }
