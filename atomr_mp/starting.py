@@ -69,12 +69,12 @@ def start(
     if pool is None and run_dir is None and not named:
         plan = msgspec.structs.replace(plan, temporary=True)
     process, connection = launch(plan, bound=True)
-    # Not before: meanwhile the supervisor comes up.
-    from atomr_mp.client import Client
-    from atomr_mp.pool import Pool
-
     started = None
     try:
+        # Not before: meanwhile the supervisor comes up.
+        from atomr_mp.client import Client
+        from atomr_mp.pool import Pool
+
         started = Pool(Client(connection, weight=weight), plan.run_path, process)
         started.wait_ready(plan.start_timeout_s + START_MARGIN_S)
     except BaseException:

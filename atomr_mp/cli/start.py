@@ -139,11 +139,11 @@ def _detached(config: Config, plan: Plan) -> int:
     from atomr_mp.starting import START_MARGIN_S
 
     process, connection = launch(plan, bound=False)
-    # Not before: meanwhile the supervisor comes up.
-    from atomr_mp.client import Client
-    from atomr_mp.pool import Pool
-
     try:
+        # Not before: meanwhile the supervisor comes up.
+        from atomr_mp.client import Client
+        from atomr_mp.pool import Pool
+
         with Pool(Client(connection, "atomr-mp start"), plan.run_path, None) as pool:
             _announce(config, plan)
             pool.wait_ready(plan.start_timeout_s + START_MARGIN_S)

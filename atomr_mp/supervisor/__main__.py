@@ -6,7 +6,6 @@ import argparse
 import logging
 import logging.handlers
 import os
-import shutil
 import signal
 import socket
 import sys
@@ -41,6 +40,8 @@ def main() -> int:
             supervisor = Supervisor(plan, run_dir, starter, bound=options.bound)
             supervisor.run()
         if plan.temporary and not supervisor.has_failed:
+            import shutil
+
             shutil.rmtree(plan.run_path, ignore_errors=True)
     except errors.AtomrError as error:
         if starter is not None:

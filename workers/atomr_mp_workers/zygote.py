@@ -28,7 +28,13 @@ from atomr_mp_workers.lifeline import die_with
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
 """NumPy's BLAS starts its threads when it is imported, unless this is 1."""
 
-RUNTIME: Final = ("atomr_mp_workers.working", "atomr_mp_workers.device.host", "numpy", "numpy.random", "zmq")
+RUNTIME: Final = (
+    "atomr_mp_workers.working",
+    "atomr_mp_workers.device.host",
+    "atomr_mp_workers.device.host_memory",  # and with it NumPy
+    "numpy.random",
+    "zmq",
+)
 OF_BACKEND: Final[dict[str, tuple[str, ...]]] = {"host": (), "cuda": ("cupy",)}
 
 
