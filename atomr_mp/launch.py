@@ -2,51 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
-from typing import Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from atomr_mp.supervisor.plan import Plan
-from atomr_mp.transport.session import SessionConnection
+if TYPE_CHECKING:
+    from atomr_mp.supervisor.plan import Plan
+    from atomr_mp.transport.session import SessionConnection
 
 MODULE: Final = "atomr_mp.supervisor"
 
 
-def launch(plan: Plan, *, bound: bool) -> tuple[subprocess.Popen[bytes], SessionConnection]:
-    """Start a supervisor and return its process and a connection to it, which is still to say hello.
+def launch(planned: Callable[[], Plan], *, bound: bool) -> tuple[subprocess.Popen[bytes], SessionConnection, Plan]:
+    """Start a supervisor; return its process, a connection to it, which is still to say hello, and what it runs.
 
     Args:
-        plan: What it runs.
+        planned: Makes what it runs, while its process imports. If it raises, the process is ended again.
         bound: It ends when the connection ends. Otherwise it lives on its own, in a session (setsid) of its own.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    plan_fd = plan.to_descriptor()
-    try:
-        process = subprocess.Popen(
-            [
-                *command(plan_fd),
-                "--starter-fd",
-                str(theirs.fileno()),
-                "--log-to-file",
-                *(("--bound",) if bound else ()),
-            ],
-            stdin=subprocess.DEVNULL,
-            # Errors of the start come over the connection; what is left is a traceback of ours.
-            stdout=None if bound else subprocess.DEVNULL,
-            stderr=None if bound else subprocess.DEVNULL,
-            pass_fds=(plan_fd, theirs.fileno()),
-            # Ctrl-C in the terminal is for the application, which then ends the pool in good order.
-            start_new_session=True,
-        )
-    except BaseException:
-        ours.close()
-        raise
-    finally:
-        theirs.close()
-        os.close(plan_fd)
-    return process, SessionConnection(ours)
+    giving, taking = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with giving, contextlib.ExitStack() as undone:
+        undone.callback(ours.close)
+        with theirs, taking:
+            process = subprocess.Popen(
+                [
+                    *command(taking.fileno()),
+                    "--starter-fd",
+                    str(theirs.fileno()),
+                    "--log-to-file",
+                    *(("--bound",) if bound else ()),
+                ],
+                stdin=subprocess.DEVNULL,
+                # Errors of the start come over the connection; what is left is a traceback of ours.
+                stdout=None if bound else subprocess.DEVNULL,
+                stderr=None if bound else subprocess.DEVNULL,
+                pass_fds=(taking.fileno(), theirs.fileno()),
+                # Ctrl-C in the terminal is for the application, which then ends the pool in good order.
+                start_new_session=True,
+            )
+        undone.callback(process.wait)
+        undone.callback(process.kill)
+        plan = planned()
+        with contextlib.suppress(ConnectionError):  # it has ended, which the connection tells
+            giving.sendall(plan.encoded(), socket.MSG_NOSIGNAL)
+            giving.shutdown(socket.SHUT_WR)  # not its close: a process that was forked meanwhile has it too
+        from atomr_mp.transport.session import SessionConnection  # not before: the other process imports meanwhile
+
+        undone.pop_all()
+    return process, SessionConnection(ours), plan
 
 
 def become_supervisor(plan: Plan) -> None:

@@ -1,4 +1,7 @@
-"""`start`: from settings to a pool that is ready."""
+"""`start`: from settings to a pool that is ready.
+
+The supervisor's process is started first, and what this one needs imported while that comes up.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-import msgspec
-
-from atomr_mp.config import Backend, Config, with_source
 from atomr_mp.launch import launch
-from atomr_mp.protocol.session import check_weight
 
 if TYPE_CHECKING:
+    from atomr_mp.config import Backend
     from atomr_mp.pool import Pool
+    from atomr_mp.supervisor.plan import Plan
 
 START_MARGIN_S: Final = 30.0
 """On top of the workers' own start timeout: the supervisor's start, and a wait for survivors of a former one."""
@@ -54,7 +55,7 @@ def start(
         PoolBusy: The run directory is in use.
     """
     named = bool(config or {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys())
-    settings = {
+    given = {
         "gpus": None if gpus is None else str(gpus),
         "backend": backend,
         "actors": list(actors) or None,
@@ -62,16 +63,12 @@ def start(
         "run_dir": str(run_dir) if run_dir is not None else None,
         **settings,
     }
-    plan = Config.load(Path(config) if config is not None else None, **settings).plan()
-    check_weight(weight, plan.max_weight)
-    if config is not None:
-        plan = with_source(plan, Path(config), settings)
-    if pool is None and run_dir is None and not named:
-        plan = msgspec.structs.replace(plan, temporary=True)
-    process, connection = launch(plan, bound=True)
+    temporary = pool is None and run_dir is None and not named
+    process, connection, plan = launch(
+        lambda: _plan(Path(config) if config is not None else None, given, weight, temporary=temporary), bound=True
+    )
     started = None
     try:
-        # Not before: meanwhile the supervisor comes up.
         from atomr_mp.client import Client
         from atomr_mp.pool import Pool
 
@@ -85,6 +82,19 @@ def start(
             process.wait()
         raise
     return started
+
+
+def _plan(config: Path | None, settings: dict[str, Any], weight: float, *, temporary: bool) -> Plan:
+    import msgspec
+
+    from atomr_mp.config import Config, with_source
+    from atomr_mp.protocol.session import check_weight
+
+    plan = Config.load(config, **settings).plan()
+    check_weight(weight, plan.max_weight)
+    if config is not None:
+        plan = with_source(plan, config, settings)
+    return msgspec.structs.replace(plan, temporary=True) if temporary else plan
 
 
 def _own_name() -> str:

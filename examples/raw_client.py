@@ -25,6 +25,8 @@ import zmq
 
 ARRAY: Final = 1
 """msgpack extension type of an array."""
+PACKED: Final = 0xC1
+"""First byte of a message that has payload frames."""
 NAMES: Final = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64"),
@@ -127,13 +129,30 @@ def call(session: Session, device: list[Any], method: str, arguments: Any, deadl
         worker.send(msgpack.packb([1, token, [one_call]]))
         if not worker.poll(int(deadline_s * 1000)):
             sys.exit("no answer within the deadline")
-        header, *frames = worker.recv_multipart()
+        header, frames = unpack(worker.recv())
     finally:
         worker.close()
         context.term()
     _tag, _token, replies, *_ = msgpack.unpackb(header)  # newer versions may add fields at the end
     _id, _frames, body, error, *_ = replies[0]
     return error, None if error is not None else from_wire(body, frames)
+
+
+def unpack(message: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the header and the payload frames of a message."""
+    if message[0] != PACKED:
+        return message, []
+    (count,) = struct.unpack_from("<xxH", message)
+    header_bytes, *lengths = struct.unpack_from(f"<{1 + count}I", message, 4)
+    at = 4 + 4 * (1 + count)
+    header = message[at : at + header_bytes]
+    at += header_bytes
+    frames = []
+    for length in lengths:
+        at += -at % 8
+        frames.append(message[at : at + length])
+        at += length
+    return header, frames
 
 
 def to_wire(value: Any) -> Any:

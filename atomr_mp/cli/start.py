@@ -138,9 +138,8 @@ def _detached(config: Config, plan: Plan) -> int:
     from atomr_mp.launch import launch
     from atomr_mp.starting import START_MARGIN_S
 
-    process, connection = launch(plan, bound=False)
+    process, connection, _ = launch(lambda: plan, bound=False)
     try:
-        # Not before: meanwhile the supervisor comes up.
         from atomr_mp.client import Client
         from atomr_mp.pool import Pool
 

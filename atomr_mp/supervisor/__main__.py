@@ -29,7 +29,10 @@ def main() -> int:
     parser.add_argument("--log-to-file", action="store_true")
     options = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited from whoever started us, and by all that we start
-    plan = Plan.from_descriptor(options.plan_fd)
+    try:
+        plan = Plan.from_descriptor(options.plan_fd)
+    except EOFError:  # whoever started us has ended
+        return 1
     starter = None
     if options.starter_fd is not None:
         starter = SessionPeer(socket.socket(fileno=options.starter_fd))

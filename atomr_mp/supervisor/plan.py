@@ -79,19 +79,30 @@ class Plan(msgspec.Struct, frozen=True):
     source: Source | None = None
     """None if no configuration file was given."""
 
+    def encoded(self) -> bytes:
+        """Return what `from_descriptor` reads."""
+        return msgspec.json.encode(self)
+
     def to_descriptor(self) -> int:
         """Return a descriptor from which `from_descriptor` reads this plan; the caller closes it."""
         descriptor = os.memfd_create("atomr-mp-plan", os.MFD_CLOEXEC)
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(msgspec.json.encode(self))
+            file.write(self.encoded())
         os.lseek(descriptor, 0, os.SEEK_SET)
         return descriptor
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> Plan:
-        """Read a plan and close its descriptor."""
+        """Read a plan and close its descriptor; waits for whoever writes it.
+
+        Raises:
+            EOFError: Nobody has written it, nor will.
+        """
         with open(descriptor, "rb") as file:
-            return msgspec.json.decode(file.read(), type=cls)
+            found = file.read()
+        if not found:
+            raise EOFError("no plan")
+        return msgspec.json.decode(found, type=cls)
 
     @property
     def run_path(self) -> Path:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import atomr_mp
+from atomr_mp import errors
 from atomr_mp.cli import main
 from atomr_mp.client import Client
 from atomr_mp.config import Config
@@ -399,7 +400,8 @@ def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.Mon
     (device,) = plan.devices
     seen = {"CUDA_VISIBLE_DEVICES": "GPU-aa11,GPU-bb22"}
     device = msgspec.structs.replace(device, uuid="GPU-aa11", notes=["[others] use it"], environment=seen)
-    process, connection = launch(msgspec.structs.replace(plan, devices=[device]), bound=True)
+    much = ["m" * 2**20]  # more than the kernel keeps of it; imported by nobody without standbys
+    process, connection, _ = launch(lambda: msgspec.structs.replace(plan, devices=[device], preload=much), bound=True)
     with Pool(Client(connection), plan.run_path, process) as pool:
         pool.wait_ready()
         (shown,) = status(plan.run_path)["devices"]
@@ -410,6 +412,14 @@ def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.Mon
         assert [each for each in environment if each.startswith(b"CUDA_VISIBLE_DEVICES")] == [
             b"CUDA_VISIBLE_DEVICES=GPU-aa11,GPU-bb22"
         ]
+
+
+def test_a_start_that_is_refused_leaves_nothing_behind(ledger: Ledger) -> None:
+    """Neither a process nor a descriptor, though the supervisor's process is started before the settings are read."""
+    with pytest.raises(errors.ConfigurationError, match="a number of devices"):
+        atomr_mp.start(backend="host", gpus="none", run_dir=ledger.run_dir())
+    with pytest.raises(errors.InvalidRequest, match="weight"):
+        atomr_mp.start(backend="host", weight=1e9, run_dir=ledger.run_dir())
 
 
 def test_version_says_what_runs_here() -> None:

@@ -599,11 +599,11 @@ def test_a_full_window_is_overloaded_at_once(ledger: Ledger) -> None:
 def test_the_window_counts_bytes_too(ledger: Ledger) -> None:
     """A single request larger than all of it is let through when nothing else is under way."""
     with ledger.start(window_bytes=100_000) as pool, ledger.gate("gate") as gate:
-        assert pool.call("Probe.double", np.zeros(30_000)).result().shape == (30_000,)
+        assert pool.call("Probe.double", np.zeros(15_000)).result().shape == (15_000,)
         held = pool.call("Probe.hold", gate.path)
         gate.wait()
         with pytest.raises(errors.Overloaded):
-            pool.call("Probe.double", np.zeros(30_000))
+            pool.call("Probe.double", np.zeros(15_000))
         fits = pool.call("Probe.double", np.zeros(5_000))
         gate.open()
         assert held.result() == 1
