@@ -3,6 +3,8 @@
 A `Config` comes from keyword arguments or the command line's flags, from the environment (`ATOMR_MP_NAME`) and from a
 TOML file, in this order; it is validated as a whole. `plan` decides what it leaves open: which backend, how many
 devices, where.
+
+What only GPUs, files or metrics need is imported where it is used: every start would wait for it.
 """
 
 from __future__ import annotations

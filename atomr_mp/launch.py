@@ -53,8 +53,9 @@ def launch(planned: Callable[[], Plan], *, bound: bool) -> tuple[subprocess.Pope
             giving.shutdown(socket.SHUT_WR)  # not its close: a process that was forked meanwhile has it too
         from atomr_mp.transport.session import SessionConnection  # not before: the other process imports meanwhile
 
+        connection = SessionConnection(ours)
         undone.pop_all()
-    return process, SessionConnection(ours), plan
+    return process, connection, plan
 
 
 def become_supervisor(plan: Plan) -> None:

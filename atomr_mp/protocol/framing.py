@@ -25,6 +25,7 @@ ALIGNMENT: Final = 8
 """Of payload frames: that of the largest element's parts, and of what libzmq receives into."""
 
 MAX_MESSAGE_FRAMES: Final = 2**16 - 1
+"""More than fit: a frame of this package is larger than `values.INLINE_BYTES`, and messages are sent before that."""
 
 
 def pack(header: bytes, frames: Sequence[Buffer]) -> bytes:

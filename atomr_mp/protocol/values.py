@@ -220,9 +220,7 @@ def _encode_other(
     if numpy is not None:
         if isinstance(value, numpy.ndarray):
             _check_array(value)
-            if place is not None and (
-                value.nbytes >= SHARED_BYTES or _nbytes(frames) + value.nbytes > MAX_PAYLOAD_BYTES
-            ):
+            if place is not None and _is_shared(value.nbytes, frames):
                 shared = place(value)
                 if shared is not None:
                     placed.append(shared)
@@ -243,6 +241,11 @@ def _encode_other(
         f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use None, bool, int, float, str, bytes, lists, "
         "maps with string keys, and NumPy arrays"
     )
+
+
+def _is_shared(nbytes: int, frames: Sequence[Buffer]) -> bool:
+    """Whether an array is to travel in shared memory, for its size or because the message has too much already."""
+    return nbytes >= SHARED_BYTES or (nbytes > INLINE_BYTES and _nbytes(frames) + nbytes > MAX_PAYLOAD_BYTES)
 
 
 def _nbytes(frames: Sequence[Buffer]) -> int:
