@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-import zmq
-
 from atomr_mp.lane import MESSAGE_CALLS, Lane, Told
 from atomr_mp.link import Link
 from atomr_mp.protocol import data
@@ -222,14 +220,8 @@ class BlockingLane(Lane):
     def _give_back(self, link: Link) -> None:
         releases = link.releases
         while link.connection is not None and (message := releases.message()) is not None:
-            try:
-                link.unread = link.connection.send(data.FROM_CLIENT.encode(message), [])
-            except zmq.Again:  # the worker is far behind
-                releases.unsent(message)
-                return
+            link.connection.send(data.FROM_CLIENT.encode(message), [])
             releases.sent(message)
-            if link.unread:
-                self._arrived(link)
 
     def _flush_all(self) -> None:
         """Send outboxes for which nobody waits, until there are none; the flusher's thread."""
@@ -246,17 +238,13 @@ class BlockingLane(Lane):
                         if link.outbox:
                             self._flush(link)
 
-    def _arrived(self, _link: Link) -> None:
-        if self._leading is not None:
-            os.eventfd_write(self._wake, 1)
-
     def _connected(self, link: Link, connection: DataConnection) -> None:
         self._by_descriptor[connection.fileno()] = link
         self._epoll.register(connection.fileno(), select.EPOLLIN)
 
     def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
-        del self._by_descriptor[connection.fileno()]
-        self._epoll.unregister(connection.fileno())
+        if self._by_descriptor.pop(connection.fileno(), None) is not None:
+            self._epoll.unregister(connection.fileno())
 
     # --- callbacks with nobody waiting -----------------------------------------------------------------------------
 

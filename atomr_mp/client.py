@@ -24,7 +24,8 @@ from atomr_mp.protocol import devices, session, suspects, token
 from atomr_mp.releases import Releases
 from atomr_mp.replay import Suspicions, was_answered
 from atomr_mp.reply import Reply, Together
-from atomr_mp.transport import data as transport
+from atomr_mp.transport.courier import Courier
+from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ class Client:
         self.pool: Final = welcome.pool
         self.epoch: Final = welcome.epoch
         self.supervisor_pid: Final = welcome.supervisor_pid
-        self.login: Final = transport.Login(welcome.session, welcome.secret, welcome.window)
-        self.zmq_context: Final[transport.Context] = transport.Context()
+        self.login: Final = Login(welcome.session, welcome.secret, welcome.window)
+        self.courier: Final = Courier()
         self.session_descriptor: Final = connection.fileno()
         self.devices = list(welcome.devices)
         """The devices as last heard of."""
@@ -351,7 +352,7 @@ class Client:
             with contextlib.suppress(errors.PoolLost), self._sending:
                 self._connection.send(session.Bye())
         self._connection.close()
-        self.zmq_context.destroy(linger=0)
+        self.courier.close()
 
     def _new_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
         from atomr_mp.loop_lane import LoopLane

@@ -10,8 +10,6 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-import zmq
-
 from atomr_mp import errors
 from atomr_mp.link import CLOSED, Attached, Link, unavailable
 from atomr_mp.protocol.devices import DeviceInfo, DeviceState, StandbyInfo
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
     from atomr_mp.resending import Resending
 
 DRAIN_MS: Final = 1000
-"""How long answers of an ended incarnation may take to come out of libzmq. They are in the kernel, and its end behind
-them, so this is only as long as libzmq's thread gets no processor: microseconds, on a busy machine tens of ms."""
+"""How long workers may take to end whose supervisor has; what they answer meanwhile stands."""
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -55,7 +52,7 @@ class Following:
         if info.admitted and info.generation != link.generation:
             try:
                 self._go_over(link, info)
-            except (OSError, zmq.ZMQError) as error:  # no descriptor is left; it is tried again with the next call
+            except OSError as error:  # no descriptor is left; it is tried again with the next call
                 reached = False
                 if new:
                     _LOG.error("device %d's new worker cannot be reached, calls wait: %s", link.device, error)
@@ -91,11 +88,11 @@ class Following:
             answered = request_id in started and request_id not in running
             if answered or reply._sent_ns <= ended.known_since_ns or isinstance(reply, Together):
                 return
-        self._let_go(link, ended, drain_ms=0)
+        self._let_go(link, ended)
 
     def ended(self, link: Link, ended: IncarnationEnded) -> None:
         """Take in an incarnation's last answers, and let go of it."""
-        self._let_go(link, ended, drain_ms=DRAIN_MS)
+        self._let_go(link, ended)
 
     def pool_lost(self, link: Link) -> None:
         """Take in the last answers of a device that is not coming back."""
@@ -138,30 +135,31 @@ class Following:
     def _prepare(self, link: Link, standby: StandbyInfo | None) -> None:
         """Connect to a standby, so that nothing but a message is needed once it takes calls."""
         if link.standby is not None:
-            link.standby.connection.close()
+            self._lane.disconnect(link.standby.connection)
             link.standby = None
         if standby is not None:
             releases = self._client.releases(link.device, standby.generation)
-            with contextlib.suppress(OSError, zmq.ZMQError):  # as above; it is tried again when it takes calls
+            with contextlib.suppress(OSError):  # as above; it is tried again when it takes calls
                 link.standby = Attached(self._lane._connect(standby.endpoint), standby.generation, releases)
 
     def _close_current(self, link: Link) -> None:
         if link.connection is not None:
             self._lane._disconnecting(link, link.connection)
-            link.connection.close()
+            self._lane.disconnect(link.connection)
             link.connection = None
         link.unread = False
 
     def _close_former(self, link: Link) -> None:
         if link.former is not None:
             self._lane._disconnecting(link, link.former.connection)
-            link.former.connection.close()
+            self._lane.disconnect(link.former.connection)
             link.former = None
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    def _let_go(self, link: Link, ended: IncarnationEnded, *, drain_ms: int) -> None:
+    def _let_go(self, link: Link, ended: IncarnationEnded) -> None:
         lane = self._lane
+        # Whatever a process has sent that has ended is here to be received: nothing is waited for.
         aside = []
         if ended.error.code == errors.WorkerHung.code:  # what it may still have answered comes too late
             # Of a call with items some may be answered well, and it is never sent again by itself.
@@ -170,13 +168,11 @@ class Following:
             # What is sent again is not to take it either.
             aside = [reply for each in alone if (reply := link.flight.take(each)) is not None]
         if link.former is not None and link.former.generation == ended.generation:
-            link.former.connection.wait_disconnected(drain_ms)
             lane._receive(link, former=True)
             self._close_former(link)
         elif ended.generation >= link.generation:
             lane._hold(link)
         if link.generation == ended.generation and link.connection is not None:
-            link.connection.wait_disconnected(drain_ms)
             lane._receive(link)
             self._close_current(link)
         for reply in aside:

@@ -1,13 +1,11 @@
 """A client's connections and the requests on them: what `blocking_lane` and `loop_lane` share.
 
-A ZeroMQ socket cannot be shared by threads that block in it, and a hand-over to a thread of its own costs more than a
-call. So every asyncio loop has its own connections, driven by the loop, and all other threads share one set, on which
-the first thread that waits receives for all.
+To hand a call over to a thread of its own costs more than the call. So every asyncio loop has its own connections,
+driven by the loop, and all other threads share one set, on which the first thread that waits receives for all.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -15,8 +13,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
-
-import zmq
 
 from atomr_mp import errors, tracing
 from atomr_mp.following import Following
@@ -233,7 +229,13 @@ class Lane(ABC):
                     self._pool_lost(message)
 
     def _connect(self, endpoint: str) -> DataConnection:
-        return DataConnection(self._client.zmq_context, endpoint, self._client.login, self.number)
+        courier, lock = self._client.courier, self._lock
+        return DataConnection(endpoint, self._client.login, self.number, lambda debtor: courier.owes(debtor, lock))
+
+    def disconnect(self, connection: DataConnection) -> None:
+        """Close a connection. With the lock held."""
+        self._client.courier.forget(connection)
+        connection.close()
 
     def _flush_ready(self) -> None:
         """Send what is sent again, to whichever device."""
@@ -276,7 +278,7 @@ class Lane(ABC):
 
     @abstractmethod
     def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
-        """Stop watching a connection's descriptor."""
+        """Stop watching a connection's descriptor; may be called twice."""
 
     @abstractmethod
     def _finished(self, reply: Reply) -> None:
@@ -293,10 +295,6 @@ class Lane(ABC):
     @abstractmethod
     def _queued(self, link: Link) -> None:
         """Send a link's outbox, now or soon: what is called meanwhile travels together."""
-
-    @abstractmethod
-    def _arrived(self, link: Link) -> None:
-        """Replies have arrived while something was sent."""
 
     def _place(self) -> Link:
         links = self._links
@@ -361,9 +359,7 @@ class Lane(ABC):
                     reply._items,
                 )
             )
-        link.unread = connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
-        if link.unread:
-            self._arrived(link)
+        connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
 
     def _receive(self, link: Link, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
@@ -385,9 +381,9 @@ class Lane(ABC):
         while until is None or not until.done:
             message = connection.receive()
             if message is None:
-                if not former:
-                    link.unread = False
-                return
+                if connection.ended:
+                    self._disconnecting(link, connection)
+                break
             try:
                 header, frames = unpack(message)
                 decoded = _decode_replies(header)
@@ -425,8 +421,9 @@ class Lane(ABC):
                         error = errors.ProtocolError(f"device {link.device} answered a call without its items")
                     self._end(reply, error)
             if not in_flight and not former:
-                break  # an attempt to receive that fails costs as much as a message; `send` looks before the next
-        link.unread = True
+                break  # an attempt to receive that fails costs as much as a message
+        if not former:
+            link.unread = connection.has_message
 
     def _heed(self, link: Link, releases: Releases, error: errors.AtomrError, *, former: bool) -> None:
         """Do what an error means for others, of the incarnation to which these releases belong."""
@@ -534,16 +531,9 @@ class Lane(ABC):
             return True
         former = link.former
         if former is not None and former.generation == reply._sent_generation:
-            cancel = data.FROM_CLIENT.encode(data.Cancel(former.releases.token, [reply.id]))
-            with contextlib.suppress(zmq.Again):
-                former.connection.send(cancel, [])
-            self._receive(link, former=True)
+            former.connection.send(data.FROM_CLIENT.encode(data.Cancel(former.releases.token, [reply.id])), [])
         elif link.connection is not None:
-            cancel = data.FROM_CLIENT.encode(data.Cancel(link.token, [reply.id]))
-            with contextlib.suppress(zmq.Again):  # the worker is far behind, or does not read: it has the deadline
-                link.unread = link.connection.send(cancel, [])
-            if link.unread:
-                self._arrived(link)
+            link.connection.send(data.FROM_CLIENT.encode(data.Cancel(link.token, [reply.id])), [])
         return False
 
     def call_back(self) -> None:

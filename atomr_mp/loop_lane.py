@@ -186,9 +186,6 @@ class LoopLane(Lane):
             self._receive(link)
         self.call_back()
 
-    def _arrived(self, link: Link) -> None:
-        self._loop.call_soon(self._on_readable, link)
-
     def _connected(self, link: Link, connection: DataConnection) -> None:
         self._loop.add_reader(connection.fileno(), self._on_readable, link)
 

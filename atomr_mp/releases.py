@@ -67,7 +67,7 @@ class Releases:
         self.ending.append((wait, keep))
 
     def message(self) -> data.Release | None:
-        """Return the next message, None if nothing is pending. One thread at a time; then `sent` or `unsent`.
+        """Return the next message, None if nothing is pending. One thread at a time; then `sent`.
 
         Waits for this process's own work on device memory of which views have ended.
         """
@@ -92,11 +92,6 @@ class Releases:
     def sent(self, message: data.Release) -> None:
         """Note that a message is on its way."""
         self.serial = message.serial
-
-    def unsent(self, message: data.Release) -> None:
-        """Take back what could not be sent."""
-        for kind, ids in zip(Kind, (message.leases, message.borrows, message.slabs), strict=True):
-            self.pending.extend((kind, number) for number in ids)
 
 
 class Hold:

@@ -22,7 +22,7 @@ PACKED: Final = 0xC1
 """The one byte with which nothing in msgpack begins."""
 
 ALIGNMENT: Final = 8
-"""Of payload frames: that of the largest element's parts, and of what libzmq receives into."""
+"""Of payload frames: that of the largest element's parts, and of what messages are received into."""
 
 MAX_MESSAGE_FRAMES: Final = 2**16 - 1
 """More than fit: a frame of this package is larger than `values.INLINE_BYTES`, and messages are sent before that."""

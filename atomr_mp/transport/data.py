@@ -1,33 +1,34 @@
-"""The data channel's end in a client: one ZeroMQ DEALER for each (connection, incarnation). Only translates."""
+"""The data channel's end in a client: one connection for each (lane, incarnation). Only translates.
+
+It speaks ZeroMQ's protocol to the worker's socket by itself, without libzmq: a call then wakes no thread of libzmq on
+its way out, and none on its way in, which is a quarter of what it takes (docs/performance.md); the end of the worker is
+the end of the stream, behind its last answer; and there is no libzmq in processes that fork or are killed.
+"""
 
 from __future__ import annotations
 
-import os
+import contextlib
+import logging
+import select
+import socket
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import zmq
-
-from atomr_mp.protocol import data
-from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
+from atomr_mp import errors
+from atomr_mp.protocol import data, zmtp
 from atomr_mp.protocol.framing import pack
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
 
-Context = zmq.Context[zmq.Socket[bytes]]
+CHUNK_BYTES: Final = 65536
+"""What is received at a time, but of large messages."""
 
-COPY_BELOW_BYTES: Final = 65536
-"""Messages below this are copied when sent: that is faster than keeping track of them (ZeroMQ's own threshold)."""
+JOIN_BELOW_BYTES: Final = 16384
+"""Below this, a message is copied behind its frame's head: that is faster than to send two pieces."""
 
-NEVER_MS: Final = 2**31 - 1
-"""Reconnect interval. -1 would say "never" too, but makes libzmq drop answers that it has received and nobody has
-read yet when the worker's end closes."""
-
-
-# Plain integers: the enumerations' operators cost as much as a message.
-NOBLOCK: Final = int(zmq.NOBLOCK)
-EVENTS: Final = int(zmq.EVENTS)
-POLLIN: Final = int(zmq.POLLIN)
+_LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Login(NamedTuple):
@@ -39,78 +40,159 @@ class Login(NamedTuple):
 
 
 class DataConnection:
-    """Sends calls and receives replies; never blocks. Not for several threads at a time, but for `fileno`.
+    """Sends calls and receives replies; never blocks, but where it says so. For one thread at a time.
+
+    What cannot be sent at once, because the login is not over or the kernel takes no more, is sent by `advance`.
 
     Args:
-        context: ZeroMQ context of the client.
         endpoint: Address of one incarnation's data socket.
         login: The session's proof.
         lane: Number of this connection in the session.
+        owes: Called with this when there is something to `advance`.
 
     Raises:
-        OSError: No descriptor is left, or `zmq.ZMQError` for that.
+        OSError: No descriptor is left, or the worker's queue of connections is full.
     """
 
-    def __init__(self, context: Context, endpoint: str, login: Login, lane: int) -> None:
-        dealer = context.socket(zmq.DEALER)
+    def __init__(
+        self, endpoint: str, login: Login, lane: int, owes: Callable[[DataConnection], object] = lambda _: None
+    ) -> None:
+        user, secret = login.session.hex().encode(), login.secret.hex().encode()
+        self._stream = zmtp.Stream(data.routing_id(login.session, lane), user, secret)
+        self._owes = owes
+        self._unsent: deque[memoryview] = deque()
+        self.ended = False
+        """The worker's end is closed, and all that it had sent has been received."""
+        connected = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._send, self._recv = connected.send, connected.recv
         try:
-            self._monitor = self._set_up(dealer, endpoint, login, lane)
+            connected.setblocking(False)
+            with contextlib.suppress(FileNotFoundError, ConnectionError):  # the worker has ended: so will this
+                connected.connect(endpoint.removeprefix("ipc://"))
+                self._send(self._stream.opening)
         except BaseException:
-            dealer.close()
+            connected.close()
             raise
-        self._dealer = dealer
-        self._descriptor: int = dealer.getsockopt(zmq.FD)  # type: ignore[assignment]
-        # The methods of pyzmq's core, without the layer that serves its other uses.
-        core: Any = super(zmq.Socket, dealer)
-        self._recv: Callable[..., Any] = core.recv
-        self._send: Callable[..., Any] = core.send
-        self._get: Callable[[int], int] = core.get
-
-    @staticmethod
-    def _set_up(dealer: zmq.Socket[bytes], endpoint: str, login: Login, lane: int) -> zmq.Socket[bytes]:
-        """Connect; return what tells of the connection's end."""
-        dealer.setsockopt(zmq.LINGER, 0)
-        dealer.setsockopt(zmq.ROUTING_ID, data.routing_id(login.session, lane))
-        dealer.setsockopt(zmq.SNDHWM, 2 * login.window.requests)
-        dealer.setsockopt(zmq.RCVHWM, 2 * login.window.requests)
-        dealer.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        dealer.setsockopt(zmq.RECONNECT_IVL, NEVER_MS)
-        dealer.setsockopt(zmq.HANDSHAKE_IVL, 0)  # a worker that is busy in user code answers it afterwards
-        dealer.setsockopt_string(zmq.PLAIN_USERNAME, login.session.hex())
-        dealer.setsockopt_string(zmq.PLAIN_PASSWORD, login.secret.hex())
-        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED)  # closed: was never connected
-        monitor.setsockopt(zmq.LINGER, 0)
-        # The connection's own descriptor is made by libzmq's thread, which would not say that none was left.
-        os.close(os.eventfd(0, os.EFD_CLOEXEC))
-        dealer.connect(endpoint)
-        return monitor
+        owes(self)
 
     def fileno(self) -> int:
-        """Return the descriptor that says when to look again. Edge-triggered: first receive until nothing is left."""
-        return self._descriptor
+        """Return the descriptor that says when to look again, unless `has_message`; readable for ever once `ended`."""
+        return self._socket.fileno()
 
-    def send(self, header: bytes, frames: list[Buffer]) -> bool:
-        """Send a message; return whether replies have arrived meanwhile (the descriptor may not tell any more)."""
-        if frames:
-            message = pack(header, frames)
-            self._send(message, NOBLOCK, copy=len(message) < COPY_BELOW_BYTES)
+    @property
+    def has_message(self) -> bool:
+        """Whether `receive` would return a message of which the descriptor does not tell any more."""
+        return bool(self._stream.messages)
+
+    @property
+    def waits_for(self) -> int:
+        """What `advance` waits for: events to poll the descriptor for; 0 if there is nothing to be done."""
+        if self.ended:
+            return 0
+        if not self._stream.ready:
+            return select.EPOLLIN
+        return select.EPOLLOUT if self._unsent else 0
+
+    def send(self, header: bytes, frames: list[Buffer]) -> None:
+        """Send a message. If the worker has ended, it goes nowhere."""
+        message = pack(header, frames) if frames else header
+        if len(message) < JOIN_BELOW_BYTES:
+            self._put(zmtp.frame(message))
         else:
-            self._send(header, NOBLOCK)
-        return self._get(EVENTS) & POLLIN != 0
+            self._put(zmtp.frame_head(len(message)))
+            self._put(message)
 
     def receive(self) -> memoryview | None:
         """Return the next message, or None if there is none; see `framing.unpack`."""
-        try:
-            return self._recv(NOBLOCK, False).buffer  # type: ignore[no-any-return]
-        except zmq.Again:
-            return None
+        messages = self._stream.messages
+        while not messages:
+            if not self._fill():
+                return None
+        return messages.popleft()
+
+    def advance(self) -> None:
+        """Do what can be done of what is owed."""
+        if not self._stream.ready:
+            self._fill()
+        else:
+            self._flush()
 
     def wait_disconnected(self, timeout_ms: int) -> None:
-        """Wait until libzmq has received everything that the ended worker had sent, at most `timeout_ms`."""
-        self._monitor.poll(timeout_ms)
+        """Wait until everything has been received that the ended worker had sent, at most `timeout_ms`."""
+        until_s = time.monotonic() + timeout_ms / 1000
+        readable = select.poll()
+        readable.register(self._socket, select.POLLIN)
+        while not self.ended:
+            if not self._fill():
+                left_s = until_s - time.monotonic()
+                if left_s <= 0:
+                    return
+                readable.poll(left_s * 1000)
 
     def close(self) -> None:
         """Close; may be called twice."""
-        self._dealer.disable_monitor()
-        self._monitor.close()
-        self._dealer.close()
+        self.ended = True
+        self._unsent.clear()
+        self._socket.close()
+
+    def _put(self, piece: bytes) -> None:
+        """Send a piece of a message, or keep what of it cannot be sent now."""
+        if self._unsent or not self._stream.ready:
+            self._unsent.append(memoryview(piece))
+            return
+        try:
+            sent = self._send(piece, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            sent = 0
+        except OSError:  # the worker has ended, of which its last answers, and the supervisor, will tell
+            return
+        if sent < len(piece):
+            self._unsent.append(memoryview(piece)[sent:])
+            self._owes(self)
+
+    def _flush(self) -> None:
+        while self._unsent:
+            piece = self._unsent[0]
+            try:
+                sent = self._send(piece, socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                return
+            except OSError:  # as above
+                self._unsent.clear()
+                return
+            if sent == len(piece):
+                self._unsent.popleft()
+            else:
+                self._unsent[0] = piece[sent:]
+
+    def _fill(self) -> bool:
+        """Receive what is there; False if nothing is."""
+        if self.ended:
+            return False
+        stream = self._stream
+        try:
+            if stream.room is None:
+                chunk = self._recv(CHUNK_BYTES)
+                answer = stream.feed(chunk) if chunk else None
+            else:
+                count = self._socket.recv_into(stream.room)
+                answer = stream.filled(count) if count else None
+        except BlockingIOError:
+            return False
+        except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
+            _LOG.exception("a worker's data connection is not read on")
+            answer = None
+        except OSError:  # of a connection that has ended, when all has been read
+            answer = None
+        if answer is None:
+            self.ended = True
+            self._unsent.clear()
+            return False
+        if answer:
+            with contextlib.suppress(ConnectionError):  # which is found out when there is nothing left to receive
+                self._send(answer, socket.MSG_NOSIGNAL)
+        elif self._unsent and stream.ready:
+            self._flush()
+            if self._unsent:
+                self._owes(self)
+        return True

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 import atomr_mp
-from atomr_mp import errors, following, launch, testing
+from atomr_mp import errors, launch, testing
 from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import data, token
@@ -181,7 +181,6 @@ def test_a_poisoned_worker_is_replaced_at_once(ledger: Ledger) -> None:
 def test_nobody_waits_for_a_poisoned_worker_to_end(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """All its threads are stopped, and then its callers are told, and what may be sent again is."""
     monkeypatch.setattr(launch, "MODULE", "tests.programs.withholding")
-    monkeypatch.setattr(following, "DRAIN_MS", 10**6)  # how long a client waits for the last answers: they have come
     (ledger.path / "stuck").touch()  # so it does not end
     with ledger.start(STANDING, **HOT, kill_timeout_s=DEADLINE_S) as pool, ledger.gate("gate") as gate:
         standby = wait_standby(pool)

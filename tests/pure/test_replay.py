@@ -12,7 +12,6 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 import pytest
-import zmq
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -43,9 +42,9 @@ class FakeConnection:
         """What was received and not answered, and whether it is to run alone."""
         self.cancelled: list[int] = []
         self.answers: list[bytes] = []
-        self.closed = False
+        self.closed = self.ended = False
 
-    def send(self, header: bytes, _frames: list[Any]) -> bool:
+    def send(self, header: bytes, _frames: list[Any]) -> None:
         """Take a message in."""
         assert not self.closed
         match data.FROM_CLIENT.decode(header):
@@ -55,7 +54,6 @@ class FakeConnection:
                     self.calls[call.id] = (call, isinstance(message, data.Alone))
             case data.Cancel(_, ids):
                 self.cancelled += ids
-        return False
 
     def answer(self, number: int, error: errors.AtomrError | None = None) -> None:
         """Answer a call with the generation, or an error."""
@@ -63,6 +61,11 @@ class FakeConnection:
         body = b"" if error else msgspec.msgpack.encode(self.generation)
         reply = data.Reply(number, 0, body, None if error is None else ErrorInfo.of(error))
         self.answers.append(data.FROM_WORKER.encode(data.Replies(b"", [reply])))
+
+    @property
+    def has_message(self) -> bool:
+        """Whether there is an answer."""
+        return bool(self.answers)
 
     def receive(self) -> memoryview | None:
         """Return the next answer."""
@@ -90,6 +93,7 @@ class FakeClient:
         self.max_replays = MAX_REPLAYS
         self.suspicions = Suspicions([])
         self.workers_live = False
+        self.courier = SimpleNamespace(forget=lambda _: None)
         self.reports: list[tuple[int, int, int, list[suspects.Request]]] = []
         self.acquitted: list[suspects.Request] = []
 
@@ -122,7 +126,7 @@ class FakeLane(Lane):
 
     def _connect(self, endpoint: str) -> Any:
         if self.full:
-            raise zmq.ZMQError(errno.EMFILE)
+            raise OSError(errno.EMFILE, "none is left")
         device, generation = endpoint.split(":")
         return self.made.setdefault((device, int(generation)), FakeConnection(int(generation)))
 
@@ -139,8 +143,6 @@ class FakeLane(Lane):
 
     def _queued(self, link: Link) -> None:
         self._flush(link)
-
-    def _arrived(self, link: Link) -> None: ...
 
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
         """Nobody waits."""
