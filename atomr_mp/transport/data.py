@@ -28,6 +28,12 @@ CHUNK_BYTES: Final = 65536
 JOIN_BELOW_BYTES: Final = 16384
 """Below this, a message is copied behind its frame's head: that is faster than to send two pieces."""
 
+SEND_BUFFER_BYTES: Final = 2**20
+"""What is asked of the kernel, which may grant less: enough for what 64 small arrays take."""
+
+WRITABLE_MS: Final = 1
+"""How long `send` waits for the worker's end to make room: one that runs takes microseconds."""
+
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
@@ -40,9 +46,9 @@ class Login(NamedTuple):
 
 
 class DataConnection:
-    """Sends calls and receives replies; never blocks, but where it says so. For one thread at a time.
+    """Sends calls and receives replies; never blocks for long, but where it says so. For one thread at a time.
 
-    What cannot be sent at once, because the login is not over or the kernel takes no more, is sent by `advance`.
+    What cannot be sent at once, because the login is not over or the worker's end makes no room, is sent by `advance`.
 
     Args:
         endpoint: Address of one incarnation's data socket.
@@ -65,8 +71,11 @@ class DataConnection:
         """The worker's end is closed, and all that it had sent has been received."""
         connected = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._send, self._recv = connected.send, connected.recv
+        self._writable = select.poll()
+        self._writable.register(connected, select.POLLOUT)
         try:
             connected.setblocking(False)
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             with contextlib.suppress(FileNotFoundError, ConnectionError):  # the worker has ended: so will this
                 connected.connect(endpoint.removeprefix("ipc://"))
                 self._send(self._stream.opening)
@@ -135,35 +144,37 @@ class DataConnection:
         self._unsent.clear()
         self._socket.close()
 
-    def _put(self, piece: bytes) -> None:
+    def _put(self, piece: Buffer) -> None:
         """Send a piece of a message, or keep what of it cannot be sent now."""
         if self._unsent or not self._stream.ready:
             self._unsent.append(memoryview(piece))
             return
-        try:
-            sent = self._send(piece, socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            sent = 0
-        except OSError:  # the worker has ended, of which its last answers, and the supervisor, will tell
-            return
-        if sent < len(piece):
-            self._unsent.append(memoryview(piece)[sent:])
-            self._owes(self)
+        sent = self._send_some(piece)
+        while sent < len(piece):
+            piece = memoryview(piece)[sent:]
+            if not self._writable.poll(WRITABLE_MS):
+                self._unsent.append(piece)
+                self._owes(self)
+                return
+            sent = self._send_some(piece)
 
     def _flush(self) -> None:
         while self._unsent:
             piece = self._unsent[0]
-            try:
-                sent = self._send(piece, socket.MSG_NOSIGNAL)
-            except BlockingIOError:
-                return
-            except OSError:  # as above
-                self._unsent.clear()
-                return
-            if sent == len(piece):
-                self._unsent.popleft()
-            else:
+            sent = self._send_some(piece)
+            if sent < len(piece):
                 self._unsent[0] = piece[sent:]
+                return
+            self._unsent.popleft()
+
+    def _send_some(self, piece: Buffer) -> int:
+        """Return how many bytes the kernel has taken; all, if the worker has ended, for nobody wants them."""
+        try:
+            return self._send(piece, socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return 0
+        except OSError:  # its last answers, and the supervisor, will tell
+            return len(piece)
 
     def _fill(self) -> bool:
         """Receive what is there; False if nothing is."""

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -172,26 +172,6 @@ def test_nothing_is_remembered_of_a_session_that_has_ended(ends: Ends) -> None:
     assert not ends.socket._unread
 
 
-def test_what_the_kernel_does_not_take_at_once_arrives_though_nobody_waits(ends: Ends) -> None:
-    """In order, and whole."""
-    peers, connection = ends.peers(), ends.connections[0]
-    sent = [random.Random(number).randbytes(700_000) for number in range(10)]
-    for content in sent:
-        ends.send(connection, b"header", [content])
-    assert connection.waits_for == select.EPOLLOUT
-    found: list[tuple[bytes, list[bytes]]] = []
-    until_s = time.monotonic() + DEADLINE_S
-    while len(found) < len(sent):
-        assert time.monotonic() < until_s, "not all has arrived"
-        select.select(ends.socket.descriptors(), [], [], 0.05)
-        while (message := ends.socket.receive()) is not None:
-            assert message[0] == peers[0]
-            found.append(unpacked(message[1]))
-    assert found == [(b"header", [content]) for content in sent]
-    with ends.lock:
-        assert not connection.waits_for
-
-
 def test_the_end_comes_behind_the_last_answers(ends: Ends) -> None:
     """Of a worker's end that closes in good order, and of one that has not read all."""
     peers = ends.peers()
@@ -215,11 +195,12 @@ def test_the_end_comes_behind_the_last_answers(ends: Ends) -> None:
 class Scripted:
     """A worker's end that says what it is told to."""
 
-    def __init__(self, directory: Path, says: bytes) -> None:
+    def __init__(self, directory: Path, says: bytes, owes: Callable[[DataConnection], object] = lambda _: None) -> None:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(str(directory / "scripted"))
         self.listener.listen()
-        self.connection = DataConnection(f"ipc://{directory}/scripted", Login(SESSIONS[0], SESSIONS[0], WINDOW), 1)
+        login = Login(SESSIONS[0], SESSIONS[0], WINDOW)
+        self.connection = DataConnection(f"ipc://{directory}/scripted", login, 1, owes)
         self.accepted, _ = self.listener.accept()
         self.accepted.sendall(says)
 
@@ -227,6 +208,29 @@ class Scripted:
         """Close all."""
         for each in (self.accepted, self.listener, self.connection):
             each.close()
+
+
+def test_what_the_other_end_makes_no_room_for_is_sent_when_it_does(tmp_path: Path) -> None:
+    """In order, and whole, though nobody waits."""
+    courier, lock = Courier(), threading.Lock()
+    scripted = Scripted(tmp_path, LOGIN, lambda connection: courier.owes(connection, lock))
+    connection = scripted.connection
+    sent = [random.Random(number).randbytes(700_000) for number in range(10)]
+    with lock:
+        assert connection.receive() is None
+        for content in sent:
+            connection.send(content, [])
+        assert connection.waits_for == select.EPOLLOUT
+    expected = b"".join(map(zmtp.frame, sent))
+    scripted.accepted.settimeout(DEADLINE_S)
+    received = bytearray()
+    while not received.endswith(expected[-100:]):
+        received += scripted.accepted.recv(2**20)
+    assert received.endswith(expected)
+    with lock:
+        assert not connection.waits_for
+    scripted.close()
+    courier.close()
 
 
 def test_answers_stand_of_a_worker_that_has_not_read_all(tmp_path: Path) -> None:
