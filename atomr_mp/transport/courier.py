@@ -28,42 +28,42 @@ class Courier:
         self._epoll.register(self._wake, select.EPOLLIN)
         self._debts: Final[dict[int, Debt]] = {}
         """By descriptor."""
-        self._starting: Final = threading.Lock()
+        self._lock: Final = threading.Lock()
+        """To be taken last, to change any of this."""
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def owes(self, connection: DataConnection, lock: AbstractContextManager[object]) -> None:
         """See to a connection until it owes nothing any more. With its lock held."""
-        events = connection.waits_for
-        if not events:
-            return
-        descriptor = connection.fileno()
-        known = self._debts.get(descriptor)
-        self._debts[descriptor] = Debt(connection, lock)
-        if known is None:
-            self._epoll.register(descriptor, events | select.EPOLLONESHOT)
-        else:
-            self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
-        if self._thread is None:
-            self._start()
+        descriptor, events = connection.fileno(), connection.waits_for
+        with self._lock:
+            if not events or self._closed:
+                return
+            if descriptor in self._debts:
+                self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
+            else:
+                self._epoll.register(descriptor, events | select.EPOLLONESHOT)
+            self._debts[descriptor] = Debt(connection, lock)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="atomr-mp courier", daemon=True)
+                self._thread.start()
 
     def forget(self, connection: DataConnection) -> None:
         """See to a connection no more; it is about to be closed. With its lock held."""
-        if self._debts.pop(connection.fileno(), None) is not None:
-            self._epoll.unregister(connection.fileno())
+        with self._lock:
+            if self._debts.pop(connection.fileno(), None) is not None:
+                self._epoll.unregister(connection.fileno())
 
     def close(self) -> None:
-        """End; nothing is owed any more."""
+        """End, whatever is owed; later debts are nobody's. With no connection's lock held."""
+        with self._lock:
+            self._closed = True
+            self._debts.clear()
         os.eventfd_write(self._wake, 1)
         if self._thread is not None:
             self._thread.join()
         self._epoll.close()
         os.close(self._wake)
-
-    def _start(self) -> None:
-        with self._starting:
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="atomr-mp courier", daemon=True)
-                self._thread.start()
 
     def _run(self) -> None:
         while True:
@@ -75,13 +75,15 @@ class Courier:
                     continue
                 with debt.lock:
                     if self._debts.get(descriptor) is debt:  # else it was closed meanwhile
-                        self._advance(descriptor, debt.connection)
+                        debt.connection.advance()
+                        self._watch_on(descriptor, debt.connection.waits_for)
 
-    def _advance(self, descriptor: int, connection: DataConnection) -> None:
-        connection.advance()
-        events = connection.waits_for
-        if events:
-            self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
-        else:
-            del self._debts[descriptor]
-            self._epoll.unregister(descriptor)
+    def _watch_on(self, descriptor: int, events: int) -> None:
+        with self._lock:
+            if descriptor not in self._debts:  # this is being closed
+                return
+            if events:
+                self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
+            else:
+                del self._debts[descriptor]
+                self._epoll.unregister(descriptor)

@@ -78,7 +78,7 @@ class DataConnection:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             with contextlib.suppress(FileNotFoundError, ConnectionError):  # the worker has ended: so will this
                 connected.connect(endpoint.removeprefix("ipc://"))
-                self._send(self._stream.opening)
+                self._send(self._stream.opening, socket.MSG_NOSIGNAL)
         except BaseException:
             connected.close()
             raise

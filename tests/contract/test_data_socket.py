@@ -280,3 +280,15 @@ def test_a_worker_that_has_gone_already_is_an_end(tmp_path: Path) -> None:
     assert connection.ended
     connection.close()
     connection.close()
+
+
+def test_what_is_owed_when_the_courier_has_ended_is_nobodys(tmp_path: Path) -> None:
+    """An event loop may close its connections after its client."""
+    courier, lock = Courier(), threading.Lock()
+    scripted = Scripted(tmp_path, LOGIN[:10], lambda connection: courier.owes(connection, lock))
+    assert scripted.connection.waits_for
+    courier.close()
+    with lock:
+        courier.owes(scripted.connection, lock)
+        courier.forget(scripted.connection)
+    scripted.close()
