@@ -2,7 +2,7 @@
 
 It speaks ZeroMQ's protocol to the worker's socket by itself, without libzmq: a call then wakes no thread of libzmq on
 its way out, and none on its way in, which is much of what it takes (docs/performance.md); the end of the worker is
-the end of the stream, behind its last answer; and there is no libzmq in processes that fork or are killed.
+the end of the stream, behind its last answer; and an application that forks has no threads of libzmq's in it.
 """
 
 from __future__ import annotations
