@@ -135,7 +135,7 @@ class Following:
     def _prepare(self, link: Link, standby: StandbyInfo | None) -> None:
         """Connect to a standby, so that nothing but a message is needed once it takes calls."""
         if link.standby is not None:
-            self._lane.disconnect(link.standby.connection)
+            self._lane.disconnect(link, link.standby.connection)
             link.standby = None
         if standby is not None:
             releases = self._client.releases(link.device, standby.generation)
@@ -144,15 +144,13 @@ class Following:
 
     def _close_current(self, link: Link) -> None:
         if link.connection is not None:
-            self._lane._disconnecting(link, link.connection)
-            self._lane.disconnect(link.connection)
+            self._lane.disconnect(link, link.connection)
             link.connection = None
         link.unread = False
 
     def _close_former(self, link: Link) -> None:
         if link.former is not None:
-            self._lane._disconnecting(link, link.former.connection)
-            self._lane.disconnect(link.former.connection)
+            self._lane.disconnect(link, link.former.connection)
             link.former = None
 
     # --- ends ------------------------------------------------------------------------------------------------------

@@ -232,8 +232,9 @@ class Lane(ABC):
         courier, lock = self._client.courier, self._lock
         return DataConnection(endpoint, self._client.login, self.number, lambda debtor: courier.owes(debtor, lock))
 
-    def disconnect(self, connection: DataConnection) -> None:
+    def disconnect(self, link: Link, connection: DataConnection) -> None:
         """Close a connection. With the lock held."""
+        self._disconnecting(link, connection)
         self._client.courier.forget(connection)
         connection.close()
 
@@ -278,7 +279,7 @@ class Lane(ABC):
 
     @abstractmethod
     def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
-        """Stop watching a connection's descriptor; may be called twice."""
+        """Stop watching a connection's descriptor, if it is watched."""
 
     @abstractmethod
     def _finished(self, reply: Reply) -> None:

@@ -65,7 +65,8 @@ class Stream:
             if end < len(_GREETING):
                 self._rest = chunk
                 return b""
-            self._check_greeting(chunk)
+            _check_greeting(chunk)
+            self._greeted = True
             at = len(_GREETING)
         while end - at >= _SHORT_HEAD:
             flags, size, start = chunk[at], chunk[at + 1], at + _SHORT_HEAD
@@ -119,14 +120,6 @@ class Stream:
             raise errors.ProtocolError(f"the login was refused: {content[1:]!r}")
         raise errors.ProtocolError(f"a command out of turn: {name!r}")
 
-    def _check_greeting(self, greeting: bytes) -> None:
-        self._greeted = True
-        signed = greeting[0] == _GREETING[0] and greeting[9] == _GREETING[9]
-        if not signed or greeting[10] < _MAJOR:
-            raise errors.ProtocolError(f"a greeting that is not ZMTP 3's: {greeting[:12]!r}")
-        if greeting[12:32] != _MECHANISM:
-            raise errors.ProtocolError(f"a mechanism that is not PLAIN: {greeting[12:32]!r}")
-
     def _check_frame(self, flags: int, size: int) -> None:
         if flags & ~(_LONG | _COMMAND):
             raise errors.ProtocolError(f"a frame with flags {flags:#x}; messages have one frame here")
@@ -146,6 +139,14 @@ _COMMAND: Final = 4
 _SHORT_HEAD: Final = 2
 _LONG_HEAD: Final = 9
 _HEADS: Final = tuple(bytes((0, nbytes)) for nbytes in range(256))
+
+
+def _check_greeting(greeting: bytes) -> None:
+    signed = greeting[0] == _GREETING[0] and greeting[9] == _GREETING[9]
+    if not signed or greeting[10] < _MAJOR:
+        raise errors.ProtocolError(f"a greeting that is not ZMTP 3's: {greeting[:12]!r}")
+    if greeting[12:32] != _MECHANISM:
+        raise errors.ProtocolError(f"a mechanism that is not PLAIN: {greeting[12:32]!r}")
 
 
 def _command(name: bytes, content: bytes) -> bytes:

@@ -93,8 +93,7 @@ class Ends:
         """Close the clients' end."""
         with self.lock:
             for connection in self.connections:
-                if not connection.ended:
-                    self.courier.forget(connection)
+                self.courier.forget(connection)
                 connection.close()
 
 
