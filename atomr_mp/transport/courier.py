@@ -70,7 +70,8 @@ class Courier:
             for descriptor, _ in self._epoll.poll():
                 if descriptor == self._wake:
                     return
-                debt = self._debts.get(descriptor)
+                with self._lock:  # a debt is there before its descriptor speaks
+                    debt = self._debts.get(descriptor)
                 if debt is None:
                     continue
                 with debt.lock:

@@ -1,0 +1,68 @@
+"""What a connection owes is seen to, however early its descriptor speaks."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import threading
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from atomr_mp.transport.courier import Courier
+from atomr_mp.transport.data import DataConnection
+
+DEADLINE_S = 10.0
+OFTEN_S = 1e-6
+ROUNDS = 300
+
+
+class Debtor:
+    """As a connection whose other end has answered before anybody looks."""
+
+    def __init__(self) -> None:
+        self._readable, self._writable = os.pipe()
+        os.write(self._writable, b"answered")
+        self.waits_for = select.EPOLLIN
+        self.advanced = threading.Event()
+
+    def fileno(self) -> int:
+        """Return the descriptor, readable from the beginning."""
+        return self._readable
+
+    def advance(self) -> None:
+        """Owe nothing any more."""
+        self.waits_for = 0
+        self.advanced.set()
+
+    def close(self) -> None:
+        """Close both ends; the next debtor has the same descriptors."""
+        os.close(self._readable)
+        os.close(self._writable)
+
+
+@pytest.fixture
+def switched_often() -> Iterator[None]:
+    """Let the interpreter change threads wherever it can."""
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(OFTEN_S)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+@pytest.mark.usefixtures("switched_often")
+def test_a_descriptor_that_speaks_at_once_is_heard() -> None:
+    """Between its being watched and its debt being known there is no moment in which it speaks to nobody."""
+    courier, lock = Courier(), threading.Lock()
+    for _ in range(ROUNDS):
+        debtor = Debtor()
+        connection = cast("DataConnection", debtor)
+        with lock:
+            courier.owes(connection, lock)
+        assert debtor.advanced.wait(DEADLINE_S)
+        with lock:
+            courier.forget(connection)
+        debtor.close()
+    courier.close()
