@@ -158,12 +158,12 @@ class LoadedMethod(Method):
         """Decode a call's arguments; an array is by position, a map by name."""
         if body == _NO_ARGUMENTS and not self._parameters:
             return ()
-        is_map = bool(body) and (body[0] & 0xF0 == _FIXMAP or body[0] in _MAPS)
-        decoder = self._by_name if is_map else self._by_position
+        decoder = self._by_name if body[:1] in _MAP_HEADS else self._by_position
         try:
             arguments = _astuple(decoder.decode(body, frames, resolve))
             for argument in arguments:
-                values.check_depth(argument)
+                if type(argument) in values.CONTAINERS:
+                    values.check_depth(argument)
             return arguments
         except RequestError:
             raise
@@ -316,8 +316,7 @@ def load(spec: ActorSpec) -> LoadedActor:
 _astuple: Final = msgspec.structs.astuple
 _NO_ARGUMENTS: Final = b"\x90"
 """An empty array."""
-_FIXMAP: Final = 0x80
-_MAPS: Final = frozenset({0xDE, 0xDF})
+_MAP_HEADS: Final = frozenset(bytes((head,)) for head in (*range(0x80, 0x90), 0xDE, 0xDF))
 
 
 def _class(spec: ActorSpec) -> type[Actor]:
