@@ -2,7 +2,8 @@
 
     python examples/raw_client.py RUNDIR Digits.predict '[[0, 0, 5, 13, ...]]'
 
-`docs/protocol.md` describes every message. A list of numbers, nested or not, is sent as an array.
+It needs pyzmq, which the package itself does not. `docs/protocol.md` describes every message. A list of numbers, nested
+or not, is sent as an array.
 """
 
 from __future__ import annotations

@@ -25,7 +25,6 @@ from typing import Any, Final, Self
 
 import numpy as np  # noqa: F401 - its threads and descriptors are to be there before a ledger counts
 import pytest
-import zmq
 
 import atomr_mp
 from atomr_mp import testing
@@ -357,16 +356,6 @@ def hurry(reply: atomr_mp.Reply) -> None:
     reply.deadline_ns = time.monotonic_ns() + 100_000_000
 
 
-def _warm_up() -> None:
-    """Start what pyzmq starts once for all, when the first large frame is sent."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    with context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as other:
-        one.bind("inproc://warm-up")
-        other.connect("inproc://warm-up")
-        one.send(bytes(2**20), copy=False)
-        assert len(other.recv()) == 2**20
-
-
 def _pids() -> Iterator[int]:
     return (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
 
@@ -401,6 +390,3 @@ def _not_logs(run_dir: Path) -> list[str]:
         for path in found
         if not (path.name == "workers" and path.is_dir()) and not (path.name == "lock" and not path.stat().st_size)
     ]
-
-
-_warm_up()

@@ -18,7 +18,7 @@ VERSION: Final = 1
 """Version of everything in this package. Peers of another version are refused in the hello."""
 
 MAX_MESSAGE_BYTES: Final = 32 * 2**20
-"""Largest message over ZeroMQ; both ends enforce it, the worker's by ZMQ_MAXMSGSIZE."""
+"""Largest message over ZeroMQ; both ends enforce it."""
 
 MAX_SESSION_MESSAGE_BYTES: Final = 2**20
 """Largest message on a session or control channel."""

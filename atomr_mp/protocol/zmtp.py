@@ -1,16 +1,21 @@
-"""A client's side of ZMTP 3.0, by which ZeroMQ's sockets talk: a DEALER that logs in by PLAIN. Pure: bytes in and out.
+"""ZMTP 3.0, by which ZeroMQ's sockets talk, with a login by PLAIN: what a DEALER says, and what a ROUTER. Pure.
 
-By ZeroMQ's RFCs 23 (ZMTP) and 24 (PLAIN). The other end is a ROUTER of libzmq. It answers the greeting at once, the
-login when its process gets to that.
+By ZeroMQ's RFCs 23 (ZMTP) and 24 (PLAIN). The other end may be any library's that speaks them: a newer one speaks 3.0
+with whoever says that it does.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
+
+MAX_COMMAND_BYTES: Final = 4096
+"""Of a frame that is no message: more is never needed, and anybody may send it."""
 
 
 def frame(message: bytes) -> bytes:
@@ -23,17 +28,15 @@ def frame_head(nbytes: int) -> bytes:
     return _HEADS[nbytes] if nbytes < len(_HEADS) else bytes((_LONG,)) + nbytes.to_bytes(8, "big")
 
 
-class Stream:
+class Stream(ABC):
     """What comes in on a connection, from its first byte on.
 
     Args:
-        identity: The routing id that the ROUTER is to know this peer by, up to 255 bytes.
-        username: For PLAIN, up to 255 bytes.
-        password: Likewise.
+        opening: What is sent first.
     """
 
-    def __init__(self, identity: bytes, username: bytes, password: bytes) -> None:
-        self.opening: Final = _GREETING + _command(b"HELLO", _short(username) + _short(password))
+    def __init__(self, opening: bytes) -> None:
+        self.opening: Final = opening
         """To be sent first."""
         self.ready = False
         """Logged in: messages may be sent."""
@@ -41,10 +44,7 @@ class Stream:
         """Those that have come, each in memory of its own."""
         self.room: memoryview | None = None
         """Where the rest of a message belongs whose beginning has come; then `filled` takes it, not `feed`."""
-        self._initiate: Final = _command(
-            b"INITIATE", _property(b"Socket-Type", b"DEALER") + _property(b"Identity", identity)
-        )
-        self._greeted = self._welcomed = False
+        self._greeted = False
         self._rest = b""
         """The beginning of the greeting, or of a frame, that says nothing yet."""
         self._whole: bytearray | None = None
@@ -56,18 +56,18 @@ class Stream:
         """Take bytes in; return what is to be sent for them.
 
         Raises:
-            ProtocolError: They are not ZMTP, or not what a worker says; the stream cannot be read on.
+            ProtocolError: They are not ZMTP, or not what this end may be told; the stream cannot be read on.
         """
         if self._rest:
             chunk, self._rest = self._rest + chunk, b""
         at, end, answer = 0, len(chunk), b""
         if not self._greeted:
-            if end < len(_GREETING):
+            if end < _GREETING_BYTES:
                 self._rest = chunk
                 return b""
             _check_greeting(chunk)
             self._greeted = True
-            at = len(_GREETING)
+            at = _GREETING_BYTES
         while end - at >= _SHORT_HEAD:
             flags, size, start = chunk[at], chunk[at + 1], at + _SHORT_HEAD
             if flags & _LONG:
@@ -106,10 +106,38 @@ class Stream:
         self.messages.append(memoryview(body))
         return b""
 
+    @abstractmethod
     def _log_in(self, command: bytes) -> bytes:
-        """Go on with the login, of which the other end has done a step."""
-        size = command[0] if command else 0
-        name, content = command[1 : 1 + size], command[1 + size :]
+        """Go on with the login, of which the other end has done a step; return what is to be sent for it."""
+
+    def _check_frame(self, flags: int, size: int) -> None:
+        if flags & ~(_LONG | _COMMAND):
+            raise errors.ProtocolError(f"a frame with flags {flags:#x}; messages have one frame here")
+        most = MAX_COMMAND_BYTES if flags & _COMMAND else MAX_MESSAGE_BYTES
+        if size > most:
+            raise errors.ProtocolError(f"a frame of {size} bytes; the limit is {most}")
+        if not self.ready and not flags & _COMMAND:
+            raise errors.ProtocolError("a message before the login")
+
+
+class Dealer(Stream):
+    """The end that logs in.
+
+    Args:
+        identity: The routing id that the ROUTER is to know this peer by, up to 255 bytes.
+        username: For PLAIN, up to 255 bytes.
+        password: Likewise.
+    """
+
+    def __init__(self, identity: bytes, username: bytes, password: bytes) -> None:
+        super().__init__(_greeting(as_server=False) + _command(b"HELLO", _short(username) + _short(password)))
+        self._initiate: Final = _command(
+            b"INITIATE", _property(b"Socket-Type", b"DEALER") + _property(b"Identity", identity)
+        )
+        self._welcomed = False
+
+    def _log_in(self, command: bytes) -> bytes:
+        name, content = _take_short(command)
         if name == b"WELCOME" and not self._welcomed:
             self._welcomed = True
             return self._initiate
@@ -120,18 +148,55 @@ class Stream:
             raise errors.ProtocolError(f"the login was refused: {content[1:]!r}")
         raise errors.ProtocolError(f"a command out of turn: {name!r}")
 
-    def _check_frame(self, flags: int, size: int) -> None:
-        if flags & ~(_LONG | _COMMAND):
-            raise errors.ProtocolError(f"a frame with flags {flags:#x}; messages have one frame here")
-        if size > MAX_MESSAGE_BYTES:
-            raise errors.ProtocolError(f"a frame of {size} bytes; the limit is {MAX_MESSAGE_BYTES}")
-        if not self.ready and not flags & _COMMAND:
-            raise errors.ProtocolError("a message before the login")
+
+class Router(Stream):
+    """The end that is logged in to.
+
+    Args:
+        admits: Whether a username and a password are right.
+        takes: Whether who has logged in by this username may have this routing id.
+    """
+
+    def __init__(self, admits: Callable[[bytes, bytes], bool], takes: Callable[[bytes, bytes], bool]) -> None:
+        super().__init__(_greeting(as_server=True))
+        self.identity = b""
+        """The peer's routing id, once it is `ready`."""
+        self.refused = False
+        """The login has failed; what is to be sent for it says why."""
+        self._admits = admits
+        self._takes = takes
+        self._username: bytes | None = None
+
+    def _log_in(self, command: bytes) -> bytes:
+        name, content = _take_short(command)
+        if self.refused:
+            return b""
+        if name == b"HELLO" and self._username is None:
+            username, content = _take_short(content)
+            password, content = _take_short(content)
+            if content:
+                raise errors.ProtocolError("more than a username and a password")
+            if not self._admits(username, password):
+                return self._refuse()
+            self._username = username
+            return _command(b"WELCOME", b"")
+        if name == b"INITIATE" and self._username is not None:
+            identity = _properties(content).get(b"identity", b"")
+            if not self._takes(self._username, identity):
+                return self._refuse()
+            self.identity, self.ready = identity, True
+            return _command(b"READY", _property(b"Socket-Type", b"ROUTER"))
+        raise errors.ProtocolError(f"a command out of turn: {name!r}")
+
+    def _refuse(self) -> bytes:
+        self.refused = True
+        return _command(b"ERROR", _short(b"400"))
 
 
 _MAJOR: Final = 3
 _MECHANISM: Final = b"PLAIN".ljust(20, b"\0")
-_GREETING: Final = b"\xff" + bytes(8) + b"\x7f" + bytes((_MAJOR, 0)) + _MECHANISM + bytes(32)
+_SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"
+_GREETING_BYTES: Final = 64
 
 _LONG: Final = 2
 """The frame's size has 8 bytes, not one."""
@@ -141,8 +206,12 @@ _LONG_HEAD: Final = 9
 _HEADS: Final = tuple(bytes((0, nbytes)) for nbytes in range(256))
 
 
+def _greeting(*, as_server: bool) -> bytes:
+    return _SIGNATURE + bytes((_MAJOR, 0)) + _MECHANISM + bytes((as_server,)) + bytes(31)
+
+
 def _check_greeting(greeting: bytes) -> None:
-    signed = greeting[0] == _GREETING[0] and greeting[9] == _GREETING[9]
+    signed = greeting[0] == _SIGNATURE[0] and greeting[9] == _SIGNATURE[9]
     if not signed or greeting[10] < _MAJOR:
         raise errors.ProtocolError(f"a greeting that is not ZMTP 3's: {greeting[:12]!r}")
     if greeting[12:32] != _MECHANISM:
@@ -160,3 +229,23 @@ def _short(text: bytes) -> bytes:
 
 def _property(name: bytes, value: bytes) -> bytes:
     return _short(name) + len(value).to_bytes(4, "big") + value
+
+
+def _take_short(content: bytes) -> tuple[bytes, bytes]:
+    """Return a text that its length precedes in one byte, and what follows."""
+    end = 1 + content[0] if content else 1
+    if end > len(content):
+        raise errors.ProtocolError("a command that ends too early")
+    return content[1:end], content[end:]
+
+
+def _properties(content: bytes) -> dict[bytes, bytes]:
+    """Return metadata; the names, which know no case, in small letters."""
+    found = {}
+    while content:
+        name, content = _take_short(content)
+        end = 4 + int.from_bytes(content[:4], "big")
+        if end > len(content):
+            raise errors.ProtocolError("a property that ends too early")
+        found[name.lower()], content = content[4:end], content[end:]
+    return found

@@ -64,7 +64,7 @@ class DataConnection:
         self, endpoint: str, login: Login, lane: int, owes: Callable[[DataConnection], object] = lambda _: None
     ) -> None:
         user, secret = login.session.hex().encode(), login.secret.hex().encode()
-        self._stream = zmtp.Stream(data.routing_id(login.session, lane), user, secret)
+        self._stream = zmtp.Dealer(data.routing_id(login.session, lane), user, secret)
         self._owes = owes
         self._unsent: deque[memoryview] = deque()
         self.ended = False

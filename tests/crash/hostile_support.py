@@ -99,8 +99,6 @@ class Victim:
 
     def __enter__(self) -> Self:
         try:
-            for device in self.pool.devices:  # pyzmq makes its collector of large messages with the first of them
-                self.pool.call("Target.blob", 100_000, device=device.index).result()
             with Bystander(self, self._watched()) as bystander:
                 bystander.wait_calls(10)
                 counts = []
@@ -346,7 +344,7 @@ class Dealer:
         self.socket.linger = 0
         self.socket.sndtimeo = int(DEADLINE_S * 1000)
         try:
-            for name, value in {**set_first, **options}.items():
+            for name, value in {"RECONNECT_IVL": -1, **set_first, **options}.items():
                 self.socket.setsockopt(getattr(zmq, name), value)
             self.socket.connect(session.device[4])
         except zmq.ZMQError:
@@ -392,6 +390,10 @@ class Dealer:
             event = recv_monitor_message(self._monitor)
             if event["event"] in wanted:
                 return zmq.Event(event["event"]), int(event["value"])
+
+
+REFUSED: Final = (zmq.Event.HANDSHAKE_FAILED_AUTH, zmq.Event.HANDSHAKE_FAILED_PROTOCOL)
+"""By which libzmq reports an ERROR; 4.3.5 takes the RFC's for a breach of protocol, for its own has a misspelt name."""
 
 
 # --- ZMTP by hand: https://rfc.zeromq.org/spec/37 ------------------------------------------------------------------

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol import zmtp
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
-from atomr_mp.protocol.zmtp import Stream
+from atomr_mp.protocol.zmtp import MAX_COMMAND_BYTES, Dealer, Router, Stream
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"PLAIN".ljust(20, b"\0") + b"\x01" + bytes(31)
 """As libzmq 4.3 sends it."""
@@ -16,13 +18,29 @@ READY = b"\x04\x06\x05READY"
 LOGIN = GREETING + WELCOME + READY
 
 
-def stream(*, ready: bool = True) -> Stream:
-    """Return a stream, logged in if asked for."""
-    made = Stream(b"identity", b"user", b"password")
+HELLO = b"\x04\x14\x05HELLO\x04user\x08password"
+INITIATE = b"\x04\x34\x08INITIATE\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x08identity"
+ASKING = GREETING + HELLO + INITIATE
+
+
+def dealer(*, ready: bool = True) -> Dealer:
+    """Return a client's end, logged in if asked for."""
+    made = Dealer(b"identity", b"user", b"password")
     if ready:
         made.feed(GREETING)
         made.feed(WELCOME)
         made.feed(READY)
+    return made
+
+
+def router(*, ready: bool = True) -> Router:
+    """Return a worker's end that knows one user and one routing id; logged in to if asked for."""
+    made = Router(
+        lambda username, password: (username, password) == (b"user", b"password"),
+        lambda username, identity: (username, identity) == (b"user", b"identity"),
+    )
+    if ready:
+        pour(made, ASKING)
     return made
 
 
@@ -43,7 +61,7 @@ def pour(into: Stream, content: bytes) -> bytes:
 
 def test_the_login_is_what_the_rfcs_say() -> None:
     """RFC 23 for the frames, 24 for PLAIN; byte by byte."""
-    logging_in = stream(ready=False)
+    logging_in = dealer(ready=False)
     assert logging_in.opening[:12] == b"\xff" + bytes(8) + b"\x7f\x03\x00"
     assert logging_in.opening[12:64] == b"PLAIN".ljust(20, b"\0") + bytes(32)
     assert logging_in.opening[64:] == b"\x04\x14\x05HELLO\x04user\x08password"
@@ -53,6 +71,54 @@ def test_the_login_is_what_the_rfcs_say() -> None:
     assert not logging_in.ready
     assert logging_in.feed(READY) == b""
     assert logging_in.ready
+
+
+def test_the_other_end_s_part_of_the_login_is_so_too() -> None:
+    """It greets at once, without having been greeted."""
+    logged_in_to = router(ready=False)
+    assert logged_in_to.opening == GREETING[:11] + b"\x00" + GREETING[12:]
+    assert logged_in_to.feed(GREETING) == b""
+    assert logged_in_to.feed(HELLO) == b"\x04\x08\x07WELCOME"
+    assert logged_in_to.feed(INITIATE) == b"\x04\x1c\x05READY\x0bSocket-Type\x00\x00\x00\x06ROUTER"
+    assert logged_in_to.ready
+    assert logged_in_to.identity == b"identity"
+    assert not logged_in_to.refused
+
+
+@given(st.lists(st.integers(1, 60), max_size=40), st.lists(st.binary(max_size=300), max_size=4))
+def test_the_two_ends_understand_each_other(cuts: list[int], messages: list[bytes]) -> None:
+    """However the bytes are cut."""
+    ends: list[Stream] = [dealer(ready=False), router(ready=False)]
+    on_the_way = [end.opening for end in ends]
+    sizes = iter(cuts)
+    while any(on_the_way):
+        for at, to in ((0, 1), (1, 0)):
+            size = next(sizes, 1000)
+            on_the_way[to] += pour(ends[to], on_the_way[at][:size])
+            on_the_way[at] = on_the_way[at][size:]
+    for end in ends:
+        assert end.ready
+        pour(end, b"".join(map(zmtp.frame, messages)))
+        assert list(end.messages) == messages
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        (HELLO.replace(b"password", b"passw0rd"), b""),
+        (HELLO + INITIATE.replace(b"identity", b"somebody"), WELCOME),
+        (HELLO + b"\x04\x09\x08INITIATE", WELCOME),
+    ],
+    ids=["a wrong password", "another's routing id", "no routing id"],
+)
+def test_who_is_not_let_in_is_told_so(content: bytes, answer: bytes) -> None:
+    """By an error of ZeroMQ's, which its libraries know; whatever comes behind it changes nothing."""
+    logged_in_to = router(ready=False)
+    assert pour(logged_in_to, GREETING + content + INITIATE) == answer + b"\x04\x0a\x05ERROR\x03400"
+    assert logged_in_to.refused
+    assert not logged_in_to.ready
+    with pytest.raises(errors.ProtocolError, match="before the login"):
+        pour(logged_in_to, zmtp.frame(b"message"))
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 255, 256, 65536])
@@ -71,7 +137,7 @@ def test_a_message_is_one_frame(nbytes: int) -> None:
 )
 def test_messages_come_out_as_they_went_in(messages: list[bytes], cuts: list[int], early: list[int]) -> None:
     """However the bytes are cut; each in memory of its own, which begins where arrays may."""
-    taker = stream(ready=False)
+    taker = dealer(ready=False)
     content = LOGIN + b"".join(map(zmtp.frame, messages))
     for size in (*early, *cuts):
         pour(taker, content[:size])
@@ -82,10 +148,10 @@ def test_messages_come_out_as_they_went_in(messages: list[bytes], cuts: list[int
     assert taker.room is None
 
 
-@given(st.binary(max_size=200), st.booleans())
-def test_any_bytes_are_taken_or_refused(content: bytes, ready: bool) -> None:  # noqa: FBT001 - drawn
+@given(st.binary(max_size=200), st.booleans(), st.sampled_from([dealer, router]))
+def test_any_bytes_are_taken_or_refused(content: bytes, ready: bool, made: Callable[..., Stream]) -> None:  # noqa: FBT001 - drawn
     """Nothing else is raised, and no more memory is asked for than a message may have."""
-    taker = stream(ready=ready)
+    taker = made(ready=ready)
     try:
         pour(taker, content if ready else GREETING + content)
     except errors.ProtocolError:
@@ -101,22 +167,44 @@ def test_any_bytes_are_taken_or_refused(content: bytes, ready: bool) -> None:  #
         (GREETING.replace(b"PLAIN", b"NULL\0"), "not PLAIN"),
         (GREETING + READY, "out of turn"),
         (GREETING + WELCOME + WELCOME, "out of turn"),
-        (GREETING + b"\x04\x00", "out of turn"),
+        (GREETING + b"\x04\x00", "ends too early"),
         (GREETING + b"\x04\x0a\x05ERROR\x03400", r"refused: b'400'"),
         (GREETING + b"\x00\x01x", "before the login"),
         (LOGIN + b"\x01\x01x", "messages have one frame"),
         (LOGIN + b"\x08\x01x", "messages have one frame"),
         (LOGIN + b"\x02" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big"), "the limit is"),
+        (LOGIN + b"\x06" + (MAX_COMMAND_BYTES + 1).to_bytes(8, "big"), "the limit is"),
     ],
 )
 def test_what_no_worker_says_is_refused(content: bytes, reason: str) -> None:
     """With a reason."""
     with pytest.raises(errors.ProtocolError, match=reason):
-        pour(stream(ready=False), content)
+        pour(dealer(ready=False), content)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (GREETING + INITIATE, "out of turn"),
+        (GREETING + HELLO + HELLO, "out of turn"),
+        (GREETING + b"\x04\x00", "ends too early"),
+        (GREETING + b"\x04\x0b\x05HELLO\xffuser", "ends too early"),
+        (GREETING + HELLO.replace(b"\x14", b"\x15") + b"x", "more than a username and a password"),
+        (GREETING + HELLO + INITIATE.replace(b"\x00\x00\x08", b"\x00\x00\x09"), "ends too early"),
+        (GREETING + HELLO + b"\x00\x01x", "before the login"),
+        (GREETING + b"\x06" + (MAX_COMMAND_BYTES + 1).to_bytes(8, "big"), "the limit is"),
+        (ASKING + b"\x01\x01x", "messages have one frame"),
+        (ASKING + b"\x02" + (MAX_MESSAGE_BYTES + 1).to_bytes(8, "big"), "the limit is"),
+    ],
+)
+def test_what_no_client_says_is_refused(content: bytes, reason: str) -> None:
+    """With a reason."""
+    with pytest.raises(errors.ProtocolError, match=reason):
+        pour(router(ready=False), content)
 
 
 def test_commands_after_the_login_are_passed_over() -> None:
     """As RFC 23 asks of those that a peer does not know."""
-    taker = stream()
+    taker = dealer()
     assert pour(taker, b"\x04\x05\x04PING" + zmtp.frame(b"message")) == b""
     assert list(taker.messages) == [b"message"]

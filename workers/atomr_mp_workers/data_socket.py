@@ -1,43 +1,46 @@
-"""The data channel's end in the worker: a ZeroMQ ROUTER to which only admitted sessions can connect.
+"""The data channel's end in the worker: a socket that speaks ZeroMQ's protocol, as a ROUTER, with admitted sessions.
 
-A peer must show a session's secret (ZMQ PLAIN, answered by the ZAP handler here) before it can send a single frame,
-so whatever an unknown peer does, libzmq holds at most one command of its handshake, of at most MAX_MESSAGE_BYTES.
+A peer must show a session's secret (PLAIN) before it can send a message, so whatever an unknown peer does, one command
+of `zmtp.MAX_COMMAND_BYTES` is held of it at most. No thread of a library's stands between the loop and its peers: that
+is much of what a call would take (docs/performance.md).
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hmac
+import logging
+import os
+import select
+import socket
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final
 
-import zmq
-
-from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
+from atomr_mp import errors
+from atomr_mp.protocol import zmtp
 from atomr_mp.protocol.data import session_of
 from atomr_mp.protocol.framing import pack
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
+from atomr_mp_workers.data_peer import DataPeer
+from atomr_mp_workers.late_answers import LateAnswers
 
 FLUSH_MS: Final = 1000
 """How long the last answers may take to reach the kernel when the socket is closed in good order."""
 
-UNREAD_NS: Final = 1_000_000_000
 UNREAD_BYTES: Final = 4 * 2**20
-"""For how long, and by how much, a peer may be behind whose window is smaller: on a busy machine libzmq is late to say
-what has left."""
+"""By how much a peer may be behind whose window is smaller."""
+
+BACKLOG: Final = 4096
+"""A client whose connection finds it full does not try again."""
 
 
 class PeerNotReadingError(Exception):
-    """The peer's queue is full, in messages or in bytes, because it does not read its answers."""
-
-
-def prepare() -> None:
-    """Start the threads of ZeroMQ's that the next `DataSocket` of this process will need."""
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    context.socket(zmq.REP).close()
-    _AHEAD.append(context)
+    """Too much waits for the peer, because it does not read its answers."""
 
 
 class DataSocket:
@@ -47,148 +50,172 @@ class DataSocket:
         endpoint: Address to bind.
         window: What one connection may have unanswered; answers that wait to be read are bounded by the same.
         secret: Returns the secret of a session's public name, None if there is no such session.
+        poll: What the loop waits with: descriptors come and go there, and what it says is for `look`.
     """
 
-    def __init__(self, endpoint: str, window: Window, secret: Callable[[bytes], bytes | None]) -> None:
+    def __init__(
+        self, endpoint: str, window: Window, secret: Callable[[bytes], bytes | None], poll: select.epoll
+    ) -> None:
         self._secret = secret
-        self._unread_bytes = window.payload_bytes
-        self._unread: dict[bytes, deque[tuple[zmq.MessageTracker, int, int]]] = {}
-        """Large messages by peer that libzmq still holds, their bytes, when they were sent; oldest first."""
-        self._context: zmq.Context[zmq.Socket[bytes]] = _AHEAD.pop() if _AHEAD else zmq.Context()
-        # The handler must be bound before the first handshake.
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.setsockopt(zmq.LINGER, 0)
-        self._zap.bind("inproc://zeromq.zap.01")
-        router = self._context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.LINGER, 0)
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.SNDHWM, 2 * window.requests)
-        router.setsockopt(zmq.RCVHWM, 2 * window.requests)
-        router.setsockopt(zmq.BACKLOG, 4096)  # a client whose connection finds it full does not try again
-        router.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE_BYTES)
-        router.setsockopt(zmq.PLAIN_SERVER, 1)
-        router.setsockopt(zmq.HANDSHAKE_IVL, 0)  # the handshake is answered between requests, which may take long
-        router.setsockopt_string(zmq.ZAP_DOMAIN, "atomr-mp")
-        router.bind(endpoint)
-        self._router = router
-        # The methods of pyzmq's core, without the layer that serves its other uses.
-        core: Any = super(zmq.Socket, router)
-        self._recv: Callable[..., Any] = core.recv
-        self._send: Callable[..., Any] = core.send
-        self._get: Callable[[int], int] = core.get
+        self._unread_bytes = max(window.payload_bytes, UNREAD_BYTES)
+        self._poll = poll
+        self._late = LateAnswers()
+        self._peers: dict[int, DataPeer] = {}
+        """By descriptor."""
+        self._logged_in: dict[bytes, DataPeer] = {}
+        """By routing id."""
+        self.received: Final[deque[tuple[bytes, memoryview]]] = deque()
+        """Routing id and content of messages that have come, see `framing.unpack`; of what is none, without content."""
+        self._reads = False
+        self._refused = 0
+        self._path = Path(endpoint.removeprefix("ipc://"))
+        self._path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.setblocking(False)
+        self._listener.bind(str(self._path))
+        self._listener.listen(BACKLOG)
+        poll.register(self._listener, select.EPOLLIN)
+        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        """Given away for a moment to turn away whom no descriptor is left for."""
 
-    def descriptors(self) -> tuple[int, int]:
-        """Return the descriptors to poll: calls, handshakes. Both are edge-triggered: read until nothing is left."""
-        return self._router.getsockopt(zmq.FD), self._zap.getsockopt(zmq.FD)  # type: ignore[return-value]
+    def read(self) -> None:
+        """From now on receive messages; before, peers are only let in."""
+        self._reads = True
+        for peer in self._peers.values():
+            peer.listen(to_messages=True)
 
-    def has_message(self) -> bool:
-        """Return whether `receive` would return one; if not, the descriptor tells of the next."""
-        return self._get(_EVENTS) & _POLLIN != 0
+    def look(self, ready: Collection[int]) -> int:
+        """Do what can be done with these descriptors; return how many peers were refused."""
+        behind = bool(self.received)  # then first what is there already
+        for descriptor in ready:
+            peer = self._peers.get(descriptor)
+            if peer is not None and not (behind and peer.ready):
+                self._serve(peer)
+        if self._listener.fileno() in ready:
+            self._accept()
+        refused, self._refused = self._refused, 0
+        return refused
 
-    def receive(self) -> tuple[bytes, memoryview] | None:
-        """Return routing id and content of the next message, see `framing.unpack`, or None if there is none."""
-        try:
-            peer = self._recv(_NOBLOCK)
-        except zmq.Again:
-            return None
-        frame = self._recv(0, False)
-        message: memoryview = frame.buffer
-        # ZeroMQ's own frame knows whether more follow; to ask the socket costs more than to receive.
-        while frame.more:  # a peer gone wild
-            message = memoryview(b"")
-            frame = self._recv(0, False)
-        return peer, message
-
-    def send(self, peer: bytes, header: bytes, frames: list[Buffer]) -> bool:
+    def send(self, routing_id: bytes, header: bytes, frames: list[Buffer]) -> bool:
         """Send a message; False if the peer has disconnected, so nobody gets it.
 
         Raises:
-            PeerNotReadingError: The peer's queue is full.
+            PeerNotReadingError: Too much waits for the peer.
         """
-        if self._unread:
-            self._check_unread(peer)
-        message = pack(header, frames) if frames else header
-        try:
-            self._send(peer, _NOBLOCK_MORE)  # does not travel: it says to whom
-            if len(message) < _COPY_BELOW_BYTES:
-                self._send(message, _NOBLOCK)
-            else:
-                tracker = self._send(message, _NOBLOCK, copy=False, track=True)
-                self._unread.setdefault(peer, deque()).append((tracker, len(message), time.monotonic_ns()))
-        except zmq.Again as error:
-            raise PeerNotReadingError from error
-        except zmq.ZMQError as error:
-            if error.errno != zmq.EHOSTUNREACH:
-                raise
-            self._unread.pop(peer, None)
+        peer = self._logged_in.get(routing_id)
+        if peer is None:
+            return False
+        if peer.unsent_bytes > self._unread_bytes:
+            raise PeerNotReadingError
+        peer.send(pack(header, frames) if frames else header)
+        if peer.gone:
+            self._close(peer)
             return False
         return True
 
-    def _check_unread(self, peer: bytes) -> None:
-        """Forget what has left for a peer; complain if too much has not."""
-        unread = self._unread.get(peer)
-        if unread is None:
-            return
-        while unread and unread[0][0].done:
-            unread.popleft()
-        if not unread:
-            del self._unread[peer]
-            return
-        held_bytes = sum(nbytes for _, nbytes, _ in unread)
-        late = time.monotonic_ns() - unread[0][2] > UNREAD_NS
-        if held_bytes > (self._unread_bytes if late else max(self._unread_bytes, UNREAD_BYTES)):
-            del self._unread[peer]
-            raise PeerNotReadingError
-
     def forget(self, session: bytes) -> None:
-        """Forget what is known of a session's connections: it has ended.
+        """Close a session's connections: it has ended.
 
         Args:
             session: Its public name.
         """
-        for peer in [peer for peer in self._unread if session_of(peer) == session]:
-            del self._unread[peer]
-
-    def shake_hands(self) -> int:
-        """Answer all waiting handshakes; return how many were refused."""
-        refused = 0
-        while True:
-            try:
-                request = self._zap.recv_multipart(zmq.NOBLOCK)
-            except zmq.Again:
-                return refused
-            ok = self._is_authentic(request)
-            refused += not ok
-            status = (b"200", b"OK") if ok else (b"400", b"no such session, or a wrong secret")
-            version, request_id = request[:2]
-            self._zap.send_multipart([version, request_id, *status, b"", b""])
+        for routing_id, peer in list(self._logged_in.items()):
+            if session_of(routing_id) == session:
+                self._close(peer)
 
     def close(self, *, flush: bool) -> None:
-        """Close; with `flush`, wait until the replies that were sent have left, at most `FLUSH_MS`."""
-        self._router.close(linger=FLUSH_MS if flush else 0)
-        self._zap.close()
-        self._context.term()
+        """Close; with `flush`, wait until the replies that were sent have left, at most `FLUSH_MS`.
 
-    def _is_authentic(self, request: list[bytes]) -> bool:
-        """Return whether a ZAP request (ZeroMQ RFC 27) shows a session's secret by PLAIN."""
-        if len(request) != _ZAP_PLAIN_FRAMES:
-            return False
-        *_, mechanism, user, password = request
+        May be called twice.
+        """
+        if self._listener.fileno() < 0:
+            return
+        until_s = time.monotonic() + FLUSH_MS / 1000 * flush
+        for peer in list(self._peers.values()):
+            peer.flush(until_s)
+            self._close(peer)
+        self._late.close()
+        self._poll.unregister(self._listener)
+        self._listener.close()
+        self._path.unlink(missing_ok=True)
+        os.close(self._spare)
+
+    def _serve(self, peer: DataPeer) -> None:
+        if not peer.ready:
+            self._log_in(peer)
+        elif not self._reads:  # an end: of nothing else it tells
+            peer.gone = True
+        else:
+            self._receive(peer)
+        if peer.gone:
+            self._close(peer)
+
+    def _log_in(self, peer: DataPeer) -> None:
+        self._receive(peer)
+        if peer.ready:
+            self._logged_in[peer.routing_id] = peer
+            if not self._reads:
+                peer.listen(to_messages=False)
+
+    def _receive(self, peer: DataPeer) -> None:
         try:
-            secret = self._secret(bytes.fromhex(user.decode("ascii")))
-        except ValueError:
-            return False
-        return mechanism == b"PLAIN" and secret is not None and hmac.compare_digest(password, secret.hex().encode())
+            peer.receive()
+        except errors.ProtocolError as error:
+            peer.gone = True
+            if not peer.ready:
+                self._refused += 1
+                return
+            _LOG.warning("a client's connection is closed: %s", error)
+            peer.messages.append(memoryview(b""))  # whose session is to hear of it
+        self._refused += peer.refused
+        messages = peer.messages
+        while messages:
+            self.received.append((peer.routing_id, messages.popleft()))
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connected, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno not in {errno.EMFILE, errno.ENFILE}:
+                    return  # it has gone again
+                self._turn_away()
+                return
+            peer = DataPeer(connected, zmtp.Router(self._admits, self._takes), self._poll, self._late)
+            self._peers[peer.descriptor] = peer
+
+    def _turn_away(self) -> None:
+        """Close a connection for which no descriptor is left; or it would be told of for ever."""
+        os.close(self._spare)
+        with contextlib.suppress(OSError):
+            self._listener.accept()[0].close()
+            self._refused += 1
+        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+
+    def _close(self, peer: DataPeer) -> None:
+        del self._peers[peer.descriptor]
+        if peer.ready:
+            del self._logged_in[peer.routing_id]
+        peer.close()
+
+    def _admits(self, username: bytes, password: bytes) -> bool:
+        """Return whether a session's secret is shown."""
+        session = _session_named(username)
+        secret = None if session is None else self._secret(session)
+        return secret is not None and hmac.compare_digest(password, secret.hex().encode())
+
+    def _takes(self, username: bytes, routing_id: bytes) -> bool:
+        """Return whether a routing id is its session's own, and free."""
+        return session_of(routing_id) == _session_named(username) and routing_id not in self._logged_in
 
 
-_AHEAD: Final[list[zmq.Context[zmq.Socket[bytes]]]] = []
-_ZAP_PLAIN_FRAMES: Final = 8
+_LOG: Final = logging.getLogger("atomr_mp.worker")
 
-_COPY_BELOW_BYTES: Final = 65536
-"""Messages below this are copied when sent: that is faster than keeping track of them (ZeroMQ's own threshold)."""
 
-# Plain integers: the enumerations' operators cost as much as a message.
-_NOBLOCK: Final = int(zmq.NOBLOCK)
-_NOBLOCK_MORE: Final = int(zmq.NOBLOCK) | int(zmq.SNDMORE)
-_EVENTS: Final = int(zmq.EVENTS)
-_POLLIN: Final = int(zmq.POLLIN)
+def _session_named(username: bytes) -> bytes | None:
+    try:
+        return bytes.fromhex(username.decode("ascii"))
+    except ValueError:
+        return None

@@ -87,8 +87,6 @@ class Host:
         """Sessions that have ended, with requests that still run."""
         self._outbox: dict[Peer, None] = {}
         """Peers with replies to send, in order."""
-        self._sent = False
-        """Something was sent since the data socket was last found empty, so its descriptor cannot be relied on."""
         self._serves = not start.standby
         """Calls are read: this is no standby, or not any more."""
         self._drained_ns = 0
@@ -191,7 +189,8 @@ class Host:
         self._dispatcher = Dispatcher(
             self._envelope, self._completions, device, threads, batched, self._outbox, self._flush
         )
-        self._data = DataSocket(start.endpoint, start.window, self._peers.secret)
+        self._poll = select.epoll()
+        self._data = DataSocket(start.endpoint, start.window, self._peers.secret, self._poll)
 
     def _setup_actor(self, actor: LoadedActor, context: Context, stream: Stream | None) -> None:
         """Have an actor set itself up, on its stream if it has one."""
@@ -218,17 +217,16 @@ class Host:
 
     def _serve(self) -> None:
         control_channel, completions = self._channel.fileno(), self._completions.descriptor
-        calls, handshakes = self._data.descriptors()
-        poll = select.epoll()
+        poll, received = self._poll, self._data.received
         # Everything made so far lives as long as the process; a full collection need not look at it again.
         gc.collect()
         gc.freeze()
         points.point("ready")
         self._obey()  # first: whom it knows when it is ready can call at once
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
-        listening = self._serves
-        for descriptor in (control_channel, handshakes, *([calls] * listening)):
-            poll.register(descriptor, select.EPOLLIN)
+        if self._serves:
+            self._data.read()
+        poll.register(control_channel, select.EPOLLIN)
         poll.register(completions, select.EPOLLIN | select.EPOLLET)
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
         batches = self._dispatcher.turns
@@ -237,14 +235,12 @@ class Host:
             ready = dict(poll.poll(patience_s))
             if control_channel in ready:
                 self._obey()
-                if self._serves and not listening:
-                    listening = True
-                    poll.register(calls, select.EPOLLIN)
-            if handshakes in ready:
-                self._board.count(Counter.REFUSED, self._data.shake_hands())
+            if refused := self._data.look(ready):
+                self._board.count(Counter.REFUSED, refused)
             if self._look() or completions in ready:
                 self._dispatcher.take_back()
-            more = self._serves and self._read()
+            if received and self._serves:
+                self._read()
             late = (plain or levels) and self._dispatcher.work()
             if batches and self._dispatcher.batching:
                 self._dispatcher.start_batches()
@@ -253,7 +249,7 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._tidy(idle=not ready)
-            idle = not (more or self._has_more()) and not (late and (plain or levels))
+            idle = not (received and self._serves) and not (late and (plain or levels))
         self._leave()
 
     def _tidy(self, *, idle: bool) -> None:
@@ -303,6 +299,7 @@ class Host:
                 self._store.predecessor = None if pidfd is None else Predecessor(pidfd)
                 points.point("promotion")
                 self._serves = True
+                self._data.read()
             case control.Drain():
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
                 self._dispatcher.hurry()
@@ -352,39 +349,22 @@ class Host:
             self._store.close_mappings(session.number)
             self._channel.send(control.SessionClosed(session.number))
 
-    def _read(self) -> bool:
-        """Take new messages in; return whether there may be more.
+    def _read(self) -> None:
+        """Take in messages that have come.
 
-        The first message of an idle loop is run and answered before the next is looked for: that is the latency of a
+        The first message of an idle loop is run and answered before the next is looked at: that is the latency of a
         single call. Later ones are read together, and so answered together.
         """
-        plain, underway = self._dispatcher.queue.plain, self._completions.underway
+        received, plain = self._data.received, self._dispatcher.queue.plain
         for count in range(TURN_MESSAGES):
-            self._sent = False
-            # To receive gives the interpreter's lock away, which whoever works then keeps for a while; to ask does not.
-            if underway.requests and not self._data.has_message():
-                return False
-            message = self._data.receive()
-            if message is None:
-                return False
-            self._open(*message)
+            if not received:
+                return
+            self._open(*received.popleft())
             if count == 0 and len(plain) == 1:
                 late = self._dispatcher.work()
                 self._flush()
                 if late:  # the supervisor may have ended a session meanwhile, whose calls come next
-                    return True
-                # Asked, for an attempt to receive that fails costs more than twice as much.
-                if not self._data.has_message():
-                    self._sent = False
-                    return False
-        return True
-
-    def _has_more(self) -> bool:
-        """Whether there is a message of which the descriptor may not tell, for answers were sent meanwhile."""
-        if not self._sent:
-            return False
-        self._sent = False
-        return self._data.has_message()
+                    return
 
     def _open(self, routing_id: bytes, packed: memoryview) -> None:
         peer = self._peers.find(routing_id)
@@ -467,7 +447,6 @@ class Host:
             peer.replies, peer.reply_bytes = [], 0
             if frames:
                 peer.frames = []
-            self._sent = True
             try:
                 if nbytes > MESSAGE_BYTES or len(replies) > data.MAX_CALLS:
                     self._send_singly(peer, replies, frames)

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from atomr_mp.protocol import control, marks
 from atomr_mp.protocol.board import BoardWriter
-from atomr_mp_workers import data_socket, points
+from atomr_mp_workers import points
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.device import prepare_device
 from atomr_mp_workers.envelope import FatalError
@@ -63,7 +63,6 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         if isinstance(start, control.Prepare):
             prepare_device(start.backend)
             loader.prepare(start.actors)
-            data_socket.prepare()
             start = channel.receive()
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")

@@ -1,7 +1,7 @@
 """The process that workers are forked from: it has imported what they need, and nothing else.
 
-It has one thread, no ZeroMQ context, and never makes a call of CUDA's, for neither survives a fork; it looks before
-each. Started by the supervisor, never by hand.
+It has one thread and never makes a call of CUDA's, for neither survives a fork; it looks before each. Started by the
+supervisor, never by hand.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ RUNTIME: Final = (
     "atomr_mp_workers.device.host",
     "atomr_mp_workers.device.host_memory",  # and with it NumPy
     "numpy.random",
-    "zmq",
 )
 OF_BACKEND: Final[dict[str, tuple[str, ...]]] = {"host": (), "cuda": ("cupy",)}
 
