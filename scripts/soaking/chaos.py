@@ -43,6 +43,9 @@ PATIENCE_S: Final = 8.0
 HUNG_S: Final = 0.5
 """How long a process hangs that would for ever, until somebody kills it."""
 
+NO_MEMORY: Final = At("allocate", NoMemory())
+"""One at a time: what is refused memory tries once more."""
+
 IN_A_REQUEST: Final[tuple[At, ...]] = (
     At("decode", Kill()),
     At("decode", Exit(3)),
@@ -51,7 +54,7 @@ IN_A_REQUEST: Final[tuple[At, ...]] = (
     At("before_reply", Kill()),
     At("enqueue", Poison()),
     At("before_reply", Poison(716)),
-    At("allocate", NoMemory()),
+    NO_MEMORY,
     At("enqueue", Hang(0.2)),
     At("enqueue", HangInKernel(0.2)),
     At("enqueue", Hang()),
@@ -78,10 +81,18 @@ class Offered(NamedTuple):
     """A fault that was ordered."""
 
     injection: Injection
-    name: str
+    at: At
     until_s: float
-    hangs: bool
-    """For ever, unless somebody kills it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in figures."""
+        return f"{type(self.at.fault).__name__} at {self.at.point}"
+
+    @property
+    def hangs(self) -> bool:
+        """Whether it does so for ever, unless somebody kills it."""
+        return isinstance(self.at.fault, Hang | HangInKernel) and self.at.fault.seconds is None
 
 
 class Dead(NamedTuple):
@@ -210,6 +221,8 @@ class Chaos(Soak):
             faults += OF_THE_DRIVER
         if self.shape.standby == "hot":
             faults += IN_A_PROMOTION
+        if any(each.at is NO_MEMORY for each in self._offered):
+            faults.remove(NO_MEMORY)
         at = what.choose(faults)
         injection = testing.inject(
             moment.pool,
@@ -218,9 +231,7 @@ class Chaos(Soak):
             device=None if at in OF_THE_SYSTEM + OF_THE_DRIVER else device,
             times=at.times,
         )
-        hangs = isinstance(at.fault, Hang | HangInKernel) and at.fault.seconds is None
-        name = f"{type(at.fault).__name__} at {at.point}"
-        self._offered.append(Offered(injection, name, time.monotonic() + OFFERED_S, hangs))
+        self._offered.append(Offered(injection, at, time.monotonic() + OFFERED_S))
         if at in IN_A_START or at in IN_A_PROMOTION:
             self.kill_worker(moment, device)
 

@@ -224,14 +224,16 @@ class Host:
         points.point("ready")
         self._obey()  # first: whom it knows when it is ready can call at once
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
-        if self._serves:
-            self._data.read()
+        reads = False
         poll.register(control_channel, select.EPOLLIN)
         poll.register(completions, select.EPOLLIN | select.EPOLLET)
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
         batches = self._dispatcher.turns
         idle = True
         while (patience_s := self._patience_s(idle=idle)) is not None:
+            if self._serves and not reads:
+                reads = True
+                self._data.read()
             ready = dict(poll.poll(patience_s))
             if control_channel in ready:
                 self._obey()
@@ -299,7 +301,6 @@ class Host:
                 self._store.predecessor = None if pidfd is None else Predecessor(pidfd)
                 points.point("promotion")
                 self._serves = True
-                self._data.read()
             case control.Drain():
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
                 self._dispatcher.hurry()
