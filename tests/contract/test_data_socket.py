@@ -197,7 +197,7 @@ def test_what_no_descriptor_is_left_for_is_turned_away(ends: Ends) -> None:
     """And does not keep the loop busy."""
     peers = ends.peers()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(3)]
+    strangers = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) for _ in range(20)]  # one would do without gaps
     highest = max(stranger.fileno() for stranger in strangers)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, before[1]))
