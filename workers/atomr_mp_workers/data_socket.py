@@ -75,8 +75,8 @@ class DataSocket:
         self._listener.bind(str(self._path))
         self._listener.listen(BACKLOG)
         poll.register(self._listener, select.EPOLLIN)
-        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        """Given away for a moment to turn away whom no descriptor is left for."""
+        self._spare: int | None = _spare()
+        """A descriptor, given away for a moment to turn away whom none is left for."""
 
     def read(self) -> None:
         """From now on receive messages; before, peers are only let in."""
@@ -138,7 +138,8 @@ class DataSocket:
         self._poll.unregister(self._listener)
         self._listener.close()
         self._path.unlink(missing_ok=True)
-        os.close(self._spare)
+        if self._spare is not None:
+            os.close(self._spare)
 
     def _serve(self, peer: DataPeer) -> None:
         if not peer.ready:
@@ -188,11 +189,12 @@ class DataSocket:
 
     def _turn_away(self) -> None:
         """Close a connection for which no descriptor is left; or it would be told of for ever."""
-        os.close(self._spare)
-        with contextlib.suppress(OSError):
+        if self._spare is not None:
+            os.close(self._spare)
+        with contextlib.suppress(OSError):  # another thread was faster to take it
             self._listener.accept()[0].close()
             self._refused += 1
-        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._spare = _spare()
 
     def _close(self, peer: DataPeer) -> None:
         del self._peers[peer.descriptor]
@@ -212,6 +214,13 @@ class DataSocket:
 
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
+
+
+def _spare() -> int | None:
+    try:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def _session_named(username: bytes) -> bytes | None:
