@@ -193,6 +193,26 @@ def test_who_is_not_let_in_is_counted(ends: Ends, routing_id: bytes, password: b
     assert ends.peers() == peers
 
 
+def test_a_routing_id_is_free_again_as_soon_as_its_holder_has_closed(ends: Ends) -> None:
+    """Though the worker's end has not come to that; what the holder has said is heard before what comes after it."""
+    peers = ends.peers()
+    ends.send(ends.connections[0], b"before", [])
+    ends.send(ends.connections[2], b"others", [])
+    ends.socket.look(dict(ends.poll.poll(DEADLINE_S)))  # and nobody takes it: the loop is behind
+    ends.send(ends.connections[0], b"last", [])
+    with ends.lock:
+        ends.courier.forget(ends.connections[0])
+        ends.connections[0].close()
+    ends.connections[0] = ends.connect(ends.endpoint, Login(SESSIONS[0], SESSIONS[0], WINDOW), 1)
+    ends.send(ends.connections[0], b"again", [])
+    until_s = time.monotonic() + DEADLINE_S
+    while ends.connections[0].waits_for:
+        assert time.monotonic() < until_s
+        assert ends.socket.look(dict(ends.poll.poll(0.005))) == 0
+    ends.look(lambda: (peers[0], b"again") in ends.received)
+    assert [message for peer, message in ends.received if peer == peers[0]] == [b"before", b"last", b"again"]
+
+
 def test_what_no_descriptor_is_left_for_is_turned_away(ends: Ends) -> None:
     """And does not keep the loop busy."""
     peers = ends.peers()

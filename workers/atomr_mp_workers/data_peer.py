@@ -70,6 +70,12 @@ class DataPeer:
         """Whether its login was refused."""
         return self._stream.refused
 
+    def hung_up(self) -> bool:
+        """Whether the other end is closed; what it has sent may be there still."""
+        poll = select.poll()
+        poll.register(self.descriptor, 0)
+        return bool(poll.poll(0))  # asked for nothing, it tells of an end alone
+
     def listen(self, *, to_messages: bool) -> None:
         """Have the loop hear of messages, or of the end only."""
         self._poll.modify(self.descriptor, select.EPOLLIN if to_messages else 0)

@@ -210,7 +210,17 @@ class DataSocket:
 
     def _takes(self, username: bytes, routing_id: bytes) -> bool:
         """Return whether a routing id is its session's own, and free."""
-        return session_of(routing_id) == _session_named(username) and routing_id not in self._logged_in
+        if session_of(routing_id) != _session_named(username):
+            return False
+        holder = self._logged_in.get(routing_id)
+        if holder is None:
+            return True
+        if not holder.hung_up():
+            return False
+        while self._reads and not holder.gone:  # it has gone, and the loop has not come to that: first what it has said
+            self._receive(holder)
+        self._close(holder)
+        return True
 
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
