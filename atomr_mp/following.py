@@ -59,6 +59,8 @@ class Following:
         prepared = 0 if link.standby is None else link.standby.generation
         if prepared != (0 if info.standby is None else info.standby.generation):
             self._prepare(link, info.standby)
+        # Of one that this lane has let go of already there may be news that was true before.
+        reached &= link.connection is not None
         link.sending = reached and info.admitted and info.state is DeviceState.READY
         if link.sending:
             held, link.held = link.held, deque()

@@ -428,6 +428,22 @@ def test_nobody_waits_for_connections_by_which_nothing_comes(lane: FakeLane, *, 
     assert not second.done
 
 
+def test_nothing_is_sent_to_a_worker_that_was_let_go(lane: FakeLane) -> None:
+    """Though the supervisor, which knows by its threads that it has stopped, says once more that it is ready."""
+    deadline_ns = time.monotonic_ns() + 10**12
+    lane.submit(1, None, "A.again", (1,), deadline_ns)
+    error = ErrorInfo.of(errors.WorkerLost("killed"))
+    ended = session.IncarnationEnded(0, 1, False, error, [1], 0, [1], suspects=[])
+    lane.take(session.IncarnationStopped(ended))
+    lane.submit(2, 0, "A.again", (2,), deadline_ns)
+    lane.take(session.DeviceChanged(info(0, 1)))
+    lane.submit(3, 0, "A.again", (3,), deadline_ns)
+    assert set(lane.made["0", 1].calls) == {1}
+    lane.take(ended)
+    lane.take(session.DeviceChanged(info(0, 2)))
+    assert set(lane.made["0", 2].calls) == {1, 2, 3}
+
+
 @pytest.mark.parametrize("device", [None, 0])
 def test_a_worker_for_which_no_descriptor_was_left_is_tried_again(device: int | None) -> None:
     """With the next call; what had to wait goes first. Who reads of the worker just then is not told."""
