@@ -384,7 +384,7 @@ class Soak:
             more = [name for name, found in now.items() if found.slabs or found.exceeds(self._before[_kind(name)])]
             if not more or time.monotonic() > until_s:
                 break
-            time.sleep(0.05)  # of a socket that libzmq closes, no event tells
+            time.sleep(0.05)  # of what another process closes, no event tells
         for name in more:
             self._wrong.append(f"{name} holds {now[name]}, at first it was {self._before[_kind(name)]}")
         for name, found in now.items():
