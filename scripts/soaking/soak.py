@@ -38,8 +38,8 @@ CLIENT: Final = "kill of a client"
 """What is done to a pool."""
 
 SETTLE_S: Final = 20.0
-"""How long a round's end may take to be as the beginning: what is shared waits for up to five seconds, and the clients'
-sockets are closed by threads of libzmq."""
+"""How long a round's end may take to be as the beginning: what is shared waits for up to five seconds, and
+other processes close their sockets when they come to that."""
 
 SETTLED: Final = 3
 """After one round in so many, tables of what has been met, which are bounded, are as full as they get."""
