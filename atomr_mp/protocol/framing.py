@@ -28,16 +28,16 @@ MAX_MESSAGE_FRAMES: Final = 2**16 - 1
 """More than fit: a frame of this package is larger than `values.INLINE_BYTES`, and messages are sent before that."""
 
 
-def pack(header: bytes, frames: Sequence[Buffer]) -> bytes:
-    """Return the message; the frames are copied."""
+def pack(header: bytes, frames: Sequence[Buffer]) -> list[Buffer]:
+    """Return the message, in pieces."""
     table = struct.pack(f"<BxH{1 + len(frames)}I", PACKED, len(frames), len(header), *map(len, frames))
-    parts: list[Buffer] = [table, header]
+    pieces: list[Buffer] = [table, header]
     at = len(table) + len(header)
     for frame in frames:
         gap = -at % ALIGNMENT
-        parts += (_GAPS[gap], frame)
+        pieces += (_GAPS[gap], frame)
         at += gap + len(frame)
-    return b"".join(parts)
+    return pieces
 
 
 def unpack(message: memoryview) -> tuple[memoryview, list[memoryview]]:

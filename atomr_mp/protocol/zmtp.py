@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
+from atomr_mp.protocol.values import Buffer
 
 MAX_COMMAND_BYTES: Final = 4096
 """Of a frame that is no message: more is never needed, and anybody may send it."""
@@ -21,6 +22,11 @@ MAX_COMMAND_BYTES: Final = 4096
 def frame(message: bytes) -> bytes:
     """Return a message of one frame as it travels."""
     return frame_head(len(message)) + message
+
+
+def frame_of(pieces: Sequence[Buffer]) -> bytes:
+    """Return a message of one frame, which is given in pieces, as it travels; they are copied."""
+    return b"".join((frame_head(sum(map(len, pieces))), *pieces))
 
 
 def frame_head(nbytes: int) -> bytes:

@@ -104,12 +104,13 @@ class DataConnection:
 
     def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message. If the worker has ended, it goes nowhere."""
-        message = pack(header, frames) if frames else header
-        if len(message) < JOIN_BELOW_BYTES:
-            self._put(zmtp.frame(message))
+        if frames:
+            self._put(zmtp.frame_of(pack(header, frames)))
+        elif len(header) < JOIN_BELOW_BYTES:
+            self._put(zmtp.frame(header))
         else:
-            self._put(zmtp.frame_head(len(message)))
-            self._put(message)
+            self._put(zmtp.frame_head(len(header)))
+            self._put(header)
 
     def receive(self) -> memoryview | None:
         """Return the next message, or None if there is none; see `framing.unpack`."""

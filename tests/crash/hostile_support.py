@@ -362,7 +362,7 @@ class Dealer:
 
     def send(self, header: bytes, *frames: bytes) -> None:
         """Send a message."""
-        self.socket.send(pack(header, frames) if frames else header)
+        self.socket.send(b"".join(pack(header, frames)) if frames else header)
 
     def send_parts(self, *parts: bytes) -> None:
         """Send what is no message: several ZeroMQ frames."""

@@ -595,11 +595,11 @@ BAD_TABLES: Final = {
     "no count": b"\xc1\x00",
     "no lengths": b"\xc1\x00\x01\x00",
     "as many frames as there can be": b"\xc1\x00\xff\xff" + bytes(64),
-    "a header that is not there": pack(b"header", [])[:-1],
-    "a frame that is not there": pack(b"header", [b"frame"])[:-5],
-    "half a frame": pack(b"header", [b"frame"])[:-1],
+    "a header that is not there": b"".join(pack(b"header", []))[:-1],
+    "a frame that is not there": b"".join(pack(b"header", [b"frame"]))[:-5],
+    "half a frame": b"".join(pack(b"header", [b"frame"]))[:-1],
     "a length of 4 GiB": b"\xc1\x00\x00\x00\xff\xff\xff\xff" + bytes(64),
-    "more than its frames": pack(b"header", [b"frame"]) + b"\x00",
+    "more than its frames": b"".join(pack(b"header", [b"frame"])) + b"\x00",
 }
 
 

@@ -18,7 +18,7 @@ FRAMES = st.lists(st.binary(max_size=40), max_size=20)
 @given(header=HEADERS, frames=FRAMES)
 def test_what_was_packed_is_found_again_and_where_it_can_be_used(header: bytes, frames: list[bytes]) -> None:
     """Every frame begins at a multiple of the alignment, in the message's own memory, which can be written."""
-    message = bytearray(pack(header, [memoryview(frame) for frame in frames]))
+    message = bytearray(b"".join(pack(header, [memoryview(frame) for frame in frames])))
     found, parts = unpack(memoryview(message))
     assert bytes(found) == header
     assert [bytes(part) for part in parts] == frames
@@ -48,7 +48,7 @@ def test_a_message_cut_short_or_with_more_behind_it_is_refused(
     header: bytes, frames: list[bytes], data: st.DataObject
 ) -> None:
     """Wherever it was cut; an empty one is no header either, which whoever decodes that finds."""
-    message = pack(header, frames)
+    message = b"".join(pack(header, frames))
     cut = data.draw(st.integers(1, len(message) - 1))
     for wrong in (message[:cut], message + b"\x00"):
         with pytest.raises(errors.ProtocolError):
@@ -67,7 +67,7 @@ def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
 
 def test_as_many_frames_as_there_can_be() -> None:
     """One more is not packed wrongly, but not at all."""
-    message = pack(b"header", [b"x"] * MAX_MESSAGE_FRAMES)
+    message = b"".join(pack(b"header", [b"x"] * MAX_MESSAGE_FRAMES))
     assert len(unpack(memoryview(message))[1]) == MAX_MESSAGE_FRAMES
     with pytest.raises(struct.error):
         pack(b"header", [b""] * (MAX_MESSAGE_FRAMES + 1))

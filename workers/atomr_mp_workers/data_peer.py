@@ -9,6 +9,7 @@ from collections import deque
 from typing import Final
 
 from atomr_mp.protocol import zmtp
+from atomr_mp.protocol.framing import pack
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers.late_answers import LateAnswers
 
@@ -80,13 +81,15 @@ class DataPeer:
         """Have the loop hear of messages, or of the end only."""
         self._poll.modify(self.descriptor, select.EPOLLIN if to_messages else 0)
 
-    def send(self, message: bytes) -> None:
+    def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message."""
-        if len(message) < JOIN_BELOW_BYTES:
-            self._put(zmtp.frame(message))
+        if frames:
+            self._put(zmtp.frame_of(pack(header, frames)))
+        elif len(header) < JOIN_BELOW_BYTES:
+            self._put(zmtp.frame(header))
         else:
-            self._put(zmtp.frame_head(len(message)))
-            self._put(message)
+            self._put(zmtp.frame_head(len(header)))
+            self._put(header)
 
     def receive(self) -> None:
         """Receive some of what is there: messages, or a step of the login, which is answered.

@@ -23,7 +23,6 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.protocol import zmtp
 from atomr_mp.protocol.data import session_of
-from atomr_mp.protocol.framing import pack
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers.data_peer import DataPeer
@@ -107,7 +106,7 @@ class DataSocket:
             return False
         if peer.unsent_bytes > self._unread_bytes:
             raise PeerNotReadingError
-        peer.send(pack(header, frames) if frames else header)
+        peer.send(header, frames)
         if peer.gone:
             self._close(peer)
             return False
