@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 import time
 from collections.abc import Hashable, Sequence
@@ -156,8 +157,8 @@ class BatchedMethod:
         if not rows:
             return
         try:
-            keys = [None] * len(rows) if key is None else [key(*row) for row in rows]
-            groups: dict[Hashable, list[int]] = {each: [] for each in keys}
+            keys = [None] * len(rows) if key is None else list(itertools.starmap(key, rows))
+            groups: dict[Hashable, list[int]] = {each: [] for each in dict.fromkeys(keys)}
         except BaseException as raised:  # noqa: BLE001 - user code's, for one of them
             error = raised if isinstance(raised, errors.AtomrError) else self._store.device.explain(raised)
             if error is None or not error.ends_worker:  # their client then sends them one by one

@@ -173,9 +173,10 @@ class LoadedMethod(Method):
     def _decode_items(self, body: bytes, frames: Sequence[memoryview]) -> list[tuple[Any, ...]]:
         try:
             rows = list(map(_astuple, self._rows.decode(body, frames)))
-            for argument in itertools.chain.from_iterable(rows):
-                if type(argument) in values.CONTAINERS:
-                    values.check_depth(argument)
+            if not values.CONTAINERS.isdisjoint(map(type, itertools.chain.from_iterable(rows))):
+                for argument in itertools.chain.from_iterable(rows):
+                    if type(argument) in values.CONTAINERS:
+                        values.check_depth(argument)
             return rows
         except RequestError:
             raise

@@ -73,7 +73,7 @@ class Part(Request):
     def rows(self) -> list[tuple[Any, ...]]:
         """The arguments of each item."""
         rows = self.many.rows
-        return [rows[place] for place in self.places]
+        return rows if len(rows) == self.items else [rows[place] for place in self.places]
 
     def split(self, items: int) -> tuple[Part, Part]:
         """Return two in place of this one, the first of so many items."""
