@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
+from atomr_mp import tracing
 from atomr_mp.lane import MESSAGE_CALLS, Lane, Told
 from atomr_mp.link import Link
 from atomr_mp.protocol import data
@@ -136,6 +137,8 @@ class BlockingLane(Lane):
                     if link.outbox:
                         self._flush(link)
                     self._receive(link, reply)
+        if tracing.tracer is not None:
+            tracing.tracer.settle()
         ready = [] if reply.done or reply is self._overtaken else self._epoll.poll(timeout_s)
         self._leading = None
         session_spoke = False

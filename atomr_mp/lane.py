@@ -494,8 +494,8 @@ class Lane(ABC):
         if reply._payload:
             reply._payload = ()
         reply.done = True
-        if reply._span is not None and tracing.tracer is not None:
-            tracing.tracer.end(reply)
+        if reply._span is not None:
+            reply._span.end(reply)
         if reply._waiters or self._leading is reply:
             self._finished(reply)
         if reply._future is not None:

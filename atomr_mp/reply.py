@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atomr_mp.link import Link
     from atomr_mp.protocol.suspects import Request
     from atomr_mp.releases import Lease
+    from atomr_mp.tracing import CallSpan
 
 
 class Reply(msgspec.Struct, eq=False, weakref=True):
@@ -76,8 +77,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     _sent_ns: int = 0
     _trace: bytes | None = None
     """The context of its span that goes with it."""
-    _span: Any = None
-    """Of `tracing`, if it is wanted."""
+    _span: CallSpan | None = None
+    """Ends with the call; if its spans are wanted, and this one is recorded."""
     _items: int = 0
     """How many it has, see `Together`."""
 

@@ -5,12 +5,37 @@ Nothing of OpenTelemetry is imported before, and a call costs no more than a loo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import atexit
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from atomr_mp.reply import Reply
 
-__all__ = ["instrument", "uninstrument"]
+__all__ = ["flush", "instrument", "uninstrument"]
+
+
+class CallSpan(Protocol):
+    """The span of one call."""
+
+    def end(self, reply: Reply) -> None:
+        """The call has its outcome. The thread that took it in, which others may wait for."""
+
+
+class Tracer(Protocol):
+    """Makes clients' spans."""
+
+    def begin(self, reply: Reply) -> None:
+        """A call is made, in the current span: it takes a context along, and has a span if that is recorded."""
+
+    def settle(self) -> None:
+        """Have one made of what has ended: the calling thread waits for an answer."""
+
+    def flush(self) -> None:
+        """Have all made that has ended."""
+
+    def close(self) -> None:
+        """Likewise, and have at once what ends from now on."""
+
 
 tracer: Tracer | None = None
 """What makes spans of calls; None as long as nobody wants them."""
@@ -19,89 +44,39 @@ tracer: Tracer | None = None
 def instrument(tracer_provider: Any = None) -> None:
     """Make a span of each call from now on, and send its context with it.
 
+    With OpenTelemetry's SDK, no call waits for its span: a thread makes it within some tenths of a second of the call's
+    end, with the times that it had. A tracer of somebody else's makes each at once.
+
     The worker's spans are its own process's: an actor's `setup` sets a provider up there and calls
     `atomr_mp_workers.tracing.instrument`.
 
     Args:
-        tracer_provider: Of OpenTelemetry's SDK; None for the global one.
+        tracer_provider: Of OpenTelemetry's SDK; None for the global one, which has been set then.
 
     Raises:
         ImportError: The package opentelemetry-api is missing.
     """
+    from opentelemetry import trace
+
+    from atomr_mp.spans import EagerTracer, LateTracer
+
     global tracer  # noqa: PLW0603 - one place to look at for every call
-    tracer = Tracer(tracer_provider)
+    uninstrument()
+    found = trace.get_tracer("atomr_mp", tracer_provider=tracer_provider)
+    tracer = LateTracer(found) if LateTracer.suits(found) else EagerTracer(found)
+    atexit.register(flush)  # runs before the end of a provider that was made before
 
 
 def uninstrument() -> None:
-    """Make no spans of what is called from now on."""
-    global tracer  # noqa: PLW0603 - as above
-    tracer = None
+    """Make no spans of what is called from now on; those of what has ended are made."""
+    global tracer
+    former, tracer = tracer, None
+    if former is not None:
+        atexit.unregister(flush)
+        former.close()
 
 
-class Tracer:
-    """Makes clients' spans.
-
-    Args:
-        provider: Of tracers; None for the global one.
-    """
-
-    def __init__(self, provider: Any) -> None:
-        from opentelemetry import trace
-        from opentelemetry.context import get_current
-
-        self._trace = trace
-        self._tracer = trace.get_tracer("atomr_mp", tracer_provider=provider)
-        self._get_current = get_current
-        self._dropped: tuple[Any, str, bytes] = None, "", b""
-        """The context and method of the latest call of which no span was made, and what was sent: so is the next."""
-        self._sampler = getattr(self._tracer, "sampler", None)  # of the SDK's tracers
-        self._attributes: dict[str, dict[str, str]] = {}
-        """What spans of a method begin with."""
-
-    def begin(self, reply: Reply) -> None:
-        """Start the span of a call, a child of the current one; the call takes its context along."""
-        name, current = reply.method, self._get_current()
-        dropped_in, dropped, named = self._dropped
-        if current is dropped_in and name == dropped:
-            reply._trace = named  # noqa: SLF001 - as a lane, which calls this
-            return
-        attributes = self._attributes.get(name) or self._learn(name)
-        parent = self._trace.get_current_span(current).get_span_context()
-        if self._is_dropped(parent, name, attributes):
-            reply._trace = _named(parent)  # noqa: SLF001 - as above
-            self._dropped = current, name, reply._trace  # noqa: SLF001 - as above
-            return
-        span = self._tracer.start_span(name, kind=self._trace.SpanKind.CLIENT, attributes=attributes)
-        reply._span = span  # noqa: SLF001 - as above
-        context = span.get_span_context()
-        if context.is_valid:
-            reply._trace = _named(context)  # noqa: SLF001 - as above
-
-    def end(self, reply: Reply) -> None:
-        """End the span of a call that has its outcome."""
-        span, error = reply._span, reply._error  # noqa: SLF001 - as above
-        if span.is_recording():
-            span.set_attribute("atomr_mp.device", reply.device)
-            span.set_attribute("atomr_mp.generation", reply.generation)
-            if error is not None:
-                span.set_attribute("error.type", error.code)
-                span.set_status(self._trace.StatusCode.ERROR, error.message)
-        span.end()
-
-    def _is_dropped(self, parent: Any, name: str, attributes: dict[str, str]) -> bool:
-        """Return whether no span is to be made in a current one that is not recorded: it takes less to ask."""
-        if parent.trace_flags & self._trace.TraceFlags.SAMPLED or not parent.is_valid or self._sampler is None:
-            return False
-        kind = self._trace.SpanKind.CLIENT
-        decided = self._sampler.should_sample(None, parent.trace_id, name, kind, attributes, ()).decision
-        return not decided.is_recording()
-
-    def _learn(self, name: str) -> dict[str, str]:
-        actor, _, method = name.rpartition(".")
-        found = self._attributes[name] = {"rpc.system": "atomr_mp", "rpc.service": actor, "rpc.method": method}
-        return found
-
-
-def _named(context: Any) -> bytes:
-    """Return what names a span, as W3C's Trace Context has it; OpenTelemetry's propagator takes three times as long."""
-    return b"00-%032x-%016x-%02x" % (context.trace_id, context.span_id, context.trace_flags)
+def flush() -> None:
+    """Make the spans of all calls that have ended; to be called before a provider is flushed or shut down."""
+    if tracer is not None:
+        tracer.flush()

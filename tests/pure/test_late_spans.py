@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import threading
-import time
 from typing import Any
 from unittest.mock import Mock
 
@@ -14,8 +13,6 @@ pytest.importorskip("opentelemetry.trace")
 
 from opentelemetry.trace import Span, SpanContext  # after the look whether it is there
 
-from atomr_mp_workers import tracing
-from atomr_mp_workers.host import Host
 from atomr_mp_workers.spans import LateSpan
 
 USES = sorted(name for name, _ in inspect.getmembers(Span, inspect.isfunction) if not name.startswith("_"))
@@ -75,16 +72,3 @@ def test_whoever_makes_it_may_ask_for_the_current_span() -> None:
     assert not thread.is_alive()
     assert [context.is_valid for context in contexts] == [False]
     assert span.get_span_context() is real.get_span_context.return_value
-
-
-@pytest.mark.parametrize("expiry_s", [None, 60.0])
-def test_the_loop_makes_them_soon_whatever_else_it_waits_for(
-    expiry_s: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What was shared, and may be claimed for a minute, is no reason to keep them for as long."""
-    monkeypatch.setattr(tracing, "tracer", Mock(owes=True))
-    expiry_ns = None if expiry_s is None else time.monotonic_ns() + int(expiry_s * 1e9)
-    host = Mock(_drained_ns=0, _store=Mock(next_expiry_ns=expiry_ns))
-    host._completions.patience_s.return_value = None
-    host._dispatcher.turns = ()
-    assert Host._patience_s(host, idle=True) == tracing.IDLE_S

@@ -250,14 +250,14 @@ class Host:
                 self._flush()
             if self._ending:
                 self._close_ended()
-            self._tidy(idle=not ready)
+            self._tidy()
             idle = not (received and self._serves) and not (late and (plain or levels))
         self._leave()
 
-    def _tidy(self, *, idle: bool) -> None:
+    def _tidy(self) -> None:
         """Give back memory that nothing refers to any more, show on the board what there is, and make spans."""
         if tracing.tracer is not None:
-            tracing.tracer.settle(idle=idle)
+            tracing.tracer.settle()
         self._store.tidy()
         figures = self._store.figures
         if figures is not self._shown:
@@ -496,8 +496,6 @@ class Host:
                 if due_ns is not None:
                     left_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
                     patience_s = left_s if patience_s is None else min(left_s, patience_s)
-            if tracing.tracer is not None and tracing.tracer.owes:
-                return tracing.IDLE_S if patience_s is None else min(patience_s, tracing.IDLE_S)
             return -1 if patience_s is None else patience_s
         until_ns = max(self._drained_ns, self._store.last_unread_ns + UNREAD_NS)
         left_ns = until_ns - time.monotonic_ns()
@@ -510,7 +508,7 @@ class Host:
             self._envelope.distrust(self._outbox, error)
         self._send()
         if tracing.tracer is not None:
-            tracing.tracer.settle(idle=True)
+            tracing.tracer.settle()
 
     def _report(self, error: errors.AtomrError, *, settled: bool = False) -> None:
         """Tell the supervisor why this worker ends, and whether nothing of it runs any more but this loop."""
@@ -524,7 +522,7 @@ class Host:
 
     def _leave(self) -> None:
         if tracing.tracer is not None:
-            tracing.tracer.settle(idle=True)
+            tracing.tracer.settle()
         self._data.close(flush=True)
         for actor in reversed(self._actors):
             try:

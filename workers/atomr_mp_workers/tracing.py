@@ -1,7 +1,8 @@
 """OpenTelemetry's spans of the requests that this process runs, once an actor has asked for them; extra `otel`.
 
 Only requests whose client makes spans have one here: it is the child of the client's, and is not recorded if that is
-not. Nobody waits for it: it is made some answers later, or earlier if the method asks for the current span.
+not. Its request does not wait for it: it is made when the answer has left, or earlier if the method asks for the
+current span.
 """
 
 from __future__ import annotations
@@ -15,16 +16,6 @@ if TYPE_CHECKING:
     from atomr_mp_workers.spans import LateSpan
 
 __all__ = ["instrument"]
-
-TOGETHER: Final = 32
-"""As many are made at a time while the worker is busy: one alone takes five times as long, for its code is cold."""
-
-IDLE_S: Final = 0.02
-"""After so long without work, those are made that there are. Longer than the kernel's tick: a shorter wait has a timer
-of the processor's set each time, which took 30 microseconds on a virtual machine."""
-
-LATEST_NS: Final = 100_000_000
-"""How old they may get while there is work."""
 
 SAMPLED: Final = frozenset(b"13579bdf")
 """Last digits of the flags of a trace's context, in hex, where what it names is recorded."""
@@ -108,21 +99,14 @@ class Tracer:
         if request.trace[-1] in SAMPLED:
             self._ended.append((request.span, request.error, time.time_ns()))
 
-    @property
-    def owes(self) -> bool:
-        """Whether spans of what has ended are to be made."""
-        return bool(self._ended)
-
-    def settle(self, *, idle: bool) -> None:
-        """Make the spans of all that has ended, if there is nothing else to do, or if they are many or old."""
-        waiting = self._ended
-        if waiting and (idle or len(waiting) >= TOGETHER or time.time_ns() - waiting[0][2] > LATEST_NS):
-            ended, self._ended = self._ended, []
-            for span, error, at_ns in ended:
-                if error is not None and span.is_recording():
-                    span.set_attribute("error.type", error.code)
-                    span.set_status(self._trace.StatusCode.ERROR, error.message)
-                span.end(at_ns)
+    def settle(self) -> None:
+        """Make the spans of all that has ended."""
+        ended, self._ended = self._ended, []
+        for span, error, at_ns in ended:
+            if error is not None and span.is_recording():
+                span.set_attribute("error.type", error.code)
+                span.set_status(self._trace.StatusCode.ERROR, error.message)
+            span.end(at_ns)
 
     def _context(self, parent: bytes) -> Any:
         return self._extract({"traceparent": parent.decode("ascii", "replace")})
