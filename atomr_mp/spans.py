@@ -14,6 +14,8 @@ from opentelemetry import trace
 from opentelemetry.context import get_current
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
     from atomr_mp.reply import Reply
 
 LATEST_S: Final = 0.1
@@ -38,6 +40,8 @@ class EagerTracer:
     Args:
         tracer: OpenTelemetry's, anybody's.
     """
+
+    owed: Sized = ()
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
@@ -158,7 +162,7 @@ class LateTracer:
         _LATE_TRACERS.add(self)
 
     def _start(self) -> None:
-        self._owed: deque[_Late] = deque()
+        self.owed: deque[_Late] = deque()
         self._are_owed = threading.Event()
         self._making = threading.RLock()  # what exports a span may make calls
         threading.Thread(target=self._run, name="atomr-mp-spans", daemon=True).start()
@@ -189,16 +193,15 @@ class LateTracer:
 
     def owe(self, span: _Late) -> None:
         """Have a span made whose call has ended."""
-        self._owed.append(span)
-        if self._closed or len(self._owed) > MOST:
+        self.owed.append(span)
+        if self._closed or len(self.owed) > MOST:
             self._make(TOGETHER)
         elif not self._are_owed.is_set():
             self._are_owed.set()
 
     def settle(self) -> None:
-        """Make one of those that are owed: the calling thread has to wait for an answer in any case."""
-        if self._owed:
-            self._make(1)
+        """Make one of those that are owed."""
+        self._make(1)
 
     def flush(self) -> None:
         """Make all that are owed."""
@@ -239,7 +242,7 @@ class LateTracer:
     def _make(self, most: int) -> bool:
         """Make so many; return whether there were any."""
         with self._making:
-            spans = [self._owed.popleft() for _ in range(min(most, len(self._owed)))]
+            spans = [self.owed.popleft() for _ in range(min(most, len(self.owed)))]
             tracer = copy.copy(self._tracer)
             for late in spans:
                 outcome = late.outcome

@@ -25,8 +25,8 @@ from benchmarks.contestant import Embed
 from benchmarks.embedding import ALIKE, texts
 from benchmarks.runtime import Runtime
 
-TURNS: Final = 12
-TURN_S: Final = 3.0
+TURNS: Final = 40
+TURN_S: Final = 1.0
 KINDS: Final = ("all lengths", "one length")
 
 

@@ -256,7 +256,7 @@ class Host:
 
     def _tidy(self) -> None:
         """Give back memory that nothing refers to any more, show on the board what there is, and make spans."""
-        if tracing.tracer is not None:
+        if tracing.tracer is not None and tracing.tracer.owed:
             tracing.tracer.settle()
         self._store.tidy()
         figures = self._store.figures

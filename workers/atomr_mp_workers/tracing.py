@@ -57,8 +57,8 @@ class Tracer:
         self._attach, self._detach = context.attach, context.detach
         self._tracer = trace.get_tracer("atomr_mp", tracer_provider=provider)
         self._extract = TraceContextTextMapPropagator().extract
-        self._ended: list[tuple[LateSpan, AtomrError | None, int]] = []
-        """Spans of requests that have their outcome, with their error and end, which are to be made."""
+        self.owed: list[tuple[LateSpan, AtomrError | None, int]] = []
+        """Spans that are to be made, for their requests have an outcome; with that, if it is an error, and their end."""
 
     def begin(self, request: Request) -> Any:
         """Return the span of a request that starts now; a context that is none makes it a root."""
@@ -97,11 +97,11 @@ class Tracer:
         """Note the end of a request that has its outcome."""
         assert request.trace is not None
         if request.trace[-1] in SAMPLED:
-            self._ended.append((request.span, request.error, time.time_ns()))
+            self.owed.append((request.span, request.error, time.time_ns()))
 
     def settle(self) -> None:
         """Make the spans of all that has ended."""
-        ended, self._ended = self._ended, []
+        ended, self.owed = self.owed, []
         for span, error, at_ns in ended:
             if error is not None and span.is_recording():
                 span.set_attribute("error.type", error.code)
