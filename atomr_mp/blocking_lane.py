@@ -137,7 +137,7 @@ class BlockingLane(Lane):
                     if link.outbox:
                         self._flush(link)
                     self._receive(link, reply)
-        if tracing.tracer is not None and tracing.tracer.owed:
+        if tracing.tracer is not None:
             tracing.tracer.settle()
         ready = [] if reply.done or reply is self._overtaken else self._epoll.poll(timeout_s)
         self._leading = None

@@ -14,8 +14,6 @@ from opentelemetry import trace
 from opentelemetry.context import get_current
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from atomr_mp.reply import Reply
 
 LATEST_S: Final = 0.1
@@ -40,8 +38,6 @@ class EagerTracer:
     Args:
         tracer: OpenTelemetry's, anybody's.
     """
-
-    owed: Sized = ()
 
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
@@ -138,10 +134,12 @@ class _Late:
 class _Stock:
     """What is prepared for calls of one method in one context: what a call takes along, and its span, if recorded."""
 
-    __slots__ = ("context", "prepared", "size")
+    __slots__ = ("context", "name", "parent", "prepared", "size")
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, name: str) -> None:
         self.context = context
+        self.name = name
+        self.parent = trace.get_current_span(context).get_span_context()
         self.prepared: list[tuple[bytes, _Late | None]] = []
         self.size = 1
         """How many are prepared next: a context in which one call is made needs no more."""
@@ -157,12 +155,13 @@ class LateTracer:
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
         self._stocks: dict[str, _Stock] = {}
+        self._latest: _Stock | None = None
         self._closed = False
         self._start()
         _LATE_TRACERS.add(self)
 
     def _start(self) -> None:
-        self.owed: deque[_Late] = deque()
+        self._owed: deque[_Late] = deque()
         self._are_owed = threading.Event()
         self._making = threading.RLock()  # what exports a span may make calls
         threading.Thread(target=self._run, name="atomr-mp-spans", daemon=True).start()
@@ -181,11 +180,12 @@ class LateTracer:
         context, name = get_current(), reply.method
         stock = self._stocks.get(name)
         if stock is None or stock.context is not context:
-            stock = self._stocks[name] = _Stock(context)
+            stock = self._stocks[name] = _Stock(context, name)
+        self._latest = stock
         try:
             named, span = stock.prepared.pop()
         except IndexError:
-            named, span = self._prepare(stock, name)
+            named, span = self._prepare(stock)
         reply._trace = named  # noqa: SLF001 - as a lane, which calls this
         if span is not None:
             span.begun_ns = time.time_ns()
@@ -193,15 +193,19 @@ class LateTracer:
 
     def owe(self, span: _Late) -> None:
         """Have a span made whose call has ended."""
-        self.owed.append(span)
-        if self._closed or len(self.owed) > MOST:
+        self._owed.append(span)
+        if self._closed or len(self._owed) > MOST:
             self._make(TOGETHER)
         elif not self._are_owed.is_set():
             self._are_owed.set()
 
     def settle(self) -> None:
-        """Make one of those that are owed."""
-        self._make(1)
+        """Make one of those that are owed, and prepare one."""
+        if self._owed:
+            self._make(1)
+        stock = self._latest
+        if stock is not None and len(stock.prepared) < STOCK:
+            stock.prepared.append(self._sampled(stock))
 
     def flush(self) -> None:
         """Make all that are owed."""
@@ -214,17 +218,16 @@ class LateTracer:
         self._are_owed.set()
         self.flush()
 
-    def _prepare(self, stock: _Stock, name: str) -> tuple[bytes, _Late | None]:
+    def _prepare(self, stock: _Stock) -> tuple[bytes, _Late | None]:
         """Ask the sampler for as many calls as are likely to be made in this context; return what the first needs."""
-        parent = trace.get_current_span(stock.context).get_span_context()
-        made = [self._sampled(stock.context, parent, name) for _ in range(stock.size)]
+        made = [self._sampled(stock) for _ in range(stock.size)]
         stock.size = min(STOCK, 2 * stock.size)
         first = made.pop()
         stock.prepared += made
         return first
 
-    def _sampled(self, context: Any, parent: Any, name: str) -> tuple[bytes, _Late | None]:
-        ids = self._tracer.id_generator
+    def _sampled(self, stock: _Stock) -> tuple[bytes, _Late | None]:
+        context, parent, name, ids = stock.context, stock.parent, stock.name, self._tracer.id_generator
         if parent.is_valid:
             trace_id, is_random = parent.trace_id, bool(parent.trace_flags & _RANDOM)
         else:  # SDKs before 1.42 do not tell, and do not set the flag either
@@ -242,7 +245,7 @@ class LateTracer:
     def _make(self, most: int) -> bool:
         """Make so many; return whether there were any."""
         with self._making:
-            spans = [self.owed.popleft() for _ in range(min(most, len(self.owed)))]
+            spans = [self._owed.popleft() for _ in range(min(most, len(self._owed)))]
             tracer = copy.copy(self._tracer)
             for late in spans:
                 outcome = late.outcome

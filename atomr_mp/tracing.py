@@ -9,8 +9,6 @@ import atexit
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from atomr_mp.reply import Reply
 
 __all__ = ["flush", "instrument", "uninstrument"]
@@ -26,15 +24,11 @@ class CallSpan(Protocol):
 class Tracer(Protocol):
     """Makes clients' spans."""
 
-    @property
-    def owed(self) -> Sized:
-        """Spans that are to be made; to look there whether there are any costs less than to ask."""
-
     def begin(self, reply: Reply) -> None:
         """A call is made, in the current span: it takes a context along, and has a span if that is recorded."""
 
     def settle(self) -> None:
-        """Have one of those that are owed made: the calling thread has to wait for an answer in any case."""
+        """Do some of what is owed, or prepare: the calling thread has to wait for an answer in any case."""
 
     def flush(self) -> None:
         """Have all made that has ended."""

@@ -58,7 +58,7 @@ class Tracer:
         self._tracer = trace.get_tracer("atomr_mp", tracer_provider=provider)
         self._extract = TraceContextTextMapPropagator().extract
         self.owed: list[tuple[LateSpan, AtomrError | None, int]] = []
-        """Spans that are to be made, for their requests have an outcome; with that, if it is an error, and their end."""
+        """Spans that are to be made, for their requests have an outcome: with that, if it is an error, and the end."""
 
     def begin(self, request: Request) -> Any:
         """Return the span of a request that starts now; a context that is none makes it a root."""
