@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import threading
 import time
@@ -15,6 +16,8 @@ from opentelemetry.context import get_current
 
 if TYPE_CHECKING:
     from atomr_mp.reply import Reply
+
+_LOG: Final = logging.getLogger("atomr_mp.tracing")
 
 LATEST_S: Final = 0.1
 """How long after the first of them has ended spans are made."""
@@ -230,14 +233,18 @@ class LateTracer:
         context, parent, name, ids = stock.context, stock.parent, stock.name, self._tracer.id_generator
         if parent.is_valid:
             trace_id, is_random = parent.trace_id, bool(parent.trace_flags & _RANDOM)
-        else:  # SDKs before 1.42 do not tell, and do not set the flag either
+        else:  # older SDKs do not tell, and do not set the flag either
             trace_id, is_random = ids.generate_trace_id(), getattr(ids, "is_trace_id_random", bool)()
+        span_id, flags = ids.generate_span_id(), _RANDOM * is_random
         kind, attributes = trace.SpanKind.CLIENT, _attributes(name)
-        sampled = self._tracer.sampler.should_sample(context, trace_id, name, kind, attributes, ())
-        flags = trace.TraceFlags.SAMPLED * sampled.decision.is_sampled() | _RANDOM * is_random
-        span_id = ids.generate_span_id()
-        if not sampled.decision.is_recording():
+        try:
+            sampled = self._tracer.sampler.should_sample(context, trace_id, name, kind, attributes, ())
+        except Exception:  # noqa: BLE001 - somebody's sampler; no call fails by it
+            _LOG.exception("a sampler failed, so a call of %s has no span", name)
+            sampled = None
+        if sampled is None or not sampled.decision.is_recording():
             return _named(trace_id, parent.span_id if parent.is_valid else span_id, flags), None
+        flags |= trace.TraceFlags.SAMPLED * sampled.decision.is_sampled()
         span = _Late(self, context, name, trace_id, span_id)
         span.sampled, span.is_random = sampled, is_random
         return _named(trace_id, span_id, flags), span
@@ -251,9 +258,12 @@ class LateTracer:
                 outcome = late.outcome
                 assert outcome is not None
                 tracer.sampler = tracer.id_generator = late
-                span = tracer.start_span(late.name, late.context, trace.SpanKind.CLIENT, start_time=late.begun_ns)
-                _finish(span, outcome)
-                span.end(outcome.at_ns)
+                try:
+                    span = tracer.start_span(late.name, late.context, trace.SpanKind.CLIENT, start_time=late.begun_ns)
+                    _finish(span, outcome)
+                    span.end(outcome.at_ns)
+                except Exception:  # noqa: BLE001 - of somebody's processor; no call fails by it, and the others have spans
+                    _LOG.exception("the span of a call of %s failed", late.name)
             return bool(spans)
 
     def _run(self) -> None:

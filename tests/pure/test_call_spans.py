@@ -9,13 +9,14 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import trace  # after the look whether it is there
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 from opentelemetry.sdk.trace.sampling import (
     ALWAYS_ON,
@@ -271,10 +272,63 @@ def test_what_exports_one_may_make_calls(instrumented: Any, kept: Kept, monkeypa
     assert len(kept.spans) == 3
 
 
+def test_what_others_do_wrong_fails_no_call(
+    instrumented: Any, kept: Kept, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sampler or a processor that raises: it is logged, and the next span is made."""
+    sampler = Answers()
+    tracer = instrumented(sampler)
+    provider = TracerProvider(sampler=ALWAYS_ON)
+
+    class Fails(SpanProcessor):
+        def on_end(self, span: ReadableSpan) -> None:
+            if not kept.spans:
+                kept.spans.append(span)
+                raise ValueError("no luck")
+            kept.spans.append(span)
+
+    provider.add_span_processor(Fails())
+    monkeypatch.setattr(sampler, "should_sample", Mock(side_effect=ValueError("no luck")))
+    unsampled = made(tracer)
+    assert unsampled._span is None
+    assert context_of(unsampled)[2] & TraceFlags.SAMPLED == 0
+    tracing.instrument(provider)
+    for _ in range(2):
+        made(cast("LateTracer", tracing.tracer))
+    tracing.flush()
+    provider.shutdown()
+    assert len(kept.spans) == 2
+    assert [record.getMessage() for record in caplog.records] == [
+        "a sampler failed, so a call of Actor.method has no span",
+        "the span of a call of Actor.method failed",
+    ]
+
+
 def test_a_forked_process_makes_its_own() -> None:
     """None of its parent's, which does that; also if the parent was just making some."""
     program = [sys.executable, "-W", "ignore::DeprecationWarning", str(FORKING)]
     subprocess.run(program, check=True, timeout=2 * DEADLINE_S)
+
+
+def test_none_is_lost_at_the_end_of_a_process() -> None:
+    """Which says nothing: its provider is shut down after that."""
+    program = """
+from forking_spans import *
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(Counting()))
+tracing.instrument(provider)
+Counting.shutdown = lambda _: print(made.acquire(blocking=False))
+call()
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        cwd=FORKING.parent,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert (told.stdout, told.stderr) == ("True\n", "")
 
 
 def test_other_tracers_make_theirs_at_once(kept: Kept) -> None:
