@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.protocol import zmtp
 from atomr_mp.protocol.values import Buffer
 
 PACKED: Final = 0xC1
@@ -27,17 +28,27 @@ ALIGNMENT: Final = 8
 MAX_MESSAGE_FRAMES: Final = 2**16 - 1
 """More than fit: a frame of this package is larger than `values.INLINE_BYTES`, and messages are sent before that."""
 
+JOIN_BELOW_BYTES: Final = 16384
+"""Below this, a header is copied behind its frame's head: that is faster than to send two pieces."""
+
+
+def pieces(header: bytes, frames: Sequence[Buffer]) -> Sequence[Buffer]:
+    """Return what is to be sent of a message, one after the other, if it is not just a small header."""
+    if frames:
+        return (zmtp.frame_of(pack(header, frames)),)
+    return zmtp.frame_head(len(header)), header
+
 
 def pack(header: bytes, frames: Sequence[Buffer]) -> list[Buffer]:
-    """Return the message, in pieces."""
+    """Return the message, in parts."""
     table = struct.pack(f"<BxH{1 + len(frames)}I", PACKED, len(frames), len(header), *map(len, frames))
-    pieces: list[Buffer] = [table, header]
+    parts: list[Buffer] = [table, header]
     at = len(table) + len(header)
     for frame in frames:
         gap = -at % ALIGNMENT
-        pieces += (_GAPS[gap], frame)
+        parts += (_GAPS[gap], frame)
         at += gap + len(frame)
-    return pieces
+    return parts
 
 
 def unpack(message: memoryview) -> tuple[memoryview, list[memoryview]]:

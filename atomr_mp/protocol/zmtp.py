@@ -24,9 +24,9 @@ def frame(message: bytes) -> bytes:
     return frame_head(len(message)) + message
 
 
-def frame_of(pieces: Sequence[Buffer]) -> bytes:
-    """Return a message of one frame, which is given in pieces, as it travels; they are copied."""
-    return b"".join((frame_head(sum(map(len, pieces))), *pieces))
+def frame_of(parts: Sequence[Buffer]) -> bytes:
+    """Return a message of one frame, which is given in parts, as it travels; they are copied."""
+    return b"".join((frame_head(sum(map(len, parts))), *parts))
 
 
 def frame_head(nbytes: int) -> bytes:

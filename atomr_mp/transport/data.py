@@ -18,15 +18,12 @@ from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol import data, zmtp
-from atomr_mp.protocol.framing import pack
+from atomr_mp.protocol.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
 
 CHUNK_BYTES: Final = 65536
 """What is received at a time, but of large messages."""
-
-JOIN_BELOW_BYTES: Final = 16384
-"""Below this, a message is copied behind its frame's head: that is faster than to send two pieces."""
 
 SEND_BUFFER_BYTES: Final = 2**20
 """What is asked of the kernel, which may grant less: enough for what 64 small arrays take."""
@@ -104,13 +101,11 @@ class DataConnection:
 
     def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message. If the worker has ended, it goes nowhere."""
-        if frames:
-            self._put(zmtp.frame_of(pack(header, frames)))
-        elif len(header) < JOIN_BELOW_BYTES:
+        if not frames and len(header) < JOIN_BELOW_BYTES:
             self._put(zmtp.frame(header))
-        else:
-            self._put(zmtp.frame_head(len(header)))
-            self._put(header)
+            return
+        for piece in pieces(header, frames):
+            self._put(piece)
 
     def receive(self) -> memoryview | None:
         """Return the next message, or None if there is none; see `framing.unpack`."""

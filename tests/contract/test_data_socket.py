@@ -21,11 +21,11 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from atomr_mp.protocol import data, zmtp
-from atomr_mp.protocol.framing import unpack
+from atomr_mp.protocol.framing import JOIN_BELOW_BYTES, unpack
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.transport.courier import Courier
-from atomr_mp.transport.data import JOIN_BELOW_BYTES, DataConnection, Login
+from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
 
 DEADLINE_S: Final = 10.0

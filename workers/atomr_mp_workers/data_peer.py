@@ -9,15 +9,12 @@ from collections import deque
 from typing import Final
 
 from atomr_mp.protocol import zmtp
-from atomr_mp.protocol.framing import pack
+from atomr_mp.protocol.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers.late_answers import LateAnswers
 
 CHUNK_BYTES: Final = 65536
 """What is received at a time, but of large messages."""
-
-JOIN_BELOW_BYTES: Final = 16384
-"""Below this, a message is copied behind its frame's head: that is faster than to send two pieces."""
 
 SEND_BUFFER_BYTES: Final = 2**20
 """What is asked of the kernel, which may grant less."""
@@ -83,13 +80,11 @@ class DataPeer:
 
     def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message."""
-        if frames:
-            self._put(zmtp.frame_of(pack(header, frames)))
-        elif len(header) < JOIN_BELOW_BYTES:
+        if not frames and len(header) < JOIN_BELOW_BYTES:
             self._put(zmtp.frame(header))
-        else:
-            self._put(zmtp.frame_head(len(header)))
-            self._put(header)
+            return
+        for piece in pieces(header, frames):
+            self._put(piece)
 
     def receive(self) -> None:
         """Receive some of what is there: messages, or a step of the login, which is answered.
