@@ -137,9 +137,11 @@ class BlockingLane(Lane):
                     if link.outbox:
                         self._flush(link)
                     self._receive(link, reply)
-        if tracing.tracer is not None:
-            tracing.tracer.settle()
-        ready = [] if reply.done or reply is self._overtaken else self._epoll.poll(timeout_s)
+        ready = []
+        if not (reply.done or reply is self._overtaken):
+            if (tracer := tracing.tracer) is not None:  # once: another thread may switch it off
+                tracer.settle()
+            ready = self._epoll.poll(timeout_s)
         self._leading = None
         session_spoke = False
         for descriptor, _ in ready:

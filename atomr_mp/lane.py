@@ -128,8 +128,8 @@ class Lane(ABC):
             reply._link = link
             if device is not None:
                 reply._pinned = True
-            if tracing.tracer is not None:
-                tracing.tracer.begin(reply)
+            if (tracer := tracing.tracer) is not None:
+                tracer.begin(reply)
             if alone is not None:
                 self._resending.isolate(reply, alone)
                 self._put(link, reply)
@@ -160,8 +160,8 @@ class Lane(ABC):
             link = self._place()
             link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
             reply._link = link
-            if tracing.tracer is not None:
-                tracing.tracer.begin(reply)
+            if (tracer := tracing.tracer) is not None:
+                tracer.begin(reply)
             self._put(link, reply)
             if link.sending:
                 self._queued(link)

@@ -32,7 +32,7 @@ MOST: Final = 4096
 """More do not wait: then whoever ends one makes them."""
 
 STOCK: Final = 16
-"""For how many calls at most the sampler is asked at a time: alone, the question takes several times as long."""
+"""For how many calls at most the sampler is asked ahead: at a call, the question takes several times as long."""
 
 
 class EagerTracer:
@@ -149,7 +149,7 @@ class _Stock:
 
 
 class LateTracer:
-    """Decides at once which calls have spans, and has a thread make these.
+    """Decides at once which calls have spans; who waits for an answer makes these, and a thread what is left.
 
     Args:
         tracer: Of OpenTelemetry's SDK.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -171,3 +172,29 @@ def test_without_a_client_that_asks_there_are_none(pool: atomr_mp.Pool) -> None:
     """The call carries no context, and the worker makes no span."""
     assert pool.call("Traced.on_thread").result() == "0" * 32
     assert of_worker(pool, 0) == []
+
+
+def test_spans_may_be_switched_off_while_others_call(pool: atomr_mp.Pool, provider: TracerProvider) -> None:
+    """No call fails by it, wherever it is just then."""
+    called, over = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            while not over.is_set():
+                pool.call("Traced.on_thread").result()
+                called.set()
+        except BaseException as error:  # noqa: BLE001 - told in the test's thread
+            failed.append(error)
+        called.set()
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    for _ in range(50):
+        assert called.wait(30)
+        called.clear()
+        tracing.uninstrument()
+        tracing.instrument(provider)
+    over.set()
+    caller.join(30)
+    assert not failed
