@@ -279,9 +279,21 @@ def test_the_longest_wait_is_kept(ledger: Ledger) -> None:
 
         assert asyncio.run(send()) == [3] * 3
         assert 0.2 <= time.monotonic() - began < DEADLINE_S
-        (batches,) = pool.status().workers[0].batches
+        batches, _ = pool.status().workers[0].batches
         assert (batches.batches, batches.items) == (2, 4)
         assert 0.2 <= batches.longest_wait_s <= batches.wait_s
+
+
+def test_the_longest_wait_is_kept_behind_what_the_thread_has(ledger: Ledger) -> None:
+    """The loop had nothing to wait for as long as the thread was busy."""
+    with ledger.start(f"{ACTORS}/patient.py:Patient", run_dir="behind") as pool, ledger.gate("busy") as gate:
+        busy = pool.call("Patient.hold_on_thread", gate.path)
+        gate.wait()
+        waits = pool.call("Patient.sizes_on_thread", 0)
+        assert pool.call("Patient.alone").result() is None  # it has been read
+        gate.open()
+        assert busy.result() is None
+        assert waits.result() == 1
 
 
 def test_a_drain_waits_for_batches_which_wait_for_nobody(ledger: Ledger) -> None:

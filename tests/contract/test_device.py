@@ -601,7 +601,7 @@ def test_another_strategy_is_a_mistake_in_the_configuration(strategy: str) -> No
 class Returning:
     """A request that comes back, from a stream."""
 
-    method = types.SimpleNamespace(stream=object())
+    method = types.SimpleNamespace(stream=object(), thread=False)
     number = 0
     completions: Completions | None = None
 
@@ -662,6 +662,43 @@ def test_nothing_is_lost_between_a_look_and_the_next(completions: Completions) -
     for thread in threads:
         thread.join(DEADLINE_S)
     assert sorted(map(id, taken)) == sorted(map(id, requests))
+
+
+class ReturningFromThread(Returning):
+    """A request that comes back from an actor's thread."""
+
+    method = types.SimpleNamespace(stream=None, thread=True)
+
+
+@pytest.mark.parametrize("sleeps_on", [True, False])
+def test_a_thread_settles_what_it_has_done_while_the_loop_sleeps(completions: Completions, *, sleeps_on: bool) -> None:
+    """The loop is woken only if it has to look as well."""
+    taken: list[Any] = []
+
+    def settle() -> bool:
+        assert completions.turn.locked()
+        taken.extend(completions.take())
+        return sleeps_on
+
+    completions.settle = settle
+    request: Any = ReturningFromThread()
+    completions.begin(request)
+    with Edges(completions.descriptor) as edges:
+        completions.add(request)
+        assert edges.wait(0) == (not sleeps_on and completions.strategy != "polled")
+    assert taken == [request]
+    assert not completions.turn.locked()
+
+
+def test_the_loop_is_woken_for_what_a_thread_has_done_while_it_does_not_sleep(completions: Completions) -> None:
+    """Who has the turn may have looked already."""
+    completions.settle = lambda: pytest.fail("the turn is taken")
+    request: Any = ReturningFromThread()
+    completions.begin(request)
+    with Edges(completions.descriptor) as edges, completions.turn:
+        completions.add(request)
+        assert edges.wait(0) == (completions.strategy != "polled")
+    assert completions.take() == [request]
 
 
 def test_another_strategy_of_completion_is_a_mistake_in_the_configuration() -> None:

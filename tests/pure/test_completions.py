@@ -30,7 +30,7 @@ class Device:
 
 def run(*, stream: bool) -> Any:
     """Return something that runs on a stream or on a thread."""
-    return SimpleNamespace(method=SimpleNamespace(stream=object() if stream else None))
+    return SimpleNamespace(method=SimpleNamespace(stream=object() if stream else None, thread=not stream))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

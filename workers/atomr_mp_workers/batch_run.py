@@ -1,4 +1,4 @@
-"""Requests of batched methods, from their arrival until they run as one. The loop's thread only, but for `call`."""
+"""Requests of batched methods, from their arrival until they run as one. Only with the loop's turn, but for `call`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where and when requests run: on the loop, on their actor's thread, or on a stream. The loop's thread only.
+"""Where and when requests run: on the loop, on their actor's thread, or on a stream. Only with the loop's turn.
 
 The requests of a session are taken in the order in which they arrived, and in which they borrow memory, but for those
 of higher priority; the sessions take turns, each getting time in proportion to its weight. A request whose memory is in
@@ -90,6 +90,11 @@ class Dispatcher:
         return self.isolation.active or self._is_at_work()
 
     @property
+    def only_threads(self) -> bool:
+        """Whether nothing runs, or waits for what runs, but on actors' threads."""
+        return not (self.queue or self._parked or self.isolation.active or self._completions.underway.on_streams)
+
+    @property
     def batching(self) -> bool:
         """Whether requests wait for a batch."""
         return any(self.turns)
@@ -175,9 +180,15 @@ class Dispatcher:
         if self.isolation.active:
             self.isolation.advance()
 
-    def start_batches(self) -> None:
-        """Start the batches that are due, on the loop at most one of each method; all that has arrived was read."""
+    def start_batches(self, *, on_threads: bool = False) -> None:
+        """Start the batches that are due, on the loop at most one of each method; all that has arrived was read.
+
+        Args:
+            on_threads: Only those that run on threads.
+        """
         for each in list(self.turns):
+            if on_threads and not each.method.thread:
+                continue
             elsewhere = each.method.thread or each.method.stream is not None
             while each and self._has_room(each) and self._start_batch(each) and elsewhere:
                 pass

@@ -1,7 +1,7 @@
 """The one way of a request through a worker: decode and check, start, run, encode, reply.
 
 What an actor's method does lies between `begin` and `complete`; everything else about a request is here and written
-once. Runs on the loop's thread, but for `call`, which an actor's thread may run.
+once. Only with the loop's turn.
 """
 
 from __future__ import annotations

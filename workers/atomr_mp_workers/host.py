@@ -1,7 +1,8 @@
 """The actor host: one device's process and its one loop.
 
 The loop's thread owns the data socket, the actors and (on a GPU) the context. Each turn does what the supervisor
-says before anything a client says, then takes finished work back, then new calls, then runs what is queued.
+says before anything a client says, then takes finished work back, then new calls, then runs what is queued. While the
+loop sleeps, an actor's thread that has finished work does what that asks for, in its place: see `Completions.turn`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers import points, tracing
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.batch_run import BatchedMethod
+from atomr_mp_workers.batching import NEVER_NS
 from atomr_mp_workers.buffers import ActorMemory, Store
 from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
@@ -89,6 +91,10 @@ class Host:
         """Peers with replies to send, in order."""
         self._serves = not start.standby
         """Calls are read: this is no standby, or not any more."""
+        self._wakes_ns = 0
+        """When the loop, if it sleeps, looks again though nobody wakes it."""
+        self._failed: BaseException | None = None
+        """What a thread's turn has ended with; the loop's to raise."""
         self._drained_ns = 0
         """When a worker that is told to finish may leave, if it has nothing to do then; 0 if it is not told."""
         self._actors: list[LoadedActor] = []
@@ -227,6 +233,8 @@ class Host:
         reads = False
         poll.register(control_channel, select.EPOLLIN)
         poll.register(completions, select.EPOLLIN | select.EPOLLET)
+        self._completions.turn.acquire()
+        self._completions.settle = self._settle
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
         batches = self._dispatcher.turns
         idle = True
@@ -234,7 +242,7 @@ class Host:
             if self._serves and not reads:
                 reads = True
                 self._data.read()
-            ready = dict(poll.poll(patience_s))
+            ready = self._sleep(patience_s)
             if control_channel in ready:
                 self._obey()
             if refused := self._data.look(ready):
@@ -253,6 +261,39 @@ class Host:
             self._tidy()
             idle = not (received and self._serves) and not (late and (plain or levels))
         self._leave()
+
+    def _sleep(self, patience_s: float) -> dict[int, int]:
+        """Wait until something happens, and return which descriptors tell of it. Meanwhile others may have the turn."""
+        self._wakes_ns = time.monotonic_ns() + int(patience_s * 1e9) if patience_s >= 0 else NEVER_NS
+        self._completions.turn.release()
+        try:
+            ready = dict(self._poll.poll(patience_s))
+        finally:
+            self._completions.turn.acquire()
+        if self._failed is not None:
+            raise self._failed
+        return ready
+
+    def _settle(self) -> bool:
+        """Do a turn for what has ended on an actor's thread, on that thread; return whether the loop may sleep on.
+
+        No request is run by it: what is next on the loop or on a stream is left to the loop.
+        """
+        if self._failed is not None or not self._dispatcher.only_threads:
+            return False
+        try:
+            self._dispatcher.take_back()
+            if self._dispatcher.batching:
+                self._dispatcher.start_batches(on_threads=True)
+            self._flush()
+            self._tidy()
+            patience_s = self._patience_s(idle=True)
+        except BaseException as error:  # noqa: BLE001 - it ends the worker, which is not for the actor's thread to do
+            self._failed = error
+            return False
+        if self._ending or patience_s is None:
+            return False
+        return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
     def _tidy(self) -> None:
         """Give back memory that nothing refers to any more, show on the board what there is, and make spans."""

@@ -1,4 +1,4 @@
-"""Requests that run while nothing else does: each may be what ends workers. The loop's thread only.
+"""Requests that run while nothing else does: each may be what ends workers. Only with the loop's turn.
 
 While one waits or runs, no other request is let in. It starts when all has ended that was let in before: not only what
 runs, for that may wait for memory which others have that have not started.

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, cast
 
@@ -39,6 +39,9 @@ FALLBACK_S: Final = 0.05
 class Completions:
     """Requests that have been finished elsewhere than on the loop, and a descriptor that says so.
 
+    What has ended on an actor's thread is settled by that thread, if the loop sleeps: to wake it costs more, and both
+    would want the interpreter's lock. So what is the loop's belongs to whoever has the `turn`.
+
     Args:
         strategy: One of `STRATEGIES`.
         device: Is asked for what it has done.
@@ -53,18 +56,32 @@ class Completions:
         self._device = device
         self._look_until_ns = 0
         self._done: deque[Run] = deque()
+        self.turn: Final = threading.Lock()
+        """Held by whoever touches what is the loop's: by the loop, except while it sleeps."""
+        self.settle: Callable[[], bool] = _not_here
+        """Does what is to be done when something has ended, with the turn; returns whether the loop may sleep on."""
         self.descriptor: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """To be polled edge-triggered: each write tells. Nobody reads, for that gives the interpreter's lock away."""
 
     def add(self, request: Run) -> None:
         """Hand a finished request to the loop. Any thread."""
         self._done.append(request)
-        if self.strategy != "polled":
+        settled = request.method.thread and self._settled_here()
+        if not settled and self.strategy != "polled":
             self.wake()
 
     def wake(self) -> None:
         """Have the loop look. Any thread."""
         os.eventfd_write(self.descriptor, 1)
+
+    def _settled_here(self) -> bool:
+        # Who has the turn looks once more before it sleeps only if it is told.
+        if not self.turn.acquire(blocking=False):
+            return False
+        try:
+            return self.settle()
+        finally:
+            self.turn.release()
 
     def begin(self, request: Run) -> None:
         """Note a request that is to come back."""
@@ -95,13 +112,17 @@ class Completions:
         return None
 
     def take(self) -> list[Run]:
-        """Return what has finished since the last call. The loop's thread."""
+        """Return what has finished since the last call. With the turn."""
         done = [self._done.popleft() for _ in range(len(self._done))]
         for request in done:
             self.underway.end(request)
             if request.method.stream is not None:
                 self._look_until_ns = time.monotonic_ns() + SPIN_NS
         return done
+
+
+def _not_here() -> bool:
+    return False
 
 
 class ActorThread:

@@ -1,4 +1,4 @@
-"""What runs elsewhere than on the loop: on streams and on actors' threads. The loop's thread only."""
+"""What runs elsewhere than on the loop: on streams and on actors' threads. Only with the loop's turn."""
 
 from __future__ import annotations
 
