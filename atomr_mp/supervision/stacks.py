@@ -104,7 +104,7 @@ def _is_main(stack: Sequence[Frame]) -> bool:
 
 def _is_idle(stack: Sequence[Frame]) -> bool:
     """Whether the loop waits, or is on its way to."""
-    return bool(stack) and _is(stack[0], "host.py", "_serve")
+    return bool(stack) and (_is(stack[0], "host.py", "_serve") or _is(stack[0], "host.py", "_sleep"))
 
 
 def _calls(stack: Sequence[Frame]) -> bool:

@@ -2,7 +2,8 @@
 
 A heartbeat would tell whether some thread of the worker gets the interpreter's lock, not whether a request gets on. So
 each request that runs is followed for itself: it hangs if it has run for longer than its limit, and nothing has ended
-for as long in the place where it runs (the loop, an actor's thread, a stream), where others may come before it.
+for as long in the place where it runs (the loop, a stream), where others may come before it. An actor's threads begin
+what they are given in order; so there it is known which have begun, and each of those is judged by its own time alone.
 
 A false alarm is worse than a late one. So the time that counts is not the clock's. It passes only as far as the worker
 could have done something in it: not while its threads waited for a processor or were stopped, and not while the
@@ -12,7 +13,7 @@ at least nobody waits for the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from atomr_mp.protocol.board import Entry, PlaceKind, Watched
@@ -63,7 +64,7 @@ class Watch:
         self._now = 0
         """The time that counts, in ns."""
         self._since: dict[Key, int] = {}
-        """When each request that is watched was first seen, in that time."""
+        """When each request that is watched was first seen to have begun, in that time."""
         self._ended_ns: dict[Place, int] = {}
         self._moved: dict[Place, int] = {}
         """When something was last seen to have ended in each place, in that time."""
@@ -82,7 +83,7 @@ class Watch:
             if at_ns > self._ended_ns.get(place, 0):
                 self._ended_ns[place] = at_ns
                 self._moved[place] = self._now
-        watched = [(entry, Watched.unpack(entry.watched)) for entry in running]
+        watched = list(_begun(running))
         alone = all(each.waits for _, each in watched)
         since: dict[Key, int] = {}
         hung = None
@@ -94,8 +95,22 @@ class Watch:
                     # For others, and those are judged for themselves; unless there are none.
                     moved = max(self._moved.values(), default=0) if alone else self._now
                 else:
-                    moved = self._moved.get(how.place, 0)
+                    moved = 0 if how.kind is PlaceKind.THREAD else self._moved.get(how.place, 0)
                 if hung is None and self._now - max(since[key], moved) >= how.limit_ns:
                     hung = entry
         self._since = since
         return hung
+
+
+def _begun(running: Sequence[Entry]) -> Iterator[tuple[Entry, Watched]]:
+    """Yield, oldest first, what runs and how it is watched, but for what a thread has been given to do next."""
+    starts: dict[Place, set[int]] = {}
+    for entry in running:
+        how = Watched.unpack(entry.watched)
+        if how.kind is PlaceKind.THREAD:
+            begun = starts.setdefault(how.place, set())
+            if len(begun) < how.width:
+                begun.add(entry.started_ns)  # several that run together have it in common
+            elif entry.started_ns not in begun:
+                continue
+        yield entry, how

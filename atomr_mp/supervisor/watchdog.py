@@ -101,7 +101,7 @@ class _Watcher:
         running, ended_ns = board.look(now_ns - LOOK_NS)
         elapsed_ns, self._looked_ns = now_ns - self._looked_ns, now_ns
         before, self._threads = self._threads, {}
-        if any(entry.watched for entry in running):
+        if any(Watched.unpack(entry.watched).limit_ns for entry in running):
             self._threads = scheduling.threads(worker.pid)
         return self._watch.look(now_ns, able_ns(elapsed_ns, before, self._threads), running, ended_ns)
 

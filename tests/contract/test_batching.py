@@ -296,6 +296,28 @@ def test_the_longest_wait_is_kept_behind_what_the_thread_has(ledger: Ledger) -> 
         assert waits.result() == 1
 
 
+def test_an_actor_may_have_several_threads(ledger: Ledger) -> None:
+    """As many requests or batches run at a time, each on its own, and no more; they begin in order."""
+    with ledger.start(f"{ACTORS}/paired.py:Paired", run_dir="paired") as pool:
+        for _ in range(20):
+            one, other = [pool.call("Paired.meet") for _ in range(2)]
+            assert one.result() != other.result()
+        batches = [pool.call("Paired.meet_in_batch", number) for number in range(4)]
+        assert [reply.result() for reply in batches] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+        mixed = [pool.call("Paired.meet"), *(pool.call("Paired.meet_in_batch", number) for number in range(2))]
+        assert [reply.result() for reply in mixed[1:]] == [[0, 1], [0, 1]]
+        with ledger.gate("one") as one_gate, ledger.gate("other") as other_gate:
+            held = [pool.call("Paired.hold", gate.path) for gate in (one_gate, other_gate)]
+            one_gate.wait()
+            other_gate.wait()
+            behind = pool.call("Paired.count")
+            assert not behind.done
+            other_gate.open()
+            assert behind.result() == 1, "while the first still runs"
+            one_gate.open()
+            assert [reply.result() for reply in held] == [None, None]
+
+
 def test_a_drain_waits_for_batches_which_wait_for_nobody(ledger: Ledger) -> None:
     """What the worker has received is answered before it leaves, without those that might have come."""
     with ledger.start(BATCHED, run_dir="drained", drain_timeout_s=DEADLINE_S) as pool:

@@ -23,6 +23,7 @@ from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, 
 
 HANGING: Final = f"{ACTORS}/hanging.py:Hanging"
 UNLIMITED: Final = f"{ACTORS}/hanging.py:Unlimited"
+PAIRED: Final = f"{ACTORS}/paired.py:Paired"
 SLOW: Final = f"{ACTORS}/hanging.py:SlowToSetUp"
 WAYS: Final = {
     "spin": ("python", "spin"),
@@ -106,6 +107,30 @@ def test_answers_that_came_before_the_verdict_stand(ledger: Ledger) -> None:
         gate.wait()
         assert type(hung.exception()) is errors.WorkerHung
         assert [reply.result() for reply in done] == [f"{number}" for number in range(20)]
+
+
+def test_one_of_an_actor_s_threads_may_hang_while_the_other_goes_on(ledger: Ledger) -> None:
+    """What ends on the other is no progress of its own."""
+    with ledger.start(PAIRED) as pool:
+        hung, counted = pool.call("Paired.hang", deadline_s=600), 0
+        while not hung.done:
+            counted += pool.call("Paired.count").exception() is None
+        assert type(hung.exception()) is errors.WorkerHung
+        assert counted > 1
+
+
+def test_what_was_given_to_a_thread_to_do_next_is_not_hung(ledger: Ledger) -> None:
+    """Both threads run what may take longer than what is next."""
+    with ledger.start(PAIRED) as pool, ledger.gate("one") as one, ledger.gate("other") as other:
+        held = [pool.call("Paired.hold", gate.path) for gate in (one, other)]
+        one.wait()
+        other.wait()
+        behind = [pool.call("Paired.meet_in_batch", number) for number in range(4)]
+        time.sleep(3.5)  # three times their limit: nothing is to happen in that time
+        for gate in (one, other):
+            gate.open()
+        assert [reply.result() for reply in held] == [None, None]
+        assert [reply.result() for reply in behind] == [[0, 1], [0, 1], [2, 3], [2, 3]]
 
 
 def test_without_a_limit_it_is_the_deadline_that_counts(ledger: Ledger) -> None:

@@ -192,10 +192,11 @@ def test_a_pool_that_cannot_start_says_why_and_leaves_nothing(
         ("nonexistent.module:Actor", errors.ActorLoadFailed, "nonexistent"),
         (f"{ACTORS}/probe.py:Missing", errors.ActorLoadFailed, "Probe"),
         (f"{ACTORS}/probe.py:Bomb", errors.ActorLoadFailed, "not a subclass"),
+        (f"{ACTORS}/paired.py:Threadless", errors.ActorLoadFailed, "threads is 0; it must be a number from 1 to 64"),
         ("/nonexistent/file.py:Actor", errors.ConfigurationError, "does not exist"),
     ],
 )
-def test_an_actor_that_is_not_there_is_a_typed_error(
+def test_an_actor_that_cannot_be_loaded_is_a_typed_error(
     ledger: Ledger, actor: str, error: type[errors.AtomrError], words: str
 ) -> None:
     """It is not tried again: that would not help."""

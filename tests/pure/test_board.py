@@ -302,11 +302,12 @@ def test_gauges_show_what_was_written_last() -> None:
 @given(
     st.builds(
         Watched,
-        limit_ns=st.integers(0, 2**48 - 1).map(lambda limit_ms: limit_ms * 1_000_000),
+        limit_ns=st.integers(0, 2**40 - 1).map(lambda limit_ms: limit_ms * 1_000_000),
         from_deadline=st.booleans(),
         kind=st.sampled_from(PlaceKind),
         number=st.integers(0, 2**12 - 1),
         waits=st.booleans(),
+        width=st.integers(1, 2**8),
     )
 )
 def test_how_a_request_is_watched_survives_its_word(watched: Watched) -> None:

@@ -30,7 +30,7 @@ from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import Method, load
 from atomr_mp_workers.peers import Peer, Peers
 from atomr_mp_workers.streams import StreamAllocator
-from atomr_mp_workers.threads import ActorThread, Completions
+from atomr_mp_workers.threads import ActorThreads, Completions
 from atomr_mp_workers.underway import Underway
 from tests.support import Edges
 
@@ -78,7 +78,7 @@ class Logged(Actor):
 class Worker:
     """What is in a worker but its loop."""
 
-    def __init__(self, most_queued: int = 2**62) -> None:
+    def __init__(self, most_queued: int = 2**62, threads: int = 1) -> None:
         device = self.device = open_device("host", "adaptive")
         underway = Underway()
         self.completions = Completions("adaptive", device, underway)
@@ -99,11 +99,11 @@ class Worker:
             for name, each in self.methods.items()
             if each.batch
         }
-        thread = ActorThread("Logged", device)
-        threads = {name: thread for name, each in self.methods.items() if each.thread}
+        on_threads = ActorThreads("Logged", threads, device)
+        by_method = {name: on_threads for name, each in self.methods.items() if each.thread}
         self.outbox: dict[Peer, None] = {}
         self.dispatcher = Dispatcher(
-            self.envelope, self.completions, device, threads, batched, self.outbox, lambda: None
+            self.envelope, self.completions, device, by_method, batched, self.outbox, lambda: None
         )
         self.peers = Peers(Window(100, 2**20), store)
         self._ids = 0
@@ -303,6 +303,32 @@ def test_full_batches_on_a_thread_leave_no_other_method_behind(worker: Worker) -
         worker.take_back()
     assert worker.log.index(["rare"]) <= 2
     assert len(worker.log) == 9
+
+
+def test_there_is_a_batch_for_each_thread_and_a_full_one_ahead() -> None:
+    """What is not full waits for others as long as all threads have something to do."""
+    worker = Worker(threads=3)
+    client = worker.client(1)
+    go, begun = threading.Semaphore(0), threading.Semaphore(0)
+
+    def wait() -> bool:
+        begun.release()
+        return go.acquire(timeout=DEADLINE_S)
+
+    worker.hold("Logged.many", wait)
+    for number, items in enumerate([1, 1, 1, 1, 4, 4]):
+        worker.call(client, [number] * items, "many")
+        worker.dispatcher.start_batches()
+    assert len(worker.board.running()) == 3 + 4
+    assert all(begun.acquire(timeout=DEADLINE_S) for _ in range(3))
+    for _ in range(6):
+        go.release()
+        worker.take_back()
+        worker.dispatcher.start_batches()
+    assert not worker.dispatcher.busy
+    assert sorted(worker.log[:3]) == [[0], [1], [2]]
+    assert sorted(map(len, worker.log[3:])) == [1, 4, 4]
+    worker.close()
 
 
 def test_a_full_queue_refuses_what_comes_next(worker: Worker) -> None:

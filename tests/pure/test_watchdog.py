@@ -54,6 +54,28 @@ def test_what_ends_in_its_place_gives_a_request_its_whole_time_again(ends: list[
         assert (hung is entry) == (quiet >= limit)
 
 
+@given(st.integers(1, 4), st.integers(1, 5))
+def test_what_a_thread_runs_is_judged_by_its_own_time(width: int, limit: int) -> None:
+    """Whatever ends on others of the actor's threads meanwhile; and what has begun first, and hangs, holds one."""
+    watched = Watched(limit * S, kind=PlaceKind.THREAD, width=width)
+    watch, hangs = Watch(), running(watched)
+    for second in range(1, limit + 1):
+        others = [running(watched, request=request, started_ns=second) for request in range(2, width + 2)]
+        assert watch.look(second * S, S, [hangs, *others], {watched.place: second * S}) is None
+    assert watch.look((limit + 1) * S, S, [hangs, *others], {watched.place: limit * S}) is hangs
+
+
+@given(st.integers(1, 4))
+def test_what_a_thread_is_to_do_next_is_not_judged(width: int) -> None:
+    """Its time begins when one is free; what has no limit keeps it waiting for as long as it takes."""
+    place = Watched(kind=PlaceKind.THREAD, width=width)
+    long = [running(place, request=request, started_ns=request) for request in range(width)]
+    then = [running(place._replace(limit_ns=2 * S), request=request, started_ns=9) for request in (7, 8)]
+    watch = Watch()
+    assert not any(watch.look(second * S, S, [*long, *then], {}) for second in range(100))
+    assert [watch.look(0, S, [*long[1:], *then], {}) for _ in range(3)] == [None, None, then[0]]
+
+
 def test_without_a_limit_of_its_own_a_request_has_until_its_deadline() -> None:
     """And the pool's limit after it."""
     watch = Watch()

@@ -151,14 +151,21 @@ class Actor:
     """Base class of users' actors: one instance lives in each device's process.
 
     Methods decorated with `method` become requests. All of them run on the process's one loop, one at a time, except
-    those with `thread=True`, which run on a thread of this actor, also one at a time. While a method runs on the
-    loop, nothing else of this process does: no other request, no message. So anything that takes longer than some
-    milliseconds and does not need the loop belongs on the thread; then only this actor's own thread methods wait.
+    those with `thread=True`, which run on a thread of this actor, also one at a time if it has not more `threads`.
+    While a method runs on the loop, nothing else of this process does: no other request, no message. So anything that
+    takes longer than some milliseconds and does not need the loop belongs on the thread; then only this actor's own
+    thread methods wait.
     """
 
     stream_priority: ClassVar[str] = "normal"
     """Priority of the CUDA stream of the methods that run on the loop: "low", "normal" or "high". Where the work of
     several streams waits for the GPU, that of the highest is begun first; what runs is not interrupted."""
+
+    threads: int = 1
+    """How many of its requests with `thread=True`, or batches of such, run at a time, each on a thread of its own: from
+    1 to 64; they still begin in order. With more than one, what the methods share has to bear that: it is locked, or
+    does not change. It is worth it where they let go of the interpreter's lock, as NumPy, torch and all that waits do.
+    Read when `setup` has ended, which may set it."""
 
     hang_timeout_s: float | None = None
     """How long a method may run, in seconds, before the process counts as hung and is replaced; of a method on a
@@ -180,8 +187,8 @@ class Batch:
     """How requests of a method are put together: see `method`.
 
     A batch begins when it is full, or `max_wait_s` after the arrival of its first request, but never while one of this
-    method runs; what arrives meanwhile is in the next one. So with `max_wait_s=0` a request never waits for others:
-    batches are of what has arrived while the one before was running.
+    method runs, or as many as the actor has threads; what arrives meanwhile is in the next one. So with `max_wait_s=0`
+    a request never waits for others: batches are of what has arrived while the one before was running.
 
     Args:
         max_items: Most requests in a batch.

@@ -23,7 +23,7 @@ from atomr_mp_workers.request import Request, Run
 
 MOST_AHEAD: Final = 2
 """Batches of one method that a stream or a thread has at a time, the second only if it is full: so the next one is
-there when one is done, and what arrives meanwhile is still put together."""
+there when one is done, and what arrives meanwhile is still put together. Several threads share a next one."""
 
 
 class BatchRun(Run):

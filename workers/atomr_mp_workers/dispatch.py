@@ -1,4 +1,4 @@
-"""Where and when requests run: on the loop, on their actor's thread, or on a stream. Only with the loop's turn.
+"""Where and when requests run: on the loop, on their actor's threads, or on a stream. Only with the loop's turn.
 
 The requests of a session are taken in the order in which they arrived, and in which they borrow memory, but for those
 of higher priority; the sessions take turns, each getting time in proportion to its weight. A request whose memory is in
@@ -22,7 +22,7 @@ from atomr_mp_workers.line import Line
 from atomr_mp_workers.many import Part
 from atomr_mp_workers.peers import WEIGHT, Peer
 from atomr_mp_workers.request import Request, Run
-from atomr_mp_workers.threads import ActorThread, Completions
+from atomr_mp_workers.threads import ActorThreads, Completions
 
 TURN_NS: Final = 500_000
 """How long a turn runs queued requests before the loop looks at its channels again."""
@@ -57,7 +57,7 @@ class Dispatcher:
         envelope: Envelope,
         completions: Completions,
         device: Device,
-        threads: dict[str, ActorThread],
+        threads: dict[str, ActorThreads],
         batched: dict[str, BatchedMethod],
         outbox: dict[Peer, None],
         flush: Callable[[], None],
@@ -102,7 +102,7 @@ class Dispatcher:
     @property
     def due_ns(self) -> int | None:
         """When a batch may have to begin, if nothing else happens; None if something has to."""
-        dues = [each.due_ns(full=self._ahead_of(each) > 0) for each in self.turns if self._has_room(each)]
+        dues = [each.due_ns(full=self._is_behind(each)) for each in self.turns if self._has_room(each)]
         return min([due for due in dues if due is not None], default=None)
 
     def take(self, requests: Iterable[Request]) -> None:
@@ -156,10 +156,10 @@ class Dispatcher:
         for run in self._completions.take():
             name = run.method.name
             if name in self._threads:
-                thread = self._threads[name]
-                thread.ahead -= 1
-                if isinstance(run, Request) and thread.waiting.levels:
-                    thread.waiting.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
+                threads = self._threads[name]
+                threads.ahead -= 1
+                if isinstance(run, Request) and threads.waiting.levels:
+                    threads.waiting.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
             elif name in self._batched:
                 self._batched[name].running -= 1
             elif (stream := run.method.stream) is not None:
@@ -173,8 +173,8 @@ class Dispatcher:
         freed = True
         while freed:
             freed = False
-            for thread in dict.fromkeys(self._threads.values()):
-                freed |= self._feed(thread)
+            for threads in dict.fromkeys(self._threads.values()):
+                freed |= self._feed(threads)
             if self._parked:
                 freed |= self._unpark()
         if self.isolation.active:
@@ -241,33 +241,35 @@ class Dispatcher:
         if name in self._batched:
             self._batched[name].add(request)
         elif not request.refs or self._envelope.admit(request):
-            thread = self._threads[name]
-            thread.waiting.add(request, request.peer.session, request.priority)
-            if self._feed(thread):
+            threads = self._threads[name]
+            threads.waiting.add(request, request.peer.session, request.priority)
+            if self._feed(threads):
                 self.advance()
 
     def _has_room(self, batched: BatchedMethod) -> bool:
         """Return whether a batch of this method could start now, if it is full or nothing is ahead of it."""
-        thread = self._threads.get(batched.method.name)
-        if thread is not None and thread.ahead and (thread.waiting or self._is_anothers_turn(batched, thread)):
+        threads = self._threads.get(batched.method.name)
+        if threads is None:
+            return batched.running < MOST_AHEAD
+        if threads.ahead >= threads.count and (threads.waiting or self._is_anothers_turn(batched, threads)):
             return False
-        return self._ahead_of(batched) < MOST_AHEAD
+        return threads.ahead < threads.count - 1 + MOST_AHEAD
 
-    def _is_anothers_turn(self, batched: BatchedMethod, thread: ActorThread) -> bool:
-        """Return whether a batch is due of a method on the same thread that has run longer ago."""
-        if len(thread.batched) == 1:
+    def _is_anothers_turn(self, batched: BatchedMethod, threads: ActorThreads) -> bool:
+        """Return whether a batch is due of a method on the same threads that has run longer ago."""
+        if len(threads.batched) == 1:
             return False
         before = itertools.takewhile(lambda each: each is not batched, self.turns)
-        return any(each in thread.batched and each.is_due() for each in before)
+        return any(each in threads.batched and each.is_due() for each in before)
 
-    def _ahead_of(self, batched: BatchedMethod) -> int:
-        """Return how much a batch of this method would have to wait for."""
-        thread = self._threads.get(batched.method.name)
-        return batched.running if thread is None else thread.ahead
+    def _is_behind(self, batched: BatchedMethod) -> bool:
+        """Return whether a batch of this method would have to wait for others."""
+        threads = self._threads.get(batched.method.name)
+        return batched.running > 0 if threads is None else threads.ahead >= threads.count
 
     def _start_batch(self, batched: BatchedMethod) -> bool:
         """Start the next batch of a method, if there is one; return whether there was."""
-        taken, run = batched.next(full=self._ahead_of(batched) > 0)
+        taken, run = batched.next(full=self._is_behind(batched))
         for request in taken:
             self._outbox[request.peer] = None
             if len(request.peer.replies) >= FLUSH_REPLIES:  # of those that were late
@@ -282,10 +284,10 @@ class Dispatcher:
 
     def _start_run(self, batched: BatchedMethod, run: BatchRun) -> None:
         """Run a batch that has begun."""
-        thread, stream = self._threads.get(batched.method.name), batched.method.stream
-        if thread is not None:
+        threads, stream = self._threads.get(batched.method.name), batched.method.stream
+        if threads is not None:
             self._completions.begin(run)
-            thread.run(run)
+            threads.run(run)
         elif stream is not None:
             self._submit_batch(batched, run, stream)
         else:
@@ -309,37 +311,37 @@ class Dispatcher:
         """Return whether requests run elsewhere, wait for some that do, or for a batch."""
         if self._completions.underway.requests or self._parked or self.batching:
             return True
-        return any(thread.waiting for thread in self._threads.values())
+        return any(threads.waiting for threads in self._threads.values())
 
     def _run_alone(self, request: Request) -> None:
         """Run a request that has begun, while nothing else runs."""
         name = request.method.name
-        thread = self._threads.get(name)
+        threads = self._threads.get(name)
         self._outbox[request.peer] = None
         if name in self._batched:
             self._start_run(self._batched[name], self._batched[name].single(request))
-        elif thread is not None:
+        elif threads is not None:
             self._completions.begin(request)
-            thread.run(request)
+            threads.run(request)
         else:
             self._start(request)
 
-    def _feed(self, thread: ActorThread) -> bool:
-        """Start the next request that waits for an actor's thread, if the thread and its memory are free.
+    def _feed(self, threads: ActorThreads) -> bool:
+        """Start the next requests that wait for an actor's threads, as far as threads and their memory are free.
 
         Returns:
             Whether memory may be free now: a request was passed over.
         """
         freed = False
-        while not thread.ahead and thread.waiting:
-            if thread.owes_batch and any(batched.is_due() for batched in thread.batched):
+        while threads.ahead < threads.count and threads.waiting:
+            if threads.owes_batch and any(batched.is_due() for batched in threads.batched):
                 break  # it is started once all has been read that may be in it
-            request = thread.waiting.take(_is_free)
+            request = threads.waiting.take(_is_free)
             if request is None:
                 break
             if self._envelope.begin(request, time.monotonic_ns()):
                 self._completions.begin(request)
-                thread.run(request)
+                threads.run(request)
             else:
                 freed = True
             self._outbox[request.peer] = None

@@ -37,14 +37,14 @@ from atomr_mp_workers.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
 from atomr_mp_workers.envelope import Envelope, FatalError, wire_form
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
-from atomr_mp_workers.loading import LoadedActor, Loader, Method
+from atomr_mp_workers.loading import LoadedActor, Loader, Method, threads_of
 from atomr_mp_workers.peers import Peer, Peers, Session
 from atomr_mp_workers.predecessor import Predecessor
 from atomr_mp_workers.request import current_holder
 from atomr_mp_workers.residents import Residents
 from atomr_mp_workers.stacks import show_unfinished
 from atomr_mp_workers.streams import StreamAllocator
-from atomr_mp_workers.threads import ActorThread, Completions
+from atomr_mp_workers.threads import ActorThreads, Completions
 from atomr_mp_workers.underway import Underway
 from atomr_mp_workers.watching import Watching
 
@@ -148,7 +148,7 @@ class Host:
         libraries = Libraries(LibraryContext(start.backend, device, store, streams, memory.holder))
         self._peers = Peers(start.window, store)
         methods: dict[str, Method] = {}
-        threads: dict[str, ActorThread] = {}
+        threads: dict[str, ActorThreads] = {}
         residents = Residents(device, self._channel)
         context = Context(
             start.pool,
@@ -173,12 +173,12 @@ class Host:
             methods |= {method.name: method for method in actor.methods}
             on_thread = [method.name for method in actor.methods if method.thread]
             if on_thread:
-                threads |= dict.fromkeys(on_thread, ActorThread(actor.name, device))
+                threads |= dict.fromkeys(on_thread, self._make_threads(actor))
         residents.close()
         if start.standby:
             store.keep_spare()  # the first call that it gets has waited already
         actors = dict.fromkeys(threads.values())
-        numbers = {name: list(actors).index(thread) for name, thread in threads.items()}
+        places = {name: (list(actors).index(each), each.count) for name, each in threads.items()}
         self._envelope = Envelope(
             methods,
             self._board,
@@ -186,7 +186,7 @@ class Host:
             libraries,
             store,
             execution.max_queue,
-            Watching(execution.hang_timeout_s, numbers).word,
+            Watching(execution.hang_timeout_s, places).word,
         )
         batched = {
             name: BatchedMethod(method, number, self._envelope, store, self._board)
@@ -218,6 +218,12 @@ class Host:
                     traceback_text=traceback.format_exc(),
                 )
             ) from error
+
+    def _make_threads(self, actor: LoadedActor) -> ActorThreads:
+        try:
+            return ActorThreads(actor.name, threads_of(actor), self._device)
+        except errors.ActorLoadFailed as error:
+            raise FatalError(error) from error
 
     # --- the loop --------------------------------------------------------------------------------------------------
 

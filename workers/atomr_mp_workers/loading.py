@@ -35,6 +35,9 @@ from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.device.base import Stream
 from atomr_mp_workers.streams import PRIORITIES
 
+MAX_THREADS: Final = 64
+"""Of an actor; the board has room for 256."""
+
 UNKNOWN_NS: Final = 2**62
 """Stands for how long a method takes that has never run."""
 
@@ -312,6 +315,18 @@ def load(spec: ActorSpec) -> LoadedActor:
     if not methods:
         raise ActorLoadFailed(f"{spec.target} has no requests; decorate its methods with @method")
     return LoadedActor(spec.name, instance, methods)
+
+
+def threads_of(actor: LoadedActor) -> int:
+    """Return how many threads an actor that has been set up has for its methods.
+
+    Raises:
+        ActorLoadFailed: It says something else than a number of threads.
+    """
+    count: Any = actor.instance.threads
+    if type(count) is not int or not 1 <= count <= MAX_THREADS:
+        raise ActorLoadFailed(f"{actor.name}: threads is {count!r}; it must be a number from 1 to {MAX_THREADS}")
+    return count
 
 
 _astuple: Final = msgspec.structs.astuple

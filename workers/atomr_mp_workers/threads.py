@@ -125,27 +125,30 @@ def _not_here() -> bool:
     return False
 
 
-class ActorThread:
-    """Runs requests of one actor off the loop, in order.
+class ActorThreads:
+    """Run requests of one actor off the loop; they begin in order, as many at a time as there are threads.
 
     Args:
         name: The actor's name.
-        device: Whose work it does.
+        count: How many there are.
+        device: Whose work they do.
     """
 
-    def __init__(self, name: str, device: Device) -> None:
+    def __init__(self, name: str, count: int, device: Device) -> None:
+        self.count: Final = count
         self._device = device
         self.waiting: Line[Request] = Line(WEIGHT)
-        """Requests that have not started; the loop starts the next one when the thread is idle."""
+        """Requests that have not started; the next one is started when a thread is idle."""
         self.ahead = 0
-        """How much it has been given that has not come back."""
+        """How much they have been given that has not come back."""
         self.batched: list[BatchedMethod] = []
-        """Its methods whose requests are put together."""
+        """The actor's methods whose requests are put together."""
         self.owes_batch = False
         """What ran last was a single request, so a batch is next, if there is one."""
         self._inbox: SimpleQueue[Run] = SimpleQueue()
-        # A daemon: a method that never returns must not keep a worker alive that was told to leave.
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        for _ in range(count):
+            # A daemon: a method that never returns must not keep a worker alive that was told to leave.
+            threading.Thread(target=self._run, name=name, daemon=True).start()
 
     def run(self, request: Run) -> None:
         """Run what has begun; then it says that it has `finished`."""

@@ -18,22 +18,21 @@ class Watching:
 
     Args:
         default_s: How long beyond its deadline a request may run whose actor says nothing else; 0 for ever.
-        threads: Numbers of actors' threads, by method.
+        threads: The number of an actor's threads as a place, and how many there are, by method.
     """
 
-    def __init__(self, default_s: float, threads: Mapping[str, int]) -> None:
+    def __init__(self, default_s: float, threads: Mapping[str, tuple[int, int]]) -> None:
         self._default_s = default_s
         self._threads = threads
 
     def word(self, method: Method) -> int:
-        """Return what is noted of each request of a method; 0 if it is not watched."""
+        """Return what is noted of each request of a method."""
         own_s = method.hang_timeout_s
         limit_s = self._default_s if own_s is None else own_s
-        if not 0 < limit_s <= LONGEST_S:
-            return 0
-        kind, number = PlaceKind.LOOP, 0
+        limit_ns = max(1, math.ceil(limit_s * 1000)) * 1_000_000 if 0 < limit_s <= LONGEST_S else 0
+        kind, number, width = PlaceKind.LOOP, 0, 1
         if method.thread:
-            kind, number = PlaceKind.THREAD, self._threads[method.name]
+            kind, (number, width) = PlaceKind.THREAD, self._threads[method.name]
         elif method.stream is not None:
             kind, number = PlaceKind.STREAM, method.stream.number
-        return Watched(max(1, math.ceil(limit_s * 1000)) * 1_000_000, own_s is None, kind, number).pack()
+        return Watched(limit_ns, own_s is None, kind, number, width=width).pack()
