@@ -690,15 +690,39 @@ def test_a_thread_settles_what_it_has_done_while_the_loop_sleeps(completions: Co
     assert not completions.turn.locked()
 
 
-def test_the_loop_is_woken_for_what_a_thread_has_done_while_it_does_not_sleep(completions: Completions) -> None:
-    """Who has the turn may have looked already."""
+def test_what_a_thread_has_done_waits_for_who_has_the_turn(completions: Completions) -> None:
+    """Who looks once more after giving it back; nobody is woken, and nobody waits."""
     completions.settle = lambda: pytest.fail("the turn is taken")
     request: Any = ReturningFromThread()
     completions.begin(request)
-    with Edges(completions.descriptor) as edges, completions.turn:
-        completions.add(request)
-        assert edges.wait(0) == (completions.strategy != "polled")
+    with Edges(completions.descriptor) as edges:
+        with completions.turn:
+            completions.add(request)
+        assert completions.waiting
+        assert not edges.wait(0)
     assert completions.take() == [request]
+
+
+def test_threads_that_end_at_once_leave_nothing_behind(completions: Completions) -> None:
+    """Each settles what it finds, or leaves it to one that does."""
+    taken: list[Any] = []
+
+    def settle() -> bool:
+        taken.extend(completions.take())
+        return True
+
+    completions.settle = settle
+    requests: list[Any] = [ReturningFromThread() for _ in range(2000)]
+    for request in requests:
+        completions.begin(request)
+    threads = [threading.Thread(target=add, args=(completions, requests[at::4])) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert sorted(map(id, taken)) == sorted(map(id, requests))
+    with Edges(completions.descriptor) as edges:
+        assert not edges.wait(0), "the loop was woken"
 
 
 def test_another_strategy_of_completion_is_a_mistake_in_the_configuration() -> None:

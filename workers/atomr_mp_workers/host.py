@@ -273,7 +273,7 @@ class Host:
         self._wakes_ns = time.monotonic_ns() + int(patience_s * 1e9) if patience_s >= 0 else NEVER_NS
         self._completions.turn.release()
         try:
-            ready = dict(self._poll.poll(patience_s))
+            ready = dict(self._poll.poll(0 if self._completions.waiting else patience_s))
         finally:
             self._completions.turn.acquire()
         if self._failed is not None:

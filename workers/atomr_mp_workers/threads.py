@@ -57,7 +57,8 @@ class Completions:
         self._look_until_ns = 0
         self._done: deque[Run] = deque()
         self.turn: Final = threading.Lock()
-        """Held by whoever touches what is the loop's: by the loop, except while it sleeps."""
+        """Held by whoever touches what is the loop's: by the loop, except while it sleeps. Whoever has given it back
+        looks at what is `waiting`."""
         self.settle: Callable[[], bool] = _not_here
         """Does what is to be done when something has ended, with the turn; returns whether the loop may sleep on."""
         self.descriptor: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -66,8 +67,9 @@ class Completions:
     def add(self, request: Run) -> None:
         """Hand a finished request to the loop. Any thread."""
         self._done.append(request)
-        settled = request.method.thread and self._settled_here()
-        if not settled and self.strategy != "polled":
+        if request.method.thread and self._settled_here():
+            return
+        if self.strategy != "polled":
             self.wake()
 
     def wake(self) -> None:
@@ -75,13 +77,19 @@ class Completions:
         os.eventfd_write(self.descriptor, 1)
 
     def _settled_here(self) -> bool:
-        # Who has the turn looks once more before it sleeps only if it is told.
-        if not self.turn.acquire(blocking=False):
-            return False
-        try:
-            return self.settle()
-        finally:
-            self.turn.release()
+        # Who finds the turn taken need not wait: whoever has it looks once more after giving it back.
+        while self._done and self.turn.acquire(blocking=False):
+            try:
+                if not self.settle():
+                    return False
+            finally:
+                self.turn.release()
+        return True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether something has finished that nobody has taken."""
+        return bool(self._done)
 
     def begin(self, request: Run) -> None:
         """Note a request that is to come back."""
