@@ -95,6 +95,12 @@ METRICS: Final = (
     Metric("signals", "unrecorded", "spans, in one that is not recorded / without", TIMES, Goal(1.05)),
     Metric("signals", "sampled", "spans, one call in a hundred recorded / without", TIMES, Goal(1.05)),
     Metric("signals", "traced", "spans, each call recorded / without", TIMES, Goal(1.05)),
+    Metric("signals", "off_paced", "a call each ms, without signals, p50", "µs"),
+    Metric("signals", "again_paced", "a call each ms, another pool / that", TIMES),
+    Metric("signals", "metrics_paced", "a call each ms, metrics / without", TIMES, Goal(1.05)),
+    Metric("signals", "unrecorded_paced", "a call each ms, in a span not recorded / without", TIMES, Goal(1.05)),
+    Metric("signals", "sampled_paced", "a call each ms, one in a hundred recorded / without", TIMES, Goal(1.05)),
+    Metric("signals", "traced_paced", "a call each ms, each recorded / without", TIMES, Goal(1.05)),
     Metric("embed", "embed", "MiniLM, texts of all lengths", "texts/s", Goal(0.95, ratio=True, at_least=True)),
     Metric("embed", "embed_alike", "MiniLM, texts of one length", "texts/s", Goal(0.95, ratio=True, at_least=True)),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from atomr_mp_workers import Actor, Batch, Context, method
+from atomr_mp_workers import Actor, Batch, Context, DeviceArray, method
 from tests.actors.probe import arrive
 from tests.support import DEADLINE_S
 
@@ -43,6 +43,13 @@ class Paired(Actor):
     def hang(self) -> None:
         """Never end."""
         threading.Event().wait()
+
+    @method(thread=True, writes=["target"], hang_timeout_s=600)
+    def double_and_add(self, target: DeviceArray, number: float, gate: str) -> None:
+        """Do that to every element, after a wait at a gate, if there is one."""
+        if gate:
+            arrive(gate)
+        target.array[...] = 2 * target.array + number
 
     @method(thread=True)
     def count(self) -> int:

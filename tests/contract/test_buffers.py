@@ -21,6 +21,7 @@ from atomr_mp.protocol.values import SHARED_BYTES
 from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Gate, Ledger, hurry, settled, wait_generation
 
 KEEPER = f"{ACTORS}/keeper.py:Keeper"
+PAIRED = f"{ACTORS}/paired.py:Paired"
 
 
 @pytest.fixture
@@ -317,6 +318,20 @@ def test_requests_on_the_loop_and_on_the_thread_wait_for_each_other(pool: atomr_
         gate.open()
         assert total.result() == 5000
         assert [reply.result() for reply in (first, *others)] == [None] * 5
+
+
+def test_requests_on_threads_of_one_actor_wait_for_each_other(ledger: Ledger) -> None:
+    """Those that use the same memory run in order, whichever thread is free; others go by."""
+    with ledger.start(PAIRED, run_dir="paired") as pool, ledger.gate("gate") as gate:
+        ref = pool.device().zeros(1000, "float64")
+        first = pool.call("Paired.double_and_add", ref, 1.0, gate.path)
+        gate.wait()
+        others = [pool.call("Paired.double_and_add", ref, number, "") for number in (2.0, 3.0)]
+        assert pool.call("Paired.count").result() == 1
+        assert not any(reply.done for reply in others)
+        gate.open()
+        assert [reply.result() for reply in (first, *others)] == [None] * 3
+        assert ref.numpy().tolist() == [11.0] * 1000
 
 
 def test_what_is_cancelled_is_not_waited_for(pool: atomr_mp.Pool, ledger: Ledger) -> None:
