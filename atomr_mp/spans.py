@@ -31,6 +31,10 @@ PAUSE_S: Final = 0.001
 MOST: Final = 4096
 """More do not wait: then whoever ends one makes them."""
 
+HURRY_NS: Final = 500_000
+"""As far apart are calls that are made one after the other; of others the thread makes the spans. With what other code
+has left in the caches, to make one takes longer than an answer."""
+
 STOCK: Final = 16
 """For how many calls at most the sampler is asked ahead: at a call, the question takes several times as long."""
 
@@ -159,6 +163,9 @@ class LateTracer:
         self._tracer = tracer
         self._stocks: dict[str, _Stock] = {}
         self._latest: _Stock | None = None
+        self._begun_ns = 0
+        self._hurries = False
+        """Calls are made one after the other."""
         self._closed = False
         self._start()
         _LATE_TRACERS.add(self)
@@ -180,7 +187,9 @@ class LateTracer:
 
     def begin(self, reply: Reply) -> None:
         """Give a call what it takes along, and its span, if that is to be recorded."""
-        context, name = get_current(), reply.method
+        context, name, now_ns = get_current(), reply.method, time.monotonic_ns()
+        self._hurries = now_ns - self._begun_ns < HURRY_NS
+        self._begun_ns = now_ns
         stock = self._stocks.get(name)
         if stock is None or stock.context is not context:
             stock = self._stocks[name] = _Stock(context, name)
@@ -203,7 +212,9 @@ class LateTracer:
             self._are_owed.set()
 
     def settle(self) -> None:
-        """Make one of those that are owed, and prepare one."""
+        """Make one of those that are owed, and prepare one; not between calls that are far apart."""
+        if not self._hurries:
+            return
         if self._owed:
             self._make(1)
         stock = self._latest
