@@ -32,8 +32,8 @@ MOST: Final = 4096
 """More do not wait: then whoever ends one makes them."""
 
 HURRY_NS: Final = 500_000
-"""As far apart are calls that are made one after the other; of others the thread makes the spans. With what other code
-has left in the caches, to make one takes longer than an answer."""
+"""Calls that begin no further apart are made one after the other. Of others the thread makes the spans: with what other
+code has left in the caches, to make one takes longer than an answer."""
 
 STOCK: Final = 16
 """For how many calls at most the sampler is asked ahead: at a call, the question takes several times as long."""

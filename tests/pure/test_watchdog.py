@@ -143,7 +143,8 @@ def test_what_kept_a_worker_from_running_does_not_count(before: Thread, now: Thr
 
 
 WORKERS: Final = "/site/atomr_mp_workers"
-IDLE: Final = f'  File "{WORKERS}/host.py", line 189 in _serve\n  File "{WORKERS}/host.py", line 90 in run\n'
+SERVE: Final = f'  File "{WORKERS}/host.py", line 189 in _serve\n  File "{WORKERS}/host.py", line 90 in run\n'
+IDLE: Final = f'  File "{WORKERS}/host.py", line 276 in _sleep\n{SERVE}'
 CALL: Final = f'  File "{WORKERS}/request.py", line 91 in call\n'
 
 
@@ -161,12 +162,12 @@ CUPY: Final = '  File "/site/cupy/__init__.py", line 800 in asnumpy\n'
 @pytest.mark.parametrize(
     ("text", "kind", "answers", "where", "function"),
     [
-        (stack(IDLE) + stack(MINE, CALL, IDLE, current=True), PlaceKind.LOOP, True, Where.PYTHON, "spin"),
-        (stack(MINE, CALL, IDLE, current=True), PlaceKind.LOOP, False, Where.NATIVE, "spin"),
-        (stack(CUPY, MINE, CALL, IDLE, current=True), PlaceKind.STREAM, False, Where.CUDA, "asnumpy"),
+        (stack(IDLE) + stack(MINE, CALL, SERVE, current=True), PlaceKind.LOOP, True, Where.PYTHON, "spin"),
+        (stack(MINE, CALL, SERVE, current=True), PlaceKind.LOOP, False, Where.NATIVE, "spin"),
+        (stack(CUPY, MINE, CALL, SERVE, current=True), PlaceKind.STREAM, False, Where.CUDA, "asnumpy"),
         (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
-        (stack(MINE, CALL) + stack(CUPY, CALL, IDLE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
-        (stack(MINE, CALL, SUBMIT, IDLE, current=True), PlaceKind.STREAM, True, Where.PYTHON, "spin"),
+        (stack(MINE, CALL) + stack(CUPY, CALL, SERVE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
+        (stack(MINE, CALL, SUBMIT, SERVE, current=True), PlaceKind.STREAM, True, Where.PYTHON, "spin"),
         (stack(IDLE, current=True), PlaceKind.STREAM, True, Where.CUDA, None),
         ("", PlaceKind.LOOP, False, Where.NATIVE, None),
         ("Thread 0x0 (most recent", PlaceKind.LOOP, False, Where.NATIVE, None),
@@ -190,8 +191,8 @@ def test_stacks_tell_where_it_is(
 @pytest.mark.parametrize(
     ("text", "kind", "answers", "where"),
     [
-        (stack(MINE, CALL, IDLE, current=True), PlaceKind.STREAM, False, Where.CUDA),
-        (stack(MINE, CALL, IDLE, current=True), PlaceKind.STREAM, True, Where.PYTHON),
+        (stack(MINE, CALL, SERVE, current=True), PlaceKind.STREAM, False, Where.CUDA),
+        (stack(MINE, CALL, SERVE, current=True), PlaceKind.STREAM, True, Where.PYTHON),
         (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, Where.CUDA),
         ("", PlaceKind.STREAM, False, Where.CUDA),
     ],
