@@ -326,8 +326,8 @@ def test_there_is_a_batch_for_each_thread_and_a_full_one_ahead() -> None:
         worker.take_back()
         worker.dispatcher.start_batches()
     assert not worker.dispatcher.busy
-    assert sorted(worker.log[:3]) == [[0], [1], [2]]
-    assert sorted(map(len, worker.log[3:])) == [1, 4, 4]
+    # Not in the order in which they began: any thread that waits may be let go first.
+    assert sorted(worker.log) == [[0], [1], [2], [3, 4, 4, 4], [4, 5, 5, 5], [5]]
     worker.close()
 
 
