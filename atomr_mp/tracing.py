@@ -44,8 +44,9 @@ tracer: Tracer | None = None
 def instrument(tracer_provider: Any = None) -> None:
     """Make a span of each call from now on, and send its context with it.
 
-    With OpenTelemetry's SDK, no call waits for its span: it is made while another answer is waited for, or by a thread
-    some tenths of a second after the call's end, with the times that it had. Somebody else's tracer makes each at once.
+    With OpenTelemetry's SDK, no call waits for its span: it is made while another answer is waited for, if calls are
+    close together, or by a thread some tenths of a second after the call's end, with the times that it had. Somebody
+    else's tracer makes each at once.
 
     The worker's spans are its own process's: an actor's `setup` sets a provider up there and calls
     `atomr_mp_workers.tracing.instrument`.

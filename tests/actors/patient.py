@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 from atomr_mp_workers import Actor, Batch, method
+from tests.actors.probe import arrive
 
 
 class Patient(Actor):
@@ -24,9 +22,7 @@ class Patient(Actor):
     @method(thread=True)
     def hold_on_thread(self, gate: str) -> None:
         """Wait at a gate on the actor's thread."""
-        Path(f"{gate}.here").write_bytes(b"%d\n" % os.getpid())
-        with Path(f"{gate}.go").open("rb", buffering=0) as go:
-            go.read(1)
+        arrive(gate)
 
     @method
     def alone(self) -> None:

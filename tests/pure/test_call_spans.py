@@ -227,11 +227,27 @@ def test_nobody_has_to_ask_for_them(instrumented: Any, kept: Kept) -> None:
 def test_who_waits_for_an_answer_makes_one(instrumented: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not all: its answer may come any moment."""
     monkeypatch.setattr(spans, "LATEST_S", DEADLINE_S)
+    monkeypatch.setattr(spans, "HURRY_NS", 2**62)
     tracer = instrumented(ParentBased(ALWAYS_ON))
     for _ in range(3):
         made(tracer)
     tracer.settle()
     assert len(kept.spans) == 1
+
+
+def test_who_waits_between_calls_that_are_far_apart_makes_none(
+    instrumented: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That would take longer than the answer; the thread does."""
+    monkeypatch.setattr(spans, "LATEST_S", DEADLINE_S)
+    monkeypatch.setattr(spans, "HURRY_NS", 0)
+    tracer = instrumented(ParentBased(ALWAYS_ON))
+    for _ in range(3):
+        made(tracer)
+        tracer.settle()
+    assert not kept.spans
+    tracing.flush()
+    assert len(kept.spans) == 3
 
 
 def test_no_more_wait_than_may(instrumented: Any, kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
