@@ -158,12 +158,13 @@ class LoopLane(Lane):
             self._loop.remove_reader(self._client.session_descriptor)
             if self._timer is not None:
                 self._timer.cancel()
-        for link in self._links:
-            self._hold(link)  # a flush may be on the loop's list already
-            for _, reply in link.flight.items():  # noqa: PERF102 - no dict
-                if reply._copies and reply._sent_generation:  # its worker may still read them
-                    self._client.buffers.abandoned(reply._copies, reply.deadline_ns)
-            self._following.disconnect(link)
+        with self._lock:  # the courier may be about to use a connection
+            for link in self._links:
+                self._hold(link)  # a flush may be on the loop's list already
+                for _, reply in link.flight.items():  # noqa: PERF102 - no dict
+                    if reply._copies and reply._sent_generation:  # its worker may still read them
+                        self._client.buffers.abandoned(reply._copies, reply.deadline_ns)
+                self._following.disconnect(link)
 
     def _queued(self, _link: Link) -> None:
         """Let all that is called in this turn of the loop travel together."""

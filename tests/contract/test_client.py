@@ -335,6 +335,29 @@ def test_a_client_serves_one_loop_after_another(pool: atomr_mp.Pool) -> None:
     assert len(pool._client._loops) <= 1
 
 
+def test_a_lane_lets_go_of_its_connections_with_its_lock_held(
+    pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread may be about to log one in; it holds the lock for that."""
+
+    async def use() -> Any:
+        assert await pool.call("Probe.echo", 1) == 1
+        return pool._client._loops[asyncio.get_running_loop()]
+
+    lane = asyncio.run(use())
+    held: list[bool] = []
+    disconnect = lane.disconnect
+
+    def noting(*arguments: Any) -> None:
+        held.append(lane._lock.locked())
+        disconnect(*arguments)
+
+    monkeypatch.setattr(lane, "disconnect", noting)
+    assert asyncio.run(use()) is not lane
+    assert held
+    assert all(held)
+
+
 class ClosingLoop(asyncio.SelectorEventLoop):
     """Closes, as if in its own thread, when another thread is about to tell it something."""
 
