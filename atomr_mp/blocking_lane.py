@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp import tracing
+from atomr_mp import interrupts, tracing
 from atomr_mp.lane import MESSAGE_CALLS, Lane, Told
 from atomr_mp.link import Link
 from atomr_mp.protocol import data
@@ -68,6 +68,7 @@ class BlockingLane(Lane):
         if timeout_s is not None:
             until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))
         called = False
+        held = interrupts.hold()
         try:
             while not reply.done:
                 left_s = (until_ns - time.monotonic_ns()) / 1e9
@@ -83,6 +84,8 @@ class BlockingLane(Lane):
         finally:
             if called and self._followers:
                 self._hand_over()  # others wait for whoever was woken to lead
+            if held:
+                interrupts.let_go(held)
 
     def take(self, message: Told) -> None:
         """Take a lifecycle event, at once."""
@@ -141,7 +144,7 @@ class BlockingLane(Lane):
         if not (reply.done or reply is self._overtaken):
             if (tracer := tracing.tracer) is not None:  # once: another thread may switch it off
                 tracer.settle()
-            ready = self._epoll.poll(timeout_s)
+            ready = interrupts.wait(self._epoll.poll, timeout_s)
         self._leading = None
         session_spoke = False
         for descriptor, _ in ready:
@@ -173,7 +176,7 @@ class BlockingLane(Lane):
             if self._leader.acquire(blocking=False):
                 self._leader.release()
             else:
-                woken.acquire(timeout=timeout_s)
+                interrupts.wait(woken.acquire, timeout=timeout_s)
         finally:
             with self._lock:
                 self._followers.pop(woken, None)

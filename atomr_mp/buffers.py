@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from atomr_mp import errors
+from atomr_mp import errors, interrupts
 from atomr_mp.client_slabs import ClientSlabs, Placement
 from atomr_mp.interop.host import Mapping as HostMapping
 from atomr_mp.mappings import Mapping as SlabMapping
@@ -331,6 +331,7 @@ class Buffers:
             raise errors.GpuRefSameProcess(f"this process is the worker of device {device.index}")
         return self._mappings.get(lease, slab)
 
+    @interrupts.whole
     def _borrow(self, ref: GpuRef, *, write: bool) -> Borrow:
         """Return a borrow, once all that must come before it is done."""
         borrow = Borrow(ref.lease.releases, next(self._borrows))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from atomr_mp import errors
+from atomr_mp import errors, interrupts
 from atomr_mp.blocking_lane import BlockingLane
 from atomr_mp.hello import default_name, greet
 from atomr_mp.lane import FORKED, Lane, Told
@@ -144,14 +144,20 @@ class Client:
         """
         if self.forked:
             raise errors.PoolLost(FORKED)
-        loop = None if blocking else running_loop()
-        lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
-        now_ns = time.monotonic_ns()
-        if now_ns - self.session_polled_ns > READ_EVERY_NS:
-            self.read_session()
-        deadline_ns = now_ns + int(deadline_s * 1e9)
-        return lane.submit(next(self._ids), device, method, arguments, deadline_ns, priority, replays)
+        held = interrupts.hold()
+        try:
+            loop = None if blocking else running_loop()
+            lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
+            now_ns = time.monotonic_ns()
+            if now_ns - self.session_polled_ns > READ_EVERY_NS:
+                self.read_session()
+            deadline_ns = now_ns + int(deadline_s * 1e9)
+            return lane.submit(next(self._ids), device, method, arguments, deadline_ns, priority, replays)
+        finally:
+            if held:
+                interrupts.let_go(held)
 
+    @interrupts.whole
     def submit_items(
         self, method: str, items: Sequence[Sequence[Any]], *, deadline_s: float, priority: int = 0
     ) -> Together:
@@ -178,6 +184,7 @@ class Client:
         deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
         return lane.submit_items(next(self._ids), method, items, deadline_ns, priority)
 
+    @interrupts.whole
     def read_session(self) -> None:
         """Take in what the supervisor has said, without waiting."""
         with self._session_lock:
@@ -197,6 +204,7 @@ class Client:
                 self._lose(errors.PoolLost(error.message))
         self._blocking.call_back()
 
+    @interrupts.whole
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Take in lifecycle events until `condition()` holds; False if it does not within `timeout_s`.
 
@@ -220,7 +228,7 @@ class Client:
                 left_s = until - time.monotonic()
                 if left_s <= 0:
                     return False
-                poll.poll(left_s * 1000)
+                interrupts.wait(poll.poll, left_s * 1000)
                 with contextlib.suppress(BlockingIOError):
                     os.eventfd_read(heard)
         finally:
@@ -261,11 +269,13 @@ class Client:
         if self._buffers is not None:
             self._buffers.out_of_memory(releases)
 
+    @interrupts.whole
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
         """Send what is to be given back to an incarnation, if possible; see `BlockingLane.give_back`."""
         if not self.forked:
             self._blocking.give_back(releases, freed=freed)
 
+    @interrupts.whole
     def ask(
         self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None
     ) -> Answered:
@@ -298,6 +308,7 @@ class Client:
             raise answered.message.error.error()
         return answered
 
+    @interrupts.whole
     def tell(self, message: session.FromClient) -> None:
         """Say something in the session that is not answered; nothing if the pool is lost."""
         with contextlib.suppress(errors.PoolLost):
@@ -335,6 +346,7 @@ class Client:
         for eventfd in self._waiting:
             os.eventfd_write(eventfd, 1)
 
+    @interrupts.whole
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
         with self._session_lock:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from atomr_mp import errors
+from atomr_mp import errors, interrupts
 from atomr_mp.interop.host import Mapping, kept_by, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
@@ -68,6 +68,7 @@ class ClientSlabs:
         self._abandoned: list[tuple[int, Placement]] = []
         """Arrays of calls whose answers nobody will read, and until when these may start; CLOCK_MONOTONIC."""
 
+    @interrupts.whole
     def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
         """Return a new array in shared memory, its content undefined; it is placed without a copy.
 

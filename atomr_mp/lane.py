@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from atomr_mp import errors, tracing
+from atomr_mp import errors, interrupts, tracing
 from atomr_mp.following import Following
 from atomr_mp.link import CLOSED, Link, unavailable
 from atomr_mp.protocol import data, values
@@ -22,7 +22,6 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.devices import DeviceInfo
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.framing import unpack
-from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.suspects import Suspicions
 from atomr_mp.releases import Lease, Releases
@@ -167,6 +166,7 @@ class Lane(ABC):
                 self._queued(link)
         return reply
 
+    @interrupts.whole
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start."""
         with self._lock:
@@ -175,6 +175,7 @@ class Lane(ABC):
                 self._end(reply, errors.Cancelled("cancelled before it was sent"))
         self.call_back()
 
+    @interrupts.whole
     def add_callback(self, reply: Reply, callback: Callback) -> bool:
         """Have `callback` run once the reply is there; False if it is there already."""
         with self._lock:
@@ -564,9 +565,11 @@ class Lane(ABC):
         elif answer.leases:
             reply._leases = releases.leases(answer.leases)
 
-    def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
-        """Return what makes refs and arrays of what is in an answer that came with these leases."""
-        return self._client.buffers.resolver(leases)
+    @interrupts.whole
+    def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
+        """Return the results in an answer that came with leases. Blocks, if their memory has to be asked for."""
+        # With a decoder of its own: meanwhile others' callbacks may run.
+        return values.Decoder[Any]().decode(body, frames, self._client.buffers.resolver(leases))
 
 
 _NOT_SENT: Final = {False: "never sent", True: "not sent again after its worker had ended"}

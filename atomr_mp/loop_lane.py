@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp import errors
+from atomr_mp import errors, interrupts
 from atomr_mp.lane import Lane, Told
 from atomr_mp.link import Link
 from atomr_mp.protocol.devices import DeviceInfo
@@ -93,6 +93,7 @@ class LoopLane(Lane):
         elif not called:
             self._call_soon(self._apply_told)
 
+    @interrupts.whole
     def _apply_told(self) -> None:
         with self._telling:
             self._called_for_told = False
@@ -172,6 +173,7 @@ class LoopLane(Lane):
             self._flushing = True
             self._loop.call_soon(self._flush_all)
 
+    @interrupts.whole
     def _flush_all(self) -> None:
         self._flushing = False
         with self._lock:
@@ -182,6 +184,7 @@ class LoopLane(Lane):
     def _give_back(self, link: Link) -> None:
         self._client.give_back(link.releases)
 
+    @interrupts.whole
     def _on_readable(self, link: Link) -> None:
         with self._lock:
             self._receive(link)
@@ -211,6 +214,7 @@ class LoopLane(Lane):
         self._timer_ns = deadline_ns
         self._timer = self._loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), self._expire_late)
 
+    @interrupts.whole
     def _expire_late(self) -> None:
         """End the replies whose deadline has passed, and look again when the next one's does."""
         self._timer = None

@@ -6,14 +6,16 @@ The shell around `job.Job`; what `Pool.map` calls. A `journal.Journal` beside it
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 import functools
+import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from atomr_mp import errors
+from atomr_mp import errors, interrupts
 from atomr_mp.job import Depth, Failure, Job, Recorded
 from atomr_mp.protocol.devices import OUT_OF_USE
 from atomr_mp.replay import NEVER
@@ -84,34 +86,44 @@ class Mapper:
         # A private event loop: calls made in one of its turns travel together, and answers of all devices wake it.
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - exported; the public one raises
             raise RuntimeError("map would block the event loop; read it in a thread, as with asyncio.to_thread")
-        loop = self._idle.pop() if self._idle else asyncio.SelectorEventLoop()
-        shell = _Run if journal is None else functools.partial(_RunWithJournal, journal)
-        run = shell(
-            self._client,
-            loop,
-            method,
-            iter(items),
-            Job(
-                idempotent=idempotent,
-                attempts=attempts,
-                in_flight=in_flight,
-                devices=_open_devices(self._client),
-                depth=depth,
-            ),
-            deadline_s,
-            priority,
-            call_items,
-        )
+        with self._loop() as loop:
+            shell = _Run if journal is None else functools.partial(_RunWithJournal, journal)
+            run = shell(
+                self._client,
+                loop,
+                method,
+                iter(items),
+                Job(
+                    idempotent=idempotent,
+                    attempts=attempts,
+                    in_flight=in_flight,
+                    devices=_open_devices(self._client),
+                    depth=depth,
+                ),
+                deadline_s,
+                priority,
+                call_items,
+            )
+            try:
+                yield from run.outcomes(on_progress, return_failures=return_failures)
+            finally:
+                run.abandon()
+                if journal is not None:
+                    journal.close()
+
+    @contextlib.contextmanager
+    def _loop(self) -> Iterator[asyncio.AbstractEventLoop]:
+        """Give a loop that no other map uses."""
+        loop = None
         try:
-            yield from run.outcomes(on_progress, return_failures=return_failures)
+            loop = self._idle.pop() if self._idle else asyncio.SelectorEventLoop(_Selector())
+            yield loop
         finally:
-            run.abandon()
-            if journal is not None:
-                journal.close()
-            if self._closed:
-                loop.close()
-            else:
-                self._idle.append(loop)
+            if loop is not None:
+                if self._closed:
+                    loop.close()
+                else:
+                    self._idle.append(loop)
 
     def depth(self, least: int, most: int) -> Depth:
         """Return how many items per device may be in flight: what does not fit into the window is only refused."""
@@ -123,6 +135,13 @@ class Mapper:
         self._closed = True
         while self._idle:
             self._idle.pop().close()
+
+
+class _Selector(selectors.DefaultSelector):
+    """Lets interrupts through while an event loop waits."""
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        return interrupts.wait(super().select, timeout)
 
 
 class _Sent(NamedTuple):
@@ -194,6 +213,7 @@ class _Run:
             raise self._source_error
         self._over()
 
+    @interrupts.whole
     def abandon(self) -> None:
         """Ask that what has been sent and is not needed any more does not start."""
         self._abandoned = True  # a turn may be due still
@@ -210,6 +230,7 @@ class _Run:
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
 
+    @interrupts.whole
     def _run(self) -> None:
         """Run the loop until something can come out, or everything has."""
         if self._loop.is_closed():
@@ -392,7 +413,7 @@ class _Run:
     def _pull(self, index: int) -> bool:
         """Take a new item from the source; False if there is none."""
         try:
-            self._items[index] = next(self._source)
+            self._items[index] = interrupts.wait(next, self._source)
         except StopIteration:
             self._job.exhausted()
             return False

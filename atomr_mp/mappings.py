@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from atomr_mp import interrupts
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.releases import Kind, Lease, Releases
 
@@ -56,6 +57,7 @@ class Mappings:
         self._outlived: weakref.WeakSet[Mapping] = weakref.WeakSet()
         """Mappings of incarnations that have ended; whoever has a view keeps them."""
 
+    @interrupts.whole
     def get(self, lease: Lease, slab: int) -> Mapping:
         """Return the mapping of the slab in which a leased buffer lies; blocks if it has to be asked for.
 

@@ -115,8 +115,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         if self._error is not None:
             raise self._error
         if self._leases is not None:
-            # Of its own: a slab may have to be asked for meanwhile, and then others' callbacks run.
-            return values.Decoder[Any]().decode(self._body, self._frames, self._lane.resolver(self._leases))
+            return self._lane.decode(self._body, self._frames, self._leases)
         return decode(self._body, self._frames)
 
     def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:
@@ -201,7 +200,7 @@ class Together(Reply):
         if part.leases is None:
             found = decode(part.body, part.frames)
         else:
-            found = values.Decoder[Any]().decode(part.body, part.frames, self._lane.resolver(part.leases))
+            found = self._lane.decode(part.body, part.frames, part.leases)
         if type(found) is not list:
             if not hasattr(found, "ndim") or not found.ndim:
                 raise errors.ProtocolError("an answer for items that has not a result for each")

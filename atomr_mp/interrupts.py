@@ -1,0 +1,133 @@
+"""Ctrl-C, put off while the main thread does what must be done as a whole.
+
+Python raises KeyboardInterrupt between any two steps of its main thread. In the midst of sending or receiving, nobody
+could tell any more what of a message is on its way: it would be sent twice and run twice, or torn, or an answer be lost
+for which another thread waits. So from `hold` to `let_go` Python's own handler of SIGINT has a stand-in, which raises
+only where the thread waits (`wait`) and otherwise remembers. Only then: event loops look for Python's handler before
+they set theirs, and what an application or a loop has set is left alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+
+# What `signal` has of the same names makes enums of all, which takes ten times as long.
+from _signal import SIGINT, default_int_handler, getsignal  # type: ignore[import-not-found]
+from _signal import signal as set_handler
+from collections.abc import Callable
+from threading import get_ident
+from typing import Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Main:
+    """Of the main thread; changed by that alone."""
+
+    __slots__ = ("level", "struck", "thread")
+
+    def __init__(self, thread: int | None) -> None:
+        self.thread = thread
+        self.level = 0
+        """Parts that are done as a whole, and waits in them, one in the other: odd in a part, even in a wait. One
+        number, so that no interrupt finds half of a change."""
+        self.struck = False
+        """An interrupt was put off."""
+
+
+_main: Final = _Main(threading.main_thread().ident)
+
+
+def hold() -> int:
+    """Put interrupts off from here on; return what `let_go` has to be called with, 0 if it is not to be called.
+
+    Nothing is to be done where they are put off already, where they would not be KeyboardInterrupts, and in other
+    threads, in which Python raises none.
+    """
+    main = _main
+    if main.level & 1 or get_ident() != main.thread:
+        return 0
+    if not main.level:
+        if getsignal(SIGINT) is not default_int_handler:
+            return 0
+        try:
+            set_handler(SIGINT, _put_off)
+        except ValueError:  # where others than Python have made the threads, it may take another for its main one
+            main.thread = None
+            return 0
+        main.struck = False
+    level = main.level = main.level + 1
+    return level
+
+
+def let_go(level: int) -> None:
+    """Let interrupts through again.
+
+    Args:
+        level: What `hold` has returned.
+
+    Raises:
+        KeyboardInterrupt: There was one.
+    """
+    main = _main
+    main.level = level - 1
+    if level == 1 and getsignal(SIGINT) is _put_off:
+        set_handler(SIGINT, default_int_handler)
+    if main.struck:
+        main.struck = False
+        raise KeyboardInterrupt
+
+
+def wait(blocks: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call what may block, or is not ours, and let interrupts through meanwhile, also one that was put off before."""
+    main = _main
+    if not main.level & 1 or get_ident() != main.thread:
+        return blocks(*args, **kwargs)
+    try:
+        main.level += 1
+        if main.struck:
+            main.struck = False
+            raise KeyboardInterrupt
+        return blocks(*args, **kwargs)
+    finally:
+        main.level -= 1
+
+
+def whole(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function done as a whole, but for its waits. Where a call of it counts, it uses `hold` itself."""
+
+    @functools.wraps(function)
+    def done_as_a_whole(*args: P.args, **kwargs: P.kwargs) -> T:
+        held = hold()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            if held:
+                let_go(held)
+
+    return done_as_a_whole
+
+
+def _put_off(_number: int, _frame: object) -> None:
+    """Stand in for Python's own handler of SIGINT."""
+    main = _main
+    if main.level & 1:
+        main.struck = True
+        return
+    if not main.level:  # it has come while the two were exchanged
+        set_handler(SIGINT, default_int_handler)
+    raise KeyboardInterrupt
+
+
+def _start_in_child() -> None:
+    """Begin anew, in a process that another thread than the main one has forked: that is the main one there."""
+    if get_ident() != _main.thread:
+        if getsignal(SIGINT) is _put_off:
+            set_handler(SIGINT, default_int_handler)
+        _main.__init__(get_ident())  # type: ignore[misc]
+
+
+os.register_at_fork(after_in_child=_start_in_child)

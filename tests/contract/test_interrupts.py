@@ -1,0 +1,247 @@
+"""Ctrl-C wherever it may strike: nothing runs twice, nobody waits for ever, and the pool goes on as before."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
+
+PACKAGE: Final = str(Path(atomr_mp.__file__).parent)
+SPARED: Final = frozenset({"__del__", "release", "_loop"})
+"""Functions in which Python would raise nothing that anybody sees, or nothing at all: it looks for signals after calls,
+at the beginning of a function and at the end of a loop's turn, not between any two lines."""
+
+SMALL: Final = np.arange(5_000)
+LARGE: Final = np.arange(50_000)
+
+
+class Interrupted:
+    """Runs something with an interrupt before the n-th line of the package that this thread comes to."""
+
+    def __init__(self, at: int) -> None:
+        self._left = at
+
+    def by(self, function: Callable[[], object]) -> bool:
+        """Return whether it was interrupted; False if it has not so many lines."""
+        sys.settrace(self._trace)
+        try:
+            function()
+        except KeyboardInterrupt:
+            return True
+        finally:
+            sys.settrace(None)
+        assert self._left > 0, "the interrupt was lost"
+        return False
+
+    def _trace(self, frame: FrameType, event: str, _argument: object) -> Any:
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE) or code.co_name in SPARED:
+            return None
+        # A `with` is come to a second time at its end, where Python looks for no signal.
+        if event == "line" and not linecache.getline(code.co_filename, frame.f_lineno).lstrip().startswith("with "):
+            self._left -= 1
+            if not self._left:
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self._trace
+
+
+def _note(pool: atomr_mp.Pool, number: int) -> None:
+    assert pool.call("Probe.note", f"n{number}").result() == f"n{number}"
+
+
+def _note_some(pool: atomr_mp.Pool, number: int) -> None:
+    for reply in [pool.call("Probe.note", f"s{number}-{part}") for part in range(4)]:
+        reply.result()
+
+
+def _echo(pool: atomr_mp.Pool, _number: int) -> None:
+    assert (pool.call("Probe.echo", SMALL).result() == SMALL).all()
+
+
+def _echo_in_shared_memory(pool: atomr_mp.Pool, _number: int) -> None:
+    assert (pool.call("Probe.echo", LARGE).result() == LARGE).all()
+
+
+def _echo_host_array(pool: atomr_mp.Pool, number: int) -> None:
+    array = pool.host_array(LARGE.shape, "int64")
+    array[:] = number
+    assert (pool.call("Probe.echo", array).result() == number).all()
+
+
+def _put(pool: atomr_mp.Pool, _number: int) -> None:
+    assert (pool.device().put(LARGE).numpy() == LARGE).all()
+
+
+def _cancel(pool: atomr_mp.Pool, number: int) -> None:
+    pool.call("Probe.note", f"c{number}").cancel()
+
+
+def _call_back(pool: atomr_mp.Pool, number: int) -> None:
+    answered = threading.Event()
+    pool.call("Probe.note", f"b{number}").add_done_callback(lambda _: answered.set())
+    assert answered.wait(DEADLINE_S)
+
+
+def _map(pool: atomr_mp.Pool, number: int) -> None:
+    items = [10 * number + part for part in range(3)]
+    assert list(pool.map("Mapped.note_once", [["", item] for item in items])) == items
+
+
+def _map_together(pool: atomr_mp.Pool, _number: int) -> None:
+    assert list(pool.map("Mapped.square", range(3))) == [0, 1, 4]
+
+
+def _is_well(pool: atomr_mp.Pool, number: int) -> None:
+    """Check that another call has its own answer, and that nothing is kept of what was interrupted."""
+    array = np.full(5_000, number)
+    (link,) = pool._client._blocking._links
+
+    def all_came_back() -> bool:
+        assert (pool.call("Probe.echo", array).result(DEADLINE_S / 3) == array).all()
+        return not link.flight.requests
+
+    assert settled(all_came_back), "what was interrupted is never answered"
+
+
+def _has_run_nothing_twice(ledger: Ledger) -> None:
+    runs = ledger.runs()
+    assert len(runs) == len(set(runs)), "something has run twice"
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        _note,
+        _note_some,
+        _echo,
+        _echo_in_shared_memory,
+        _echo_host_array,
+        _put,
+        _cancel,
+        _call_back,
+        _map,
+        _map_together,
+    ],
+    ids=lambda use: use.__name__.strip("_"),
+)
+def test_what_is_interrupted_leaves_the_pool_well(ledger: Ledger, use: Callable[[atomr_mp.Pool, int], None]) -> None:
+    """Before each line in turn: then another call has its answer, and its own, and no credit is kept."""
+    with ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool:
+        use(pool, 0)  # what is made but once
+        line = 1
+        while Interrupted(line).by(lambda: use(pool, line)):  # noqa: B023 - called at once
+            _is_well(pool, line)
+            line += 1
+        assert line > 100, "hardly anything was interrupted"
+    _has_run_nothing_twice(ledger)
+
+
+def test_what_is_interrupted_in_an_event_loop_leaves_the_pool_well(ledger: Ledger) -> None:
+    """In one that is run without a handler of its own, and goes on to be used."""
+
+    async def note(number: int) -> None:
+        assert await pool.call("Probe.note", f"a{number}") == f"a{number}"
+
+    async def rest() -> bool:
+        """Give what was interrupted its end, and all answers that are still to come; return whether they did."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        (link,) = pool._client._loops[loop]._links
+        until = time.monotonic() + DEADLINE_S / 3
+        while link.flight.requests and time.monotonic() < until:
+            await pool.call("Probe.note", f"r{time.monotonic()}")
+        return not link.flight.requests
+
+    loop = asyncio.new_event_loop()
+    with ledger.start() as pool:
+        try:
+            loop.run_until_complete(note(0))
+            line = 1
+            while Interrupted(line).by(lambda: loop.run_until_complete(note(line))):  # noqa: B023 - called at once
+                assert loop.run_until_complete(rest()), "what was interrupted is never answered"
+                line += 1
+        finally:
+            loop.close()
+    _has_run_nothing_twice(ledger)
+
+
+def test_who_is_interrupted_while_another_thread_receives_harms_nobody(ledger: Ledger) -> None:
+    """The other waits on, and all others that come."""
+    with ledger.start() as pool, ledger.gate("gate") as gate:
+        held = pool.call("Probe.hold_on_thread", gate.path)
+        leading = threading.Thread(target=held.exception)
+        leading.start()
+        assert settled(lambda: pool._client._blocking._leading is held)
+        line = 1
+        while Interrupted(line).by(lambda: _note(pool, line)):  # noqa: B023 - called at once
+            _note(pool, -line)
+            line += 1
+        gate.open()
+        leading.join(DEADLINE_S)
+        assert held.done
+    _has_run_nothing_twice(ledger)
+
+
+def _interrupted_once(condition: Callable[[], bool], waits: Callable[[], object]) -> None:
+    """Check that something is interrupted when the condition holds, which has it wait."""
+
+    def interrupt() -> None:
+        assert settled(condition)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    interrupting = threading.Thread(target=interrupt)
+    interrupting.start()
+    with pytest.raises(KeyboardInterrupt):
+        waits()
+    interrupting.join()
+
+
+def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
+    """For an answer, behind another thread that receives, for the supervisor, in a map, for a map's next item."""
+    asked = threading.Event()
+
+    def endless() -> Iterator[int]:
+        while True:
+            asked.set()
+            signal.sigtimedwait([], DEADLINE_S / 3)
+            yield 1
+
+    with ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool, ledger.gate("gate") as gate:
+        lane = pool._client._blocking
+        first, second = (pool.call("Probe.hold_on_thread", gate.path, deadline_s=DEADLINE_S / 3) for _ in range(2))
+        _interrupted_once(lambda: lane._leading is first, first.result)
+        leading = threading.Thread(target=first.exception)
+        leading.start()
+        assert settled(lambda: lane._leading is first)
+        _interrupted_once(lambda: second in lane._followers.values(), second.result)
+        _interrupted_once(
+            lambda: bool(pool._client._waiting), lambda: pool._client.wait_until(lambda: False, DEADLINE_S / 3)
+        )
+        _interrupted_once(asked.is_set, lambda: list(pool.map("Mapped.square", endless())))
+        assert not first.done, "only the answer's deadline has ended some wait"
+        gate.open(2)
+        gate.wait(2)
+        leading.join()
+        assert second.exception() is None
+        _interrupted_once(
+            lambda: gate.wait() != [],
+            lambda: list(pool.map("Mapped.pass_gate", [[gate.path, 1]], deadline_s=10 * DEADLINE_S)),
+        )
+        gate.open()
+        _is_well(pool, 1)
