@@ -156,12 +156,11 @@ class DataConnection:
 
     def _flush(self) -> None:
         while self._unsent:
-            piece = self._unsent[0]
+            piece = self._unsent.popleft()  # first: whatever a signal handler raises, nothing is sent twice
             sent = self._send_some(piece)
             if sent < len(piece):
-                self._unsent[0] = piece[sent:]
+                self._unsent.appendleft(piece[sent:])
                 return
-            self._unsent.popleft()
 
     def _send_some(self, piece: Buffer) -> int:
         """Return how many bytes the kernel has taken; all, if the worker has ended, for nobody wants them."""
