@@ -871,6 +871,7 @@ def test_views_of_an_array_are_views_of_the_same_memory() -> None:
     assert store.statistics()["used_bytes"] == aligned(48)
 
 
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")  # but possible still
 @pytest.mark.usefixtures("small")
 def test_every_request_gets_arrays_of_its_own() -> None:
     """What one does to its array, another does not see; and they do not keep the memory any longer."""
