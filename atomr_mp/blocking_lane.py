@@ -176,7 +176,7 @@ class BlockingLane(Lane):
             if self._leader.acquire(blocking=False):
                 self._leader.release()
             else:
-                interrupts.wait(woken.acquire, timeout=timeout_s)
+                interrupts.wait(lambda: woken.acquire(timeout=timeout_s))
         finally:
             with self._lock:
                 self._followers.pop(woken, None)

@@ -18,10 +18,11 @@ from _signal import SIGINT, default_int_handler, getsignal  # type: ignore[impor
 from _signal import signal as set_handler
 from collections.abc import Callable
 from threading import get_ident
-from typing import Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar, TypeVarTuple
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class _Main:
@@ -81,17 +82,17 @@ def let_go(level: int) -> None:
         raise KeyboardInterrupt
 
 
-def wait(blocks: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def wait(blocks: Callable[[*Ts], T], *args: *Ts) -> T:
     """Call what may block, or is not ours, and let interrupts through meanwhile, also one that was put off before."""
     main = _main
     if not main.level & 1 or get_ident() != main.thread:
-        return blocks(*args, **kwargs)
+        return blocks(*args)
     try:
         main.level += 1
         if main.struck:
             main.struck = False
             raise KeyboardInterrupt
-        return blocks(*args, **kwargs)
+        return blocks(*args)
     finally:
         main.level -= 1
 
