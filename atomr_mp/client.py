@@ -241,12 +241,15 @@ class Client:
     @property
     def buffers(self) -> Buffers:
         """What this client holds of shared memory."""
-        if self._buffers is None:
-            from atomr_mp.buffers import Buffers  # late: it takes NumPy
+        return self._buffers or self._make_buffers()
 
-            with self._memory_lock:
-                if self._buffers is None:
-                    self._buffers = Buffers(self)
+    @interrupts.whole  # packages of which half is imported cannot be imported again
+    def _make_buffers(self) -> Buffers:
+        from atomr_mp.buffers import Buffers  # late: it takes NumPy
+
+        with self._memory_lock:
+            if self._buffers is None:
+                self._buffers = Buffers(self)
         return self._buffers
 
     def place(self, array: np.ndarray[Any, Any]) -> Placement | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from atomr_mp import errors
+from atomr_mp import errors, interrupts
 from atomr_mp.client import Client
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.observer import Observer
@@ -264,16 +264,13 @@ class Pool:
             kept = Journal(
                 Path(journal), method, info.parameters, idempotent=info.idempotent, retry_failed=retry_failed
             )
-        if self._mapper is None:
-            from atomr_mp.map import Mapper  # late: it takes asyncio, which the rest does without
-
-            self._mapper = Mapper(self._client)
-        return self._mapper.map(
+        mapper = self._mapper or self._make_mapper()
+        return mapper.map(
             method,
             items,
             idempotent=info.idempotent,
             in_flight=in_flight,
-            depth=self._mapper.depth(batch_size or 4 * info.batch_items, batch_size or 8 * info.batch_items),
+            depth=mapper.depth(batch_size or 4 * info.batch_items, batch_size or 8 * info.batch_items),
             # What a worker's end takes along of a call with items may all have run.
             call_items=info.call_items if info.idempotent else 0,
             attempts=attempts,
@@ -386,6 +383,13 @@ class Pool:
             self._mapper.close()
         if process is not None:
             process.wait()
+
+    @interrupts.whole  # packages of which half is imported cannot be imported again
+    def _make_mapper(self) -> Mapper:
+        from atomr_mp.map import Mapper  # late: it takes asyncio, which the rest does without
+
+        self._mapper = Mapper(self._client)
+        return self._mapper
 
     def _unknown(self, method: str) -> NoReturn:
         known = ", ".join(self.methods) or "none"

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import atomr_mp
+from atomr_mp import map as map_module
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
 
 PACKAGE: Final = str(Path(atomr_mp.__file__).parent)
@@ -245,3 +246,21 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
         )
         gate.open()
         _is_well(pool, 1)
+
+
+def test_what_is_imported_late_is_imported_whole(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of asyncio would stay behind, and could not be imported again in this process."""
+
+    class Interrupting:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "atomr_mp.map":
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(atomr_mp, "map", map_module)  # to be there again afterwards
+    monkeypatch.delitem(sys.modules, "atomr_mp.map")
+    monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
+    with ledger.start(f"{ACTORS}/mapped.py:Mapped") as pool:
+        with pytest.raises(KeyboardInterrupt):
+            pool.map("Mapped.square", [])
+        assert "atomr_mp.map" in sys.modules
+        assert list(pool.map("Mapped.square", [3])) == [9]
