@@ -114,9 +114,13 @@ class Mapper:
     @contextlib.contextmanager
     def _loop(self) -> Iterator[asyncio.AbstractEventLoop]:
         """Give a loop that no other map uses."""
-        loop = None
+        loop, held = None, interrupts.hold()
         try:
-            loop = self._idle.pop() if self._idle else asyncio.SelectorEventLoop(_Selector())
+            try:
+                loop = self._idle.pop() if self._idle else asyncio.SelectorEventLoop(_Selector())
+            finally:
+                if held:
+                    interrupts.let_go(held)
             yield loop
         finally:
             if loop is not None:
