@@ -70,20 +70,22 @@ class BlockingLane(Lane):
         called = False
         held = interrupts.hold()
         try:
-            while not reply.done:
-                left_s = (until_ns - time.monotonic_ns()) / 1e9
-                if left_s > 0:
-                    called = self._step(reply, left_s)
-                elif until_ns < reply.deadline_ns:
-                    raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
-                else:
-                    self._expire(reply)
-        except BaseException:
-            called = True  # perhaps
-            raise
+            try:
+                while not reply.done:
+                    left_s = (until_ns - time.monotonic_ns()) / 1e9
+                    if left_s > 0:
+                        called = self._step(reply, left_s)
+                    elif until_ns < reply.deadline_ns:
+                        raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
+                    else:
+                        self._expire(reply)
+            except BaseException:
+                called = True  # perhaps
+                raise
+            finally:
+                if called and self._followers:
+                    self._hand_over()  # others wait for whoever was woken to lead
         finally:
-            if called and self._followers:
-                self._hand_over()  # others wait for whoever was woken to lead
             if held:
                 interrupts.let_go(held)
 
@@ -103,10 +105,10 @@ class BlockingLane(Lane):
                 self._flushing = True
                 self._flush_wanted.release()
         if flusher is not None:
-            flusher.join()
+            interrupts.wait(flusher.join)
         if watcher is not None and watcher is not threading.current_thread():
             os.eventfd_write(self._wake, 1)
-            watcher.join()
+            interrupts.wait(watcher.join)  # it may be in a callback
         with self._leader:
             self._epoll.close()
             os.close(self._wake)

@@ -142,7 +142,7 @@ class LoopLane(Lane):
         if self._loop.is_running() and asyncio._get_running_loop() is not self._loop:
             closed = threading.Event()
             if self._call_soon(self._close) and self._call_soon(closed.set):
-                closed.wait(CLOSE_S)
+                interrupts.wait(closed.wait, CLOSE_S)
                 return
         self._close()
 
