@@ -62,32 +62,28 @@ class BlockingLane(Lane):
         self._epoll.register(self._wake, select.EPOLLIN)
         self._epoll.register(client.session_descriptor, select.EPOLLIN)
 
+    @interrupts.whole
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
         """Receive until the reply is there, or let another thread do it."""
         until_ns = reply.deadline_ns
         if timeout_s is not None:
             until_ns = min(until_ns, time.monotonic_ns() + int(timeout_s * 1e9))
         called = False
-        held = interrupts.hold()
         try:
-            try:
-                while not reply.done:
-                    left_s = (until_ns - time.monotonic_ns()) / 1e9
-                    if left_s > 0:
-                        called = self._step(reply, left_s)
-                    elif until_ns < reply.deadline_ns:
-                        raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
-                    else:
-                        self._expire(reply)
-            except BaseException:
-                called = True  # perhaps
-                raise
-            finally:
-                if called and self._followers:
-                    self._hand_over()  # others wait for whoever was woken to lead
+            while not reply.done:
+                left_s = (until_ns - time.monotonic_ns()) / 1e9
+                if left_s > 0:
+                    called = self._step(reply, left_s)
+                elif until_ns < reply.deadline_ns:
+                    raise TimeoutError(f"no answer to {reply.method} within {timeout_s} s; the request goes on")
+                else:
+                    self._expire(reply)
+        except BaseException:
+            called = True  # perhaps
+            raise
         finally:
-            if held:
-                interrupts.let_go(held)
+            if called and self._followers:
+                self._hand_over()  # others wait for whoever was woken to lead
 
     def take(self, message: Told) -> None:
         """Take a lifecycle event, at once."""

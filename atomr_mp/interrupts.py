@@ -98,7 +98,7 @@ def wait(blocks: Callable[[*Ts], T], *args: *Ts) -> T:
 
 
 def whole(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function done as a whole, but for its waits. Where a call of it counts, it uses `hold` itself."""
+    """Have a function done as a whole, but for its waits. What is called with many arguments uses `hold` for less."""
 
     @functools.wraps(function)
     def done_as_a_whole(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -128,7 +128,7 @@ def _start_in_child() -> None:
     if get_ident() != _main.thread:
         if getsignal(SIGINT) is _put_off:
             set_handler(SIGINT, default_int_handler)
-        _main.__init__(get_ident())  # type: ignore[misc]
+        _main.thread, _main.level, _main.struck = get_ident(), 0, False
 
 
 os.register_at_fork(after_in_child=_start_in_child)

@@ -865,37 +865,6 @@ def test_a_thread_that_is_interrupted_is_not_to_lead(ledger: Ledger) -> None:
         assert third.done, "nobody has received"
 
 
-def test_what_a_signal_handler_raises_sends_nothing_twice(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that is not put off: behind a send of what could not be sent at once."""
-
-    def full(*_: object) -> int:
-        raise BlockingIOError
-
-    def send_and_raise(*arguments: Any) -> int:
-        send(*arguments)
-        raise SystemExit
-
-    with ledger.start() as pool:
-        pool.call("Probe.note", "first").result()
-        lane = pool._client._blocking
-        connection = lane._links[0].connection
-        assert connection is not None
-        send = connection._send
-        monkeypatch.setattr(connection, "_owes", lambda _: None)
-        monkeypatch.setattr(connection, "_send", full)
-        monkeypatch.setattr(connection, "_writable", select.poll())  # never
-        reply = pool.call("Probe.note", "second")
-        monkeypatch.setattr(connection, "_send", send_and_raise)
-        with pytest.raises(SystemExit), lane._lock:
-            connection.advance()
-        monkeypatch.undo()
-        with lane._lock:
-            connection.advance()
-        assert reply.result() == "second"
-        assert pool.call("Probe.note", "third").result() == "third"
-    assert ledger.runs() == ["first", "second", "third"]
-
-
 def test_who_waits_for_the_supervisor_is_woken_by_a_close(ledger: Ledger) -> None:
     """Also while a view is open, so that the session is not ended from the other side."""
     with ledger.start() as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:

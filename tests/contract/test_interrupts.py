@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import linecache
+import select
 import signal
 import sys
 import threading
@@ -264,3 +265,34 @@ def test_what_is_imported_late_is_imported_whole(ledger: Ledger, monkeypatch: py
             pool.map("Mapped.square", [])
         assert "atomr_mp.map" in sys.modules
         assert list(pool.map("Mapped.square", [3])) == [9]
+
+
+def test_what_a_signal_handler_raises_sends_nothing_twice(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is not put off: behind a send of what could not be sent at once."""
+
+    def full(*_: object) -> int:
+        raise BlockingIOError
+
+    def send_and_raise(*arguments: Any) -> int:
+        send(*arguments)
+        raise SystemExit
+
+    with ledger.start() as pool:
+        pool.call("Probe.note", "first").result()
+        lane = pool._client._blocking
+        connection = lane._links[0].connection
+        assert connection is not None
+        send = connection._send
+        monkeypatch.setattr(connection, "_owes", lambda _: None)
+        monkeypatch.setattr(connection, "_send", full)
+        monkeypatch.setattr(connection, "_writable", select.poll())  # never
+        reply = pool.call("Probe.note", "second")
+        monkeypatch.setattr(connection, "_send", send_and_raise)
+        with pytest.raises(SystemExit), lane._lock:
+            connection.advance()
+        monkeypatch.undo()
+        with lane._lock:
+            connection.advance()
+        assert reply.result() == "second"
+        assert pool.call("Probe.note", "third").result() == "third"
+    assert ledger.runs() == ["first", "second", "third"]
