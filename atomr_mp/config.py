@@ -58,7 +58,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """"all", a number of devices ("2"), or GPUs by index or UUID ("0,2", "1,", "GPU-1a2b"); on the host backend a
     number of processes."""
     actors: list[str] = []
-    """Actors as "package.module:Class" or "file.py:Class", optionally with "NAME=" in front."""
+    """Actors as "package.module:Class" or "file.py:Class", optionally with "NAME=" in front; as
+    "directory/package.module:Class" where the module is not on the workers' import path."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Requests that one client connection may have unanswered per device."""
     window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 2**20
@@ -293,6 +294,8 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
     in_file = {} if file is None else _of_file(file)
     in_environment, unknown = _of_environment(environment)
     given = {name: value for name, value in settings.items() if value is not None}
+    if isinstance(given.get("actors"), str):
+        given["actors"] = [given["actors"]]
     sources = dict.fromkeys(Config.__struct_fields__, "default")
     values: dict[str, Any] = {}
     for found, source in ((in_file, str(file)), (in_environment, "environment"), (given, "option")):
@@ -312,8 +315,10 @@ def _of_file(file: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise errors.ConfigurationError(f"the configuration {file} cannot be read: {error}") from error
     # Relative paths in a file are relative to the file.
-    if isinstance(values.get("actors"), list):
-        values["actors"] = [_anchored(str(actor), file.parent) for actor in values["actors"]]
+    actors = values.get("actors")
+    if isinstance(actors, str | list):
+        several = [actors] if isinstance(actors, str) else actors
+        values["actors"] = [_anchored(str(actor), file.parent) for actor in several]
     return values
 
 
@@ -356,11 +361,12 @@ def actor_specs(actors: list[str]) -> list[ActorSpec]:
     """Return actors as workers are told them: named, files with absolute paths.
 
     Raises:
-        ConfigurationError: Not of the form "[NAME=]module:Class" or "[NAME=]file.py:Class", or a name comes twice.
+        ConfigurationError: Not of the form "[NAME=]module:Class" or "[NAME=]file.py:Class", a name comes twice, or a
+            file or directory does not exist.
     """
     specs: dict[str, ActorSpec] = {}
     for actor in actors:
-        named, _, target = actor.rpartition("=")
+        named, target = _split(actor)
         location, colon, cls = target.rpartition(":")
         if not (colon and location and cls.isidentifier()):
             raise errors.ConfigurationError(
@@ -371,13 +377,32 @@ def actor_specs(actors: list[str]) -> list[ActorSpec]:
             raise errors.ConfigurationError(f"{name!r} is no name for an actor; use letters, digits and _")
         if name in specs:
             raise errors.ConfigurationError(f"two actors are called {name!r}; name one of them: OTHER={target}")
-        if location.endswith(".py"):
-            path = Path(location).absolute()
-            if not path.is_file():
-                raise errors.ConfigurationError(f"the actor's file {path} does not exist")
-            target = f"{path}:{cls}"
-        specs[name] = ActorSpec(name, target)
+        specs[name] = ActorSpec(name, f"{_absolute(location)}:{cls}")
     return list(specs.values())
+
+
+def _split(actor: str) -> tuple[str, str]:
+    """Return the name that an actor is given, if any, and what it is. A path may contain "=" too."""
+    name, equals, target = actor.partition("=")
+    return (name, target) if equals and "/" not in name else ("", actor)
+
+
+def _absolute(location: str) -> str:
+    """Return where an actor is, with its file or directory as an absolute path.
+
+    Raises:
+        ConfigurationError: The file or directory does not exist.
+    """
+    path = Path(location).absolute()
+    if location.endswith(".py"):
+        if not path.is_file():
+            raise errors.ConfigurationError(f"the actor's file {path} does not exist")
+        return str(path)
+    if "/" in location:
+        if not path.parent.is_dir():
+            raise errors.ConfigurationError(f"the directory of the actor's module, {path.parent}, does not exist")
+        return str(path)
+    return location
 
 
 def _host_memory_bytes() -> int:
@@ -390,8 +415,8 @@ def _host_memory_bytes() -> int:
 
 
 def _anchored(actor: str, directory: Path) -> str:
-    name, equals, target = actor.rpartition("=")
+    name, target = _split(actor)
     location, colon, cls = target.rpartition(":")
-    if location.endswith(".py"):
+    if location.endswith(".py") or "/" in location:
         target = f"{directory / location}{colon}{cls}"
-    return f"{name}{equals}{target}"
+    return f"{name}={target}" if name else target

@@ -6,11 +6,11 @@ The supervisor's process is started first, and what this one needs imported whil
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.launch import launch
+from atomr_mp.targets import Actors, check_no_actor_loads, targets
 
 if TYPE_CHECKING:
     from atomr_mp.config import Backend
@@ -23,7 +23,7 @@ START_MARGIN_S: Final = 30.0
 
 def start(
     *,
-    actors: Iterable[str] = (),
+    actors: Actors = (),
     gpus: str | int | None = None,
     backend: Backend | None = None,
     pool: str | None = None,
@@ -37,7 +37,9 @@ def start(
     The supervisor is a process of its own. When this process ends, however it ends, so does the pool.
 
     Args:
-        actors: What the devices run: "package.module:Class" or "path/to/file.py:Class", or "NAME=" and one of these.
+        actors: What the devices run: classes, or "package.module:Class" or "path/to/file.py:Class", or "NAME=" and one
+            of these; several, or one by itself. Workers import the module of a class, so a program that defines one
+            starts its pool under `if __name__ == "__main__":`.
         gpus: "all" (the default), a number of devices, or GPUs by index or UUID as "0,2"; CUDA_VISIBLE_DEVICES holds.
         backend: "cuda", "host", or "auto" (the default): host if the machine has no NVIDIA hardware at all.
         pool: Name of the pool; by default one of its own, so that an application can have several.
@@ -49,16 +51,17 @@ def start(
 
     Raises:
         InvalidRequest: `weight` is out of range.
-        ConfigurationError: What is asked for cannot be started here.
+        ConfigurationError: What is asked for cannot be started here, or workers could not import a class.
         ActorLoadFailed: An actor cannot be imported.
         SetupFailed: An actor's `setup` fails, also after the restarts that are allowed.
         PoolBusy: The run directory is in use.
     """
+    check_no_actor_loads()
     named = bool(config or {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys())
     given = {
         "gpus": None if gpus is None else str(gpus),
         "backend": backend,
-        "actors": list(actors) or None,
+        "actors": targets(actors) or None,
         "pool": pool or (None if named else _own_name()),
         "run_dir": str(run_dir) if run_dir is not None else None,
         **settings,

@@ -1,4 +1,4 @@
-"""Actors found by name: from "package.module:Class" or "path/to/file.py:Class" to a `LoadedActor`.
+"""Actors found by name: from "[directory/]package.module:Class" or "path/to/file.py:Class" to a `LoadedActor`.
 
 Every way in which this can go wrong is `ActorLoadFailed`, with what to do: a restart would not help.
 """
@@ -348,26 +348,45 @@ def _class(spec: ActorSpec) -> type[Actor]:
 
 
 def _module(target: str, location: str, name: str) -> types.ModuleType:
+    global importing  # noqa: PLW0603 - one import at a time, on the process's main thread
     try:
         points.point("import", name)
-        if not location.endswith(".py"):
-            return importlib.import_module(location)
-        path = Path(location)
-        if not path.is_file():
-            raise ActorLoadFailed(f"{target}: there is no file {location}")
-        # As `python file.py` does: what lies beside an actor's file can be imported by it.
-        if str(path.parent) not in sys.path:
-            sys.path.insert(0, str(path.parent))
-        module = importlib.import_module(path.stem)
-        if Path(module.__file__ or "").resolve() != path.resolve():
-            raise ActorLoadFailed(
-                f"{target}: a module named {path.stem!r} exists already ({module.__file__}); rename the file"
-            )
-        return module
+        importing = True
+        directory, slash, module = location.rpartition("/")
+        if location.endswith(".py"):
+            if not Path(location).is_file():
+                raise ActorLoadFailed(f"{target}: there is no file {location}")
+            return _import_from(target, directory or ".", module.removesuffix(".py"), module)
+        return _import_from(target, directory, module) if slash else importlib.import_module(location)
     except ActorLoadFailed:
         raise
     except BaseException as error:  # a module may raise anything, SystemExit too
         raise ActorLoadFailed(f"{target}: importing failed with {type(error).__name__}: {error}") from error
+    finally:
+        importing = False
+
+
+def _import_from(target: str, directory: str, name: str, file: str = "") -> types.ModuleType:
+    """Import a module from a directory, as `python file.py` does: what lies beside it can be imported by it.
+
+    Args:
+        target: What is loaded, for the error.
+        directory: Where the module's import begins.
+        name: The module.
+        file: Its file's name; empty if any will do.
+    """
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    module = importlib.import_module(name)
+    found = Path(module.__file__ or "")
+    root = found.parents[name.count(".") + hasattr(module, "__path__")] if module.__file__ else found
+    if root.resolve() != Path(directory).resolve() or file not in {"", found.name}:
+        raise ActorLoadFailed(f"{target}: a module named {name!r} exists already ({module.__file__}); rename the file")
+    return module
+
+
+importing = False
+"""This process imports an actor's module. `atomr_mp.start` looks here, and refuses to start a pool meanwhile."""
 
 
 def _requests(cls: type[Actor]) -> Iterator[tuple[str, MethodOptions]]:
