@@ -165,7 +165,7 @@ class Pool:
 
         Args:
             method: "Actor.method".
-            *args: Its arguments: None, bool, int, float, str, bytes, lists, maps with string keys, NumPy arrays,
+            *args: Its arguments: None, bool, int, float, str, bytes, lists, maps, NumPy arrays,
                 refs. Arrays must not be written before the reply is there.
             device: Index of the device; None for that of the refs among the arguments, or else the one with the fewest
                 unanswered requests of this client.

@@ -1,6 +1,7 @@
 """Arguments and results inside a call: msgpack, with arrays beside it as raw frames or in shared memory. Pure.
 
-Plain values (None, bool, int, float, str, bytes, list, map) are msgpack's own. A NumPy array is extension type 1, whose
+Plain values (None, bool, int, float, str, bytes, list, map) are msgpack's own; `crossing` refuses what msgspec would
+change. A NumPy array is extension type 1, whose
 content is the msgpack array [dtype name, shape, data]; data is the bytes themselves (C order, little-endian), or for
 arrays larger than `INLINE_BYTES` the index of the payload frame that holds them. An array in a device's memory is
 extension type 2, a `refs.WireRef`; one in memory of the client extension type 3, a `refs.ClientArray`: that is how
@@ -22,6 +23,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.crossing import check as check_crosses
 from atomr_mp.protocol.data import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, Operand, check_shape
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, WireRef, decode_client_array, decode_ref
@@ -77,6 +79,7 @@ def encode(
     """
     frames: list[Buffer] | tuple[()] = ()
     placed: list[Placed] | tuple[()] = ()
+    given = value
     try:
         if type(value) is tuple and not _PLAIN.issuperset(map(type, value)):
             # Refs among the arguments, before the encoder calls back for them: that takes twice as long.
@@ -101,6 +104,7 @@ def encode(
             f"the values take {len(body)} bytes, more than the {MAX_BODY_BYTES} that a call may have; send large "
             "data as NumPy arrays, or in several calls"
         )
+    check_crosses(given)
     if len(frames) > MAX_FRAMES:
         raise errors.InvalidRequest(f"{len(frames)} large arrays in one call; the limit is {MAX_FRAMES}")
     if frames and _nbytes(frames) > payload_bytes:
@@ -239,7 +243,7 @@ def _encode_other(
     kind = type(value)
     raise errors.InvalidRequest(
         f"a {kind.__module__}.{kind.__qualname__} cannot be sent; use None, bool, int, float, str, bytes, lists, "
-        "maps with string keys, and NumPy arrays"
+        "maps, and NumPy arrays"
     )
 
 

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import datetime as dt
 import math
 import subprocess
 import sys
+import uuid
 from typing import Any, Final
 
 import msgspec
@@ -204,6 +207,23 @@ endless: list[Any] = []
 endless.append(endless)
 
 
+class Dated(msgspec.Struct):
+    """Has a date, which would arrive as text."""
+
+    when: dt.date = dt.date(2026, 11, 23)
+
+
+@dataclasses.dataclass(slots=True)
+class DatedClass:
+    """Likewise, without a dictionary."""
+
+    when: dt.date = dt.date(2026, 11, 23)
+
+
+class Dates(list[dt.date]):
+    """A kind of list."""
+
+
 @pytest.mark.parametrize("beside", [[], [np.zeros(3)]], ids=["alone", "beside an array"])
 @pytest.mark.parametrize(
     "value",
@@ -224,6 +244,11 @@ endless.append(endless)
         pytest.param(np.zeros((1,) * (MAX_DIMENSIONS + 1)), id="an array of too many dimensions"),
         pytest.param(np.broadcast_to(np.uint8(0), MAX_PAYLOAD_BYTES + 1), id="an array above the limit"),
         pytest.param(bytes(MAX_BODY_BYTES), id="a body above the limit"),
+        pytest.param({"a": (Dated(),)}, id="a struct with a date"),
+        pytest.param([DatedClass()], id="a dataclass with a date"),
+        pytest.param(Dates([dt.date(2026, 11, 23)]), id="a list of a kind of its own with a date"),
+        pytest.param([{1, uuid.UUID(int=1)}], id="a set with a UUID"),
+        pytest.param({(1, (2,)): 1}, id="a tuple in a tuple as a key"),
     ],
 )
 def test_what_cannot_be_sent_is_refused_in_the_caller(value: object, beside: list[Any]) -> None:

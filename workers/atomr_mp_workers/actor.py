@@ -276,7 +276,7 @@ def method(
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
-    Arguments and results are None, bool, int, float, str, bytes, lists, maps with string keys, and arrays.
+    Arguments and results are None, bool, int, float, str, bytes, lists, maps, and arrays.
     Annotations are enforced: what does not fit is refused with `InvalidRequest` before the method runs.
 
     A ref that is an argument arrives as an array over the device's own memory (NumPy's on the host backend), not

@@ -1,0 +1,108 @@
+"""Which values cross between processes, and how to send what does not. Pure.
+
+msgspec would turn a date, a UUID or a decimal into text, and an enum into its value: what arrives is something else,
+and nobody is told. Such values are refused here before msgspec sees them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries.base import LibraryRequest
+
+
+def check(value: object) -> None:
+    """Check that a value arrives as the one that was sent, or as the documentation says.
+
+    Goes level by level, so that long lists of small lists cost one pass each. For values that have been encoded: those
+    have an end.
+
+    Raises:
+        InvalidRequest: It would arrive as something else; the message says how to send it.
+    """
+    kind = type(value)
+    if kind in SCALARS or isinstance(value, LibraryRequest):  # which checks itself
+        return
+    level: Sequence[object] = value if kind is tuple or kind is list else (value,)  # type: ignore[assignment]
+    while not SCALARS.issuperset(map(type, level)):
+        inner: list[Iterable[object]] = []
+        maps: list[dict[object, object]] = []
+        for each in level:
+            kind = type(each)
+            if kind is list or kind is tuple:
+                inner.append(each)  # type: ignore[arg-type]
+            elif kind is dict:
+                maps.append(each)  # type: ignore[arg-type]
+            elif kind not in SCALARS and kind.__module__ != "numpy":
+                inner.append(_inside(each))
+        if maps:
+            _check_keys(maps)
+            inner += [each.values() for each in maps]
+        level = list(itertools.chain.from_iterable(inner))
+
+
+SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
+"""Types of values that cross as they are, and of keys."""
+
+_TEXT: Final = frozenset({str})
+
+_ADVICE: Final = (
+    ("datetime", "datetime", "isoformat(), which a parameter annotated as datetime takes, or timestamp()"),
+    ("datetime", "date", "isoformat(), which a parameter annotated as date takes"),
+    ("datetime", "time", "isoformat(), which a parameter annotated as time takes"),
+    ("datetime", "timedelta", "total_seconds(), which a parameter annotated as float takes"),
+    ("uuid", "UUID", "str() of it, which a parameter annotated as UUID takes"),
+    ("decimal", "Decimal", "str() of it, which a parameter annotated as Decimal takes"),
+    ("enum", "Enum", "its value, which a parameter annotated as that enum takes"),
+)
+"""Module and name of classes whose instances msgspec would change, and what to send instead; subclasses first."""
+
+
+def _check_keys(maps: Iterable[dict[object, object]]) -> None:
+    if _TEXT.issuperset(map(type, itertools.chain.from_iterable(maps))):
+        return
+    for key in itertools.chain.from_iterable(maps):
+        plain = type(key) in SCALARS or isinstance(key, str)
+        if not plain and not (type(key) is tuple and SCALARS.issuperset(map(type, key))):
+            raise errors.InvalidRequest(
+                f"a map with a {_name(key)} as a key cannot be sent: the key would arrive as something else; use str, "
+                "bytes, int, float, bool, None or tuples of these as keys, or send a list of pairs"
+            )
+
+
+def _inside(value: Any) -> Iterable[object]:
+    """Return what a value consists of that is no plain list or map."""
+    if isinstance(value, dict):
+        return [dict(value)]
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.astuple(value)
+    if dataclasses.is_dataclass(value):
+        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
+    if hasattr(value, "__attrs_attrs__"):
+        return [getattr(value, field.name, None) for field in value.__attrs_attrs__]
+    if not (isinstance(value, enum.Enum) and isinstance(value, int | str)):  # such a member is its value, too
+        _check_kind(value)
+    return ()
+
+
+def _check_kind(value: object) -> None:
+    for module, name, advice in _ADVICE:
+        # Whoever holds an instance has imported the module.
+        changed = getattr(sys.modules.get(module), name, None)
+        if changed is not None and isinstance(value, changed):
+            raise errors.InvalidRequest(f"a {_name(value)} cannot be sent: it would arrive changed; send {advice}")
+
+
+def _name(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,107 @@
+"""An actor that says what has arrived, and returns what may not be sent."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import enum
+import uuid
+from typing import Any, Final
+
+from atomr_mp_workers import Actor, Batch, method
+
+
+class Colour(enum.Enum):
+    """A plain enum: its members are no text."""
+
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    """An enum whose members are numbers."""
+
+    HIGH = 3
+
+
+VALUES: Final[dict[str, Any]] = {
+    "datetime": dt.datetime(2026, 11, 23, 12, 30, tzinfo=dt.UTC),
+    "naive": dt.datetime(2026, 11, 23, 12, 30),  # noqa: DTZ001 - as many are
+    "date": dt.date(2026, 11, 23),
+    "time": dt.time(12, 30),
+    "timedelta": dt.timedelta(days=1, seconds=1.5),
+    "uuid": uuid.UUID(int=1),
+    "decimal": decimal.Decimal("1.10"),
+    "enum": Colour.RED,
+    "key": {dt.date(2026, 11, 23): 1},
+    "keys": {frozenset({1, 2}): 1},
+}
+"""Each would arrive as something else."""
+
+
+class Crossing(Actor):
+    """Takes and returns all kinds of values."""
+
+    @method
+    def plain(self, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN201
+        """Return what any value arrived as."""
+        return value
+
+    @method(batch=Batch(max_items=4))
+    def several(self, values: list[Any]) -> list[Any]:
+        """Return what they arrived as."""
+        return values
+
+    @method(idempotent=True, batch=Batch(max_items=4))
+    def together(self, values: list[Any]) -> list[Any]:
+        """Return what they arrived as; a map sends several in one call."""
+        return values
+
+    @method
+    def result(self, name: str) -> Any:
+        """Return a value that cannot be sent."""
+        return VALUES[name]
+
+    @method
+    def nested(self, name: str) -> Any:
+        """Return it inside of something."""
+        return [{"here": (VALUES[name],)}]
+
+    @method
+    def of_datetime(self, value: dt.datetime) -> bool:
+        """Whether it arrived as what the annotation says."""
+        return bool(value.replace(tzinfo=None) == VALUES["naive"])
+
+    @method
+    def of_date(self, value: dt.date) -> bool:
+        """Whether it arrived as what the annotation says."""
+        return bool(value == VALUES["date"])
+
+    @method
+    def of_time(self, value: dt.time) -> bool:
+        """Whether it arrived as what the annotation says."""
+        return bool(value == VALUES["time"])
+
+    @method
+    def of_timedelta(self, value: float) -> bool:
+        """Whether it arrived as its seconds."""
+        return bool(dt.timedelta(seconds=value) == VALUES["timedelta"])
+
+    @method
+    def of_uuid(self, value: uuid.UUID) -> bool:
+        """Whether it arrived as what the annotation says."""
+        return bool(value == VALUES["uuid"])
+
+    @method
+    def of_decimal(self, value: decimal.Decimal) -> bool:
+        """Whether it arrived as what the annotation says."""
+        return bool(value == VALUES["decimal"])
+
+    @method
+    def of_enum(self, value: Colour) -> bool:
+        """Whether it arrived as what the annotation says."""
+        return value is Colour.RED
+
+    @method
+    def numbered(self, value: dict[int, int]) -> dict[int, int]:
+        """Return a map with keys that are numbers."""
+        return value
