@@ -46,8 +46,14 @@ class Ends:
     def __init__(self, directory: Path) -> None:
         self.endpoint = f"ipc://{directory}/socket"
         self.poll = select.epoll()
+        self.ended: set[bytes] = set()
+        """Sessions that have ended."""
         self.socket = DataSocket(
-            self.endpoint, WINDOW, lambda session: session if session in SESSIONS else None, self.poll
+            self.endpoint,
+            WINDOW,
+            lambda session: session if session in SESSIONS and session not in self.ended else None,
+            self.poll,
+            lambda session: session if session in self.ended else None,
         )
         self.socket.read()
         self.received: list[tuple[bytes, bytes]] = []
@@ -329,6 +335,62 @@ def test_a_session_that_has_ended_has_no_connections(ends: Ends) -> None:
         with ends.lock:
             connection.wait_disconnected(int(DEADLINE_S * 1000))
             assert connection.ended
+
+
+def login(session: bytes, password: bytes) -> bytes:
+    """Return the first half of a login, which names a session and shows a secret."""
+    name, secret = session.hex().encode(), password.hex().encode()
+    hello = b"\x05HELLO" + bytes((len(name),)) + name + bytes((len(secret),)) + secret
+    return GREETING[:32] + bytes(32) + b"\x04" + bytes((len(hello),)) + hello
+
+
+def initiate(routing_id: bytes) -> bytes:
+    """Return its second half, which asks for a routing id."""
+    command = b"\x08INITIATE\x08Identity" + len(routing_id).to_bytes(4, "big") + routing_id
+    return b"\x04" + bytes((len(command),)) + command
+
+
+@pytest.mark.parametrize("when", ["before its login", "in its login"])
+def test_a_client_that_closed_before_its_login_is_not_counted_as_refused(ends: Ends, when: str) -> None:
+    """The supervisor tells of a client's end while its login still waits to be read: nobody did anything wrong."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as late:
+        late.connect(ends.endpoint.removeprefix("ipc://"))
+        if when == "before its login":
+            ends.ended.add(SESSIONS[0])
+            late.sendall(login(SESSIONS[0], SESSIONS[0]))
+        else:
+            late.sendall(login(SESSIONS[0], SESSIONS[0]))
+            ends.look(
+                lambda: select.select([late], [], [], 0)[0] and len(late.recv(999, socket.MSG_PEEK)) > len(GREETING)
+            )
+            late.recv(999)
+            ends.ended.add(SESSIONS[0])
+            late.sendall(initiate(data.routing_id(SESSIONS[0], 9)))
+        said = b""
+
+        def turned_away() -> bool:
+            nonlocal said
+            while select.select([late], [], [], 0)[0]:
+                chunk = late.recv(999)
+                said += chunk
+                if not chunk:
+                    return True
+            return False
+
+        assert ends.look(turned_away) == 0
+        assert said.endswith(REFUSAL[len(GREETING) :])
+
+
+def test_who_knows_only_the_name_of_a_session_that_ended_is_counted(ends: Ends) -> None:
+    """A name without its secret is no excuse."""
+    ends.ended.add(SESSIONS[0])
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+        stranger.connect(ends.endpoint.removeprefix("ipc://"))
+        stranger.sendall(login(SESSIONS[0], SESSIONS[1]))
+        assert (
+            ends.look(lambda: select.select([stranger], [], [], 0)[0] and stranger.recv(999).endswith(REFUSAL[64:]))
+            == 1
+        )
 
 
 def test_the_end_comes_behind_the_last_answers(ends: Ends) -> None:

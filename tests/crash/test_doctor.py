@@ -63,6 +63,14 @@ def test_a_pool_in_use_has_nothing_unaccounted(ledger: Ledger) -> None:
     assert "ended in order" in told
 
 
+def test_an_idle_pool_with_a_standby_has_nothing_unaccounted(ledger: Ledger) -> None:
+    """The standby has made a slab ahead, and what it says of its memory is true before it has served anything."""
+    with ledger.start(gpus=2, standby="hot") as pool:
+        assert settled(lambda: all(each.standby and each.standby.state == "ready" for each in pool.status().workers))
+        status, told = doctor(pool.run_dir, "--leaks")
+        assert status == 0, told
+
+
 @pytest.mark.parametrize("what", ["process", "socket", "note"])
 def test_what_nobody_knows_of_is_unaccounted(ledger: Ledger, what: str) -> None:
     """A process with the pool's mark, a socket of no incarnation, a note of no worker."""

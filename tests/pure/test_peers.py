@@ -7,7 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp_workers.peers import MOST_EARLY, Serials
+from atomr_mp.protocol import control
+from atomr_mp.protocol.session import Window
+from atomr_mp_workers.blocks import Holder
+from atomr_mp_workers.peers import MOST_EARLY, MOST_FORMER, Peers, Serials
 
 
 @given(st.permutations(range(1, 30)), st.integers(0, 29))
@@ -47,3 +50,27 @@ def test_serials_that_nobody_has_counted_are_refused() -> None:
     for serial in [1, 2, 1, 2, 1]:
         known.add(serial)
     assert not known._early
+
+
+class NoMemory:
+    """Stands for a device's memory, of which these sessions use none."""
+
+    def admit(self, number: int) -> Holder:
+        """Take a session in."""
+        return Holder(number)
+
+    def resolver(self, _holder: Holder) -> None:
+        """Resolve nothing."""
+
+
+def test_sessions_that_ended_are_known_for_a_while() -> None:
+    """The last of them, by their secrets: what is kept is bounded."""
+    peers = Peers(Window(1, 1), NoMemory())  # type: ignore[arg-type]
+    names = [number.to_bytes(16, "big") for number in range(MOST_FORMER + 1)]
+    for number, name in enumerate(names):
+        peers.admit(control.SessionOpened(number, name, name[::-1]))
+        assert peers.former_secret(name) is None, "it lives"
+        peers.end(number)
+        assert peers.secret(name) is None
+    assert peers.former_secret(names[0]) is None
+    assert [peers.former_secret(name) for name in names[1:]] == [name[::-1] for name in names[1:]]

@@ -63,11 +63,6 @@ class DataPeer:
         """Its routing id, once it is `ready`."""
         return self._stream.identity
 
-    @property
-    def refused(self) -> bool:
-        """Whether its login was refused."""
-        return self._stream.refused
-
     def hung_up(self) -> bool:
         """Whether the other end is closed; what it has sent may be there still."""
         poll = select.poll()

@@ -49,13 +49,20 @@ class DataSocket:
         endpoint: Address to bind.
         window: What one connection may have unanswered; answers that wait to be read are bounded by the same.
         secret: Returns the secret of a session's public name, None if there is no such session.
+        former_secret: The same for a session that has ended: its late login is turned away, and not counted as refused.
         poll: What the loop waits with: descriptors come and go there, and what it says is for `look`.
     """
 
     def __init__(
-        self, endpoint: str, window: Window, secret: Callable[[bytes], bytes | None], poll: select.epoll
+        self,
+        endpoint: str,
+        window: Window,
+        secret: Callable[[bytes], bytes | None],
+        poll: select.epoll,
+        former_secret: Callable[[bytes], bytes | None] = lambda _session: None,
     ) -> None:
         self._secret = secret
+        self._former_secret = former_secret
         self._unread_bytes = max(window.payload_bytes, UNREAD_BYTES)
         self._poll = poll
         self._late = LateAnswers()
@@ -167,7 +174,6 @@ class DataSocket:
                 return
             _LOG.warning("a client's connection is closed: %s", error)
             peer.messages.append(memoryview(b""))  # whose session is to hear of it
-        self._refused += peer.refused
         messages = peer.messages
         while messages:
             self.received.append((peer.routing_id, messages.popleft()))
@@ -202,19 +208,29 @@ class DataSocket:
         peer.close()
 
     def _admits(self, username: bytes, password: bytes) -> bool:
-        """Return whether a session's secret is shown."""
+        """Return whether a living session's secret is shown; a peer that shows none is counted."""
         session = _session_named(username)
-        secret = None if session is None else self._secret(session)
-        return secret is not None and hmac.compare_digest(password, secret.hex().encode())
+        if session is not None:
+            if _shows(password, self._secret(session)):
+                return True
+            if _shows(password, self._former_secret(session)):
+                return False  # the client has closed: the supervisor's word of that was faster than its login
+        self._refused += 1
+        return False
 
     def _takes(self, username: bytes, routing_id: bytes) -> bool:
-        """Return whether a routing id is its session's own, and free."""
-        if session_of(routing_id) != _session_named(username):
+        """Return whether a session lives and a routing id is its own, and free; who takes another is counted."""
+        session = _session_named(username)
+        if session is None or session_of(routing_id) != session:
+            self._refused += 1
+            return False
+        if self._secret(session) is None:  # it has ended in the middle of this login
             return False
         holder = self._logged_in.get(routing_id)
         if holder is None:
             return True
         if not holder.hung_up():
+            self._refused += 1
             return False
         while self._reads and not holder.gone:  # it has gone, and the loop has not come to that: first what it has said
             self._receive(holder)
@@ -230,6 +246,10 @@ def _spare() -> int | None:
         return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
+
+
+def _shows(password: bytes, secret: bytes | None) -> bool:
+    return secret is not None and hmac.compare_digest(password, secret.hex().encode())
 
 
 def _session_named(username: bytes) -> bytes | None:

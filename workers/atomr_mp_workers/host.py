@@ -196,7 +196,7 @@ class Host:
             self._envelope, self._completions, device, threads, batched, self._outbox, self._flush
         )
         self._poll = select.epoll()
-        self._data = DataSocket(start.endpoint, start.window, self._peers.secret, self._poll)
+        self._data = DataSocket(start.endpoint, start.window, self._peers.secret, self._poll, self._peers.former_secret)
 
     def _setup_actor(self, actor: LoadedActor, context: Context, stream: Stream | None) -> None:
         """Have an actor set itself up, on its stream if it has one."""
@@ -235,6 +235,7 @@ class Host:
         gc.freeze()
         points.point("ready")
         self._obey()  # first: whom it knows when it is ready can call at once
+        self._tidy()  # the board shows what the setup took: an idle worker has no other turn
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         reads = False
         poll.register(control_channel, select.EPOLLIN)
@@ -417,7 +418,8 @@ class Host:
     def _open(self, routing_id: bytes, packed: memoryview) -> None:
         peer = self._peers.find(routing_id)
         if peer is None:
-            self._board.count(Counter.REFUSED)
+            if self._peers.former_secret(data.session_of(routing_id)) is None:  # else the client closed after this
+                self._board.count(Counter.REFUSED)
             return
         self._outbox[peer] = None
         try:

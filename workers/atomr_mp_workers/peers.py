@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 WEIGHT: Final[attrgetter[float]] = attrgetter("weight")
 """Weighs a session, see `line.Line`."""
 
+MOST_FORMER: Final = 1024
+"""Most sessions that have ended and are still known."""
+
 MOST_EARLY: Final = 1024
 """Most releases that may come before one of an earlier number: what connections can have on their way at a time."""
 
@@ -134,6 +137,8 @@ class Peers:
         self._by_number: dict[int, Session] = {}
         self._by_name: dict[bytes, Session] = {}
         self._by_routing_id: dict[bytes, Peer] = {}
+        self._former: dict[bytes, bytes] = {}
+        """Secrets of the sessions that ended last, by public name; the oldest first."""
 
     def admit(self, opened: control.SessionOpened) -> None:
         """Let a session's connections in."""
@@ -148,6 +153,9 @@ class Peers:
         session.ended = True
         session.early.clear()
         del self._by_name[session.session]
+        self._former[session.session] = session.secret
+        if len(self._former) > MOST_FORMER:
+            del self._former[next(iter(self._former))]
         for peer in session.peers:
             del self._by_routing_id[peer.routing_id]
         return session
@@ -156,6 +164,10 @@ class Peers:
         """Return a session's secret, None if it is unknown."""
         found = self._by_name.get(session)
         return None if found is None else found.secret
+
+    def former_secret(self, session: bytes) -> bytes | None:
+        """Return the secret of a session that has ended, None if it is unknown or one of many that ended since."""
+        return self._former.get(session)
 
     def find(self, routing_id: bytes) -> Peer | None:
         """Return the connection with this routing id, None if it belongs to no admitted session."""
