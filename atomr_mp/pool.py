@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -68,13 +69,21 @@ class Pool:
         client: The session.
         run_dir: The pool's run directory.
         process: The supervisor, if this application started it.
+        drain_timeout_s: How long the pool's workers may take to finish what they hold when it stops.
     """
 
-    def __init__(self, client: Client, run_dir: Path, process: subprocess.Popen[bytes] | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        run_dir: Path,
+        process: subprocess.Popen[bytes] | None,
+        drain_timeout_s: float = 0.0,
+    ) -> None:
         self._client = client
         self._mapper: Mapper | None = None
         self._devices: dict[int, Device] = {}
         self._process = process
+        self._drain_timeout_s = drain_timeout_s
         self.run_dir: Final = run_dir
         self._session_socket: Final = run_dir / SESSION_SOCKET
         self.name: Final = client.pool
@@ -86,10 +95,10 @@ class Pool:
     def __exit__(
         self,
         _type: type[BaseException] | None,
-        _error: BaseException | None,
+        error: BaseException | None,
         _traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        self._close(interrupted=isinstance(error, KeyboardInterrupt))
 
     def __repr__(self) -> str:
         states = ", ".join(f"{device.index}: {device.state.value}" for device in self.devices)
@@ -367,22 +376,56 @@ class Pool:
     def close(self) -> None:
         """End the session. May be called twice; does nothing in a forked child.
 
-        If this application started the pool, stop it in good order and wait for its end.
+        If this application started the pool, stop it in good order and wait for its end. The first Ctrl-C meanwhile
+        says on stderr what is waited for, and is raised when the pool has ended; the second has the workers killed.
         """
+        self._close(interrupted=False)
+
+    @interrupts.whole
+    def _close(self, *, interrupted: bool) -> None:
         if self._client.forked:
             return  # the pool is our parent's
         process, self._process = self._process, None
-        if process is not None and self._client.lost is None:
-            # Our own session stays open until then: its end would be taken for this application's death.
-            # Without an answer, or a descriptor to ask with, the end of our session has to do.
-            with contextlib.suppress(errors.AtomrError, OSError), Observer(self._session_socket) as observer:
-                observer.stop()
+        try:
+            if process is not None and self._client.lost is None:
+                interrupts.wait(self._stop, process, interrupted)
+        finally:
+            # If the pool still stops, the end of our session has its workers killed.
+            self._client.close()
+            if self._mapper is not None:
+                self._mapper.close()
+            if process is not None:
+                interrupts.wait(process.wait)
+
+    def _stop(self, process: subprocess.Popen[bytes], interrupted: bool) -> None:  # noqa: FBT001 - see interrupts.wait
+        """Have the pool stopped in good order, and wait for its end; our own session stays open until then.
+
+        Raises:
+            KeyboardInterrupt: The pool has ended; or this was the second interrupt, and it has not.
+        """
+        # Without an answer, or a descriptor to ask with, the end of our session has to do.
+        with contextlib.suppress(errors.AtomrError, OSError), Observer(self._session_socket) as observer:
+            observer.stop()
+            if interrupted:
+                self._say_what_is_waited_for(observer)
+            try:
                 process.wait()
-        self._client.close()
-        if self._mapper is not None:
-            self._mapper.close()
-        if process is not None:
-            process.wait()
+            except KeyboardInterrupt:
+                if not interrupted:
+                    self._say_what_is_waited_for(observer)
+                    process.wait()
+                raise
+
+    def _say_what_is_waited_for(self, observer: Observer) -> None:
+        """Tell the person who has pressed Ctrl-C why the pool does not end at once, if it does not."""
+        with contextlib.suppress(errors.AtomrError, OSError):  # it has ended meanwhile
+            waiting = observer.status().unanswered
+            if waiting:
+                requests = "1 request" if waiting == 1 else f"{waiting:,} requests"
+                sys.stderr.write(
+                    f"atomr-mp: waiting for {requests}, at most {self._drain_timeout_s:g} s; Ctrl-C again kills\n"
+                )
+                sys.stderr.flush()
 
     @interrupts.whole  # packages of which half is imported cannot be imported again
     def _make_mapper(self) -> Mapper:

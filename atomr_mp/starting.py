@@ -75,7 +75,7 @@ def start(
         from atomr_mp.client import Client
         from atomr_mp.pool import Pool
 
-        started = Pool(Client(connection, weight=weight), plan.run_path, process)
+        started = Pool(Client(connection, weight=weight), plan.run_path, process, plan.drain_timeout_s)
         started.wait_ready(plan.start_timeout_s + START_MARGIN_S)
     except BaseException:
         if started is not None:

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self
 
 import numpy as np  # noqa: F401 - its threads and descriptors are to be there before a ledger counts
 import pytest
@@ -148,9 +148,9 @@ class Ledger:
         mark = f"{LEDGER}={self.path}".encode()
         return [pid for pid in _pids() if pid != os.getpid() and mark in _environment(pid)]
 
-    def program(self, name: str, *arguments: str | Path) -> Program:
+    def program(self, name: str, *arguments: str | Path, errors: bool = False) -> Program:
         """Start one of the programs beside the crash tests."""
-        return Program(Path(__file__).parent / "programs" / f"{name}.py", *map(str, arguments))
+        return Program(Path(__file__).parent / "programs" / f"{name}.py", *map(str, arguments), errors=errors)
 
     def _left_open(self) -> dict[int, str]:
         return dict(open_descriptors().items() - self._descriptors.items())
@@ -213,11 +213,21 @@ class Gate:
 
 
 class Program:
-    """A program beside the tests, which says lines and is told lines. Killed at the end of the `with`."""
+    """A program beside the tests, which says lines and is told lines. Killed at the end of the `with`.
 
-    def __init__(self, path: Path, *arguments: str) -> None:
+    Args:
+        path: The program.
+        *arguments: Its arguments.
+        errors: What it writes to stderr is heard by `hear_error`.
+    """
+
+    def __init__(self, path: Path, *arguments: str, errors: bool = False) -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, str(path), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+            [sys.executable, str(path), *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if errors else None,
+            bufsize=0,
         )
         self.pid: Final = self._popen.pid
 
@@ -230,7 +240,13 @@ class Program:
 
     def hear(self) -> list[str]:
         """Return the words of the next line."""
-        out = self._popen.stdout
+        return self._hear(self._popen.stdout)
+
+    def hear_error(self) -> list[str]:
+        """Return the words of the next line on stderr."""
+        return self._hear(self._popen.stderr)
+
+    def _hear(self, out: IO[bytes] | None) -> list[str]:
         assert out is not None
         assert select.select([out], [], [], DEADLINE_S)[0], "the program said nothing"
         line = out.readline()
@@ -241,6 +257,10 @@ class Program:
         """Say a line to it."""
         assert self._popen.stdin is not None
         self._popen.stdin.write(f"{line}\n".encode())
+
+    def interrupt(self) -> None:
+        """Press Ctrl-C."""
+        self._popen.send_signal(signal.SIGINT)
 
     def kill(self) -> None:
         """End it with SIGKILL."""

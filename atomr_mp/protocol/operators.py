@@ -220,6 +220,11 @@ class Status(Message, frozen=True, tag="status"):
     quarantined: list[QuarantinedRequest] = msgspec.field(default_factory=list)
     """Requests that are refused, in the order in which they were last heard of."""
 
+    @property
+    def unanswered(self) -> int:
+        """Requests that the workers hold: those that run and those that wait there."""
+        return sum(max(worker.queue_depth, worker.running) for worker in self.workers)
+
 
 class ResidentUser(Message, frozen=True):
     """A process that uses resident memory."""

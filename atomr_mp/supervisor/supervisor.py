@@ -236,11 +236,12 @@ class Supervisor:
         self._stop_if_done()
 
     def owner_gone(self) -> None:
-        """End now: the application whose pool this is has died, or has been told that it stops."""
-        if not self._stopping:
-            self.stop("its application has ended")
-            for device in self.devices:
-                device.kill()
+        """End now, also where the pool stops already: nobody waits any more for what the workers hold."""
+        if self._stopping:
+            _LOG.warning("the pool's application has ended: the workers are killed")
+        self.stop("its application has ended")
+        for device in self.devices:
+            device.kill()
 
     def resident(self, request: operators.ListResidents | operators.FreeResident) -> session.FromSupervisor:
         """Return the answer to a request about resident memory."""
@@ -294,8 +295,13 @@ class Supervisor:
             _LOG.warning("%s again: the workers are killed", name)
             for device in self.devices:
                 device.kill()
-        else:
-            self.stop(name)
+            return
+        self.stop(name)
+        waiting = self.status(0).unanswered
+        if waiting:
+            key = "Ctrl-C" if name == "SIGINT" else name
+            requests = "1 request" if waiting == 1 else f"{waiting} requests"
+            _LOG.info("waiting for %s, at most %g s; %s again kills", requests, self._plan.drain_timeout_s, key)
 
     def _exporter(self) -> Exporter | None:
         address = self._plan.metrics

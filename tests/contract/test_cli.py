@@ -117,6 +117,25 @@ def test_pool_in_the_foreground_says_what_it_starts_and_ends_by_signal(ledger: L
         assert process.wait(DEADLINE_S) == 0
 
 
+def test_interrupted_in_the_foreground_a_pool_says_what_it_waits_for(ledger: Ledger) -> None:
+    """And how to end it at once; the second Ctrl-C does that."""
+    run_dir = ledger.run_dir()
+    command = [*CLI, "start", *HOST, "--gpus", "1", "--actor", MAPPED, "--run-dir", str(run_dir)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    with running(process), ledger.gate("gate") as gate:
+        assert process.stderr is not None
+        read_until(process.stderr, "device 0 generation 1: ready")
+        with atomr_mp.connect(run_dir=run_dir) as pool:
+            pool.wait_ready()
+            reply = pool.call("Mapped.pass_gate", [gate.path, 1])
+            gate.wait()
+            process.send_signal(signal.SIGINT)
+            read_until(process.stderr, "waiting for 1 request, at most 30 s; Ctrl-C again kills")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(DEADLINE_S) == 0
+            assert reply.exception() is not None
+
+
 @pytest.mark.parametrize("how", [["--detach"], []])
 def test_second_start_on_a_run_directory_is_refused(detached: Path, how: list[str]) -> None:
     """It names the living supervisor, and does it no harm."""

@@ -141,6 +141,40 @@ def test_a_pool_ends_with_its_killed_application(ledger: Ledger, busy: int) -> N
         assert again.call("Probe.where").result()[1:] == [0, 1]
 
 
+def test_a_pool_ends_with_an_application_that_is_killed_while_it_stops_the_pool(ledger: Ledger) -> None:
+    """It waits for a request then; nobody is left to whom the answer would matter."""
+    run_dir = ledger.run_dir()
+    with ledger.gate("busy") as gate, ledger.program("application", run_dir, PROBE, "1", gate.path) as program:
+        pids = [int(pid) for pid in program.hear()]
+        gate.wait()
+        with Watched(pids) as watched, atomr_mp.connect(run_dir=run_dir) as client:
+            program.tell()
+            assert settled(lambda: client.status().stopping)
+            program.kill()
+            assert watched.left() == []
+
+
+@pytest.mark.parametrize("closes", [0, 1])
+def test_the_second_interrupt_ends_a_pool_that_waits_for_a_request(ledger: Ledger, closes: int) -> None:
+    """The first says what is waited for, and how to end it at once, whether or not the pool stops already."""
+    run_dir = ledger.run_dir()
+    with (
+        ledger.gate("busy") as gate,
+        ledger.program("application", run_dir, PROBE, "1", gate.path, errors=True) as program,
+    ):
+        pids = [int(pid) for pid in program.hear()]
+        gate.wait()
+        with Watched([program.pid, *pids]) as watched, atomr_mp.connect(run_dir=run_dir) as client:
+            if closes:
+                program.tell()
+                assert settled(lambda: client.status().stopping)
+            program.interrupt()
+            told = " ".join(program.hear_error())
+            assert told == "atomr-mp: waiting for 1 request, at most 30 s; Ctrl-C again kills"
+            program.interrupt()
+            assert watched.left() == []
+
+
 def test_a_pool_stops_when_its_application_ends_without_closing_it(ledger: Ledger) -> None:
     """An exit that skips everything is no different from a kill."""
     code = (
