@@ -27,6 +27,7 @@ __all__ = [
     "GpuRefStale",
     "GpuRefWrongDevice",
     "InvalidRequest",
+    "JournalDamaged",
     "JournalMismatch",
     "LibraryError",
     "NotAuthorized",
@@ -491,6 +492,16 @@ class ConfigurationError(AtomrError):
     """
 
     code: ClassVar[str] = "configuration_error"
+
+
+class JournalDamaged(AtomrError):
+    """The journal that a map is to go on with is damaged, and whole records follow the damage.
+
+    Holds: the file is as it was; nothing of it was used.
+    Do: run the same command with `--repair-journal`, or `Pool.map` with `repair_journal=True`: what is whole is saved.
+    """
+
+    code: ClassVar[str] = "journal_damaged"
 
 
 class JournalMismatch(AtomrError):

@@ -3,7 +3,8 @@
 The file is a sequence of msgpack arrays [CRC-32, record]: a header, and a record for each outcome, in the order in
 which they came. Each is one `write`, so what a killed process had written is whole but for the last record, which is
 dropped when the journal is opened again. To the disk it goes once a second (`SYNC_S`) and at the end: only a crash of
-the machine costs more, the outcomes of the last second.
+the machine costs more, the outcomes of the last second. Damage that whole records follow is no torn end: such a file is
+refused, and `journal_repair` saves what is whole.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import logging
+import mmap
 import os
 import time
 import weakref
@@ -25,6 +27,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.fingerprint import fingerprint
 from atomr_mp.job import Failure, Recorded
+from atomr_mp.journal_frames import frames
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo, Message
 
@@ -60,7 +63,7 @@ class Sent(Message, frozen=True, tag="sent"):
 
     index: int
     item: bytes
-    """The item's fingerprint."""
+    """The item's fingerprint; empty in a repaired journal, where the item's own record was lost."""
 
 
 class Unsent(Message, frozen=True, tag="unsent"):
@@ -103,6 +106,7 @@ class Journal:
 
     Raises:
         JournalMismatch: The file is the journal of another job, or none at all.
+        JournalDamaged: Its middle is damaged.
         ConfigurationError: The file cannot be used, or another process does.
     """
 
@@ -115,17 +119,21 @@ class Journal:
         self._retry_failed: Final = retry_failed
         self._places = array("q")
         """For each item the place in the file of its last record that counts, 0 if it has none."""
+        self._end = 0
+        """The place behind the last record."""
+        self._known = 0
+        """One more than the greatest index of an item that is certainly in the input."""
         self._items: dict[int, bytes] = {}
         """Fingerprints of the items that are under way."""
         self._sent: set[int] = set()
         """Items that are in the file as sent, in this run."""
         self._synced_s = time.monotonic()
         self._dirty = False
-        with _writing(path):
-            self._fd: Final = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        with writing(path):
+            self._fd, made = _open_or_make(path)
         self._closing: Final = weakref.finalize(self, _close, self._fd, os.getpid())
         try:
-            self._open(Header(VERSION, method, list(parameters)))
+            self._open(Header(VERSION, method, list(parameters)), made=made)
         except BaseException:
             self._closing()
             raise
@@ -133,7 +141,7 @@ class Journal:
     @property
     def items(self) -> int:
         """Items of which the journal knows: one more than the greatest index."""
-        return len(self._places)
+        return self._known
 
     def outcome(self, index: int, item: object) -> Recorded | Failure | None:
         """Return what has become of an item in an earlier run, None if it is still to be done.
@@ -153,7 +161,7 @@ class Journal:
             return None
         record = self._read(place)
         assert isinstance(record, Sent | Done | Failed)
-        if record.item != digest:
+        if record.item and record.item != digest:
             raise errors.JournalMismatch(
                 f"item {index} is another than that of the journal {self.path}; go on with the input it was begun "
                 "with, or use a new journal"
@@ -165,10 +173,13 @@ class Journal:
             case Failed():
                 return Failure(index, record.error.error(), record.attempts)
             case Sent():
+                why = (
+                    "it was under way when an earlier run was interrupted"
+                    if record.item
+                    else "it may have run, and the journal was damaged where its record may have been"
+                )
                 interrupted = errors.Cancelled(
-                    "it was under way when an earlier run was interrupted; its method is not idempotent, so it is not "
-                    "sent again",
-                    maybe_executed=True,
+                    f"{why}; its method is not idempotent, so it is not sent again", maybe_executed=True
                 )
                 return Failure(index, interrupted, 1)
 
@@ -243,8 +254,8 @@ class Journal:
             finally:
                 self._closing()
 
-    def _open(self, header: Header) -> None:
-        with _writing(self.path):
+    def _open(self, header: Header, *, made: bool) -> None:
+        with writing(self.path):
             try:
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
@@ -252,12 +263,22 @@ class Journal:
             size = os.fstat(self._fd).st_size
             self._end = self._take_in(header)
             if self._end < size:
+                self._refuse_damage(size)
                 _LOG.warning("the last %d bytes of the journal %s are no record: dropped", size - self._end, self.path)
                 os.ftruncate(self._fd, self._end)
             if not self._end:
-                self._append(header)
-                self._put_on_disk()
-                _sync_directory(self.path.parent)
+                self._begin(header, made=made)
+
+    def _begin(self, header: Header, *, made: bool) -> None:
+        """Write the header; if that is not possible, there is no file either that was made for it."""
+        try:
+            self._append(header)
+            self._put_on_disk()
+        except BaseException:
+            if made:
+                self.path.unlink(missing_ok=True)
+            raise
+        sync_directory(self.path.parent)
 
     def _take_in(self, header: Header) -> int:
         """Read all records; return the place behind the last."""
@@ -268,9 +289,30 @@ class Journal:
             elif not self._count(record, at):
                 return end
             end = behind
-        if not end and not _framed(header).startswith(os.pread(self._fd, 2**16, 0)):
+        if not end and not framed(header).startswith(os.pread(self._fd, 2**16, 0)):
+            self._refuse_damage(os.fstat(self._fd).st_size)
             raise errors.JournalMismatch(f"{self.path} is no journal of a map; name another file, or remove it")
         return end
+
+    def _refuse_damage(self, size: int) -> None:
+        """Refuse a file in which whole records follow a bad one; what nothing whole follows is a torn end."""
+        with mmap.mmap(self._fd, size, access=mmap.ACCESS_READ) as data:
+            whole = [(frame.at, decoded(frame.record) is not None) for frame in frames(data)]
+        behind = [at for at, _ in whole if at >= self._end]
+        if not behind:
+            return
+        bad = (
+            f"the bytes from {self._end:,} to {behind[0]:,} are no record, and whole records follow"
+            if behind[0] > self._end
+            else f"the record at {self._end:,} is none of this journal"
+        )
+        saved = sum(known for _, known in whole)
+        raise errors.JournalDamaged(
+            f"the journal {self.path} is damaged: {bad}. {saved:,} records can be saved: run the same command with "
+            "--repair-journal (in a program: `repair_journal=True`). The damaged file stays beside the new one, as "
+            f"{self.path.name}.damaged. Items whose record is lost run again if their method is idempotent, and are "
+            "set aside otherwise"
+        )
 
     def _check_header(self, record: Record, header: Header) -> None:
         if not isinstance(record, Header) or record.version != VERSION:
@@ -294,6 +336,8 @@ class Journal:
                 place = 0 if self._retry_failed else at
             case Done(index):
                 place = at
+        if not isinstance(record, Sent) or record.item:
+            self._known = max(self._known, index + 1)
         if index >= len(self._places):
             self._places.extend([0] * (index + 1 - len(self._places)))
         self._places[index] = place
@@ -304,24 +348,29 @@ class Journal:
         return self._items.pop(index)
 
     def _read(self, place: int) -> Record:
-        return next(_records(self._fd, place))[0]
+        for record, _, _ in _records(self._fd, place):
+            return record
+        raise errors.JournalDamaged(
+            f"the journal {self.path} is damaged at byte {place:,}, since it was opened; run the same command with "
+            "--repair-journal (in a program: `repair_journal=True`)"
+        )
 
     def _append(self, record: Record) -> None:
         """Write a record whole or not at all."""
-        framed = _framed(record)
-        with _writing(self.path):
+        data = framed(record)
+        with writing(self.path):
             written = 0
             try:
-                while written < len(framed):
-                    written += os.pwrite(self._fd, framed[written:], self._end + written)
+                while written < len(data):
+                    written += os.pwrite(self._fd, data[written:], self._end + written)
             except OSError:
                 os.ftruncate(self._fd, self._end)
                 raise
-        self._end += len(framed)
+        self._end += len(data)
         self._dirty = True
 
     def _put_on_disk(self) -> None:
-        with _writing(self.path):
+        with writing(self.path):
             os.fdatasync(self._fd)
         self._dirty = False
 
@@ -332,6 +381,15 @@ def _close(fd: int, owner: int) -> None:
         with contextlib.suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_UN)
     os.close(fd)
+
+
+def _open_or_make(path: Path) -> tuple[int, bool]:
+    """Open a journal's file; return its descriptor, and whether it was made."""
+    flags = os.O_RDWR | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666), True
+    except FileExistsError:
+        return os.open(path, flags | os.O_CREAT, 0o666), False
 
 
 def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:
@@ -351,8 +409,8 @@ def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:
         while data := os.pread(fd, READ_BYTES, fed):
             fed += len(data)
             unpacker.feed(data)
-            for framed in unpacker:
-                match framed:
+            for frame in unpacker:
+                match frame:
                     case [int(check), bytes(encoded)] if check == zlib.crc32(encoded):
                         at, behind = behind, begin + unpacker.tell()
                         yield _DECODER.decode(encoded), at, behind
@@ -362,12 +420,23 @@ def _records(fd: int, at: int = 0) -> Iterator[tuple[Record, int, int]]:
         return
 
 
-def _framed(record: Record) -> bytes:
+def decoded(encoded: bytes) -> Record | None:
+    """Return a record from the content of its frame, None if it is none of this version."""
+    try:
+        record: Record = _DECODER.decode(encoded)
+    except msgspec.DecodeError:
+        return None
+    return record
+
+
+def framed(record: Record) -> bytes:
+    """Return a record as it is in the file."""
     encoded = msgspec.msgpack.encode(record)
     return msgspec.msgpack.encode((zlib.crc32(encoded), encoded))
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Put a directory's names onto the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -376,7 +445,7 @@ def _sync_directory(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _writing(path: Path) -> Iterator[None]:
+def writing(path: Path) -> Iterator[None]:
     """Tell what the system says of the journal as an error of ours."""
     try:
         yield

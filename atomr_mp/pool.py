@@ -223,6 +223,7 @@ class Pool:
         on_progress: Callable[[Progress], object] | None = None,
         journal: str | Path | None = None,
         retry_failed: bool = False,
+        repair_journal: bool = False,
     ) -> Iterator[Any]:
         """Call a method once for every item, on all devices, and yield the results in the items' order.
 
@@ -251,10 +252,14 @@ class Pool:
                 no device takes work, the map ends with that error, also with `return_failures`. It is kept when all
                 is done; remove it if it is not needed.
             retry_failed: Try again what the journal has set aside.
+            repair_journal: If the journal is damaged, save its whole records, keep the damaged file as PATH.damaged,
+                and go on. What may have run and has no record any more runs again if the method is idempotent, and is
+                set aside otherwise.
 
         Raises:
             InvalidRequest: No such method or priority.
             JournalMismatch: `journal` is that of another method, at once; or of other items, while reading.
+            JournalDamaged: Records of `journal` are damaged, and not only at its end, and this does not repair it.
             ConfigurationError: `journal` cannot be used, or another map uses it.
             ValueError: `in_flight`, `batch_size` or `attempts` is less than 1.
             AtomrError: While reading: what an item ended with. If the pool is lost or no device takes work any more,
@@ -270,6 +275,10 @@ class Pool:
         if journal is not None:
             from atomr_mp.journal import Journal  # late: few need it
 
+            if repair_journal:
+                from atomr_mp.journal_repair import repair
+
+                repair(Path(journal), method, info.parameters)
             kept = Journal(
                 Path(journal), method, info.parameters, idempotent=info.idempotent, retry_failed=retry_failed
             )

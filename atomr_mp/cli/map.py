@@ -72,6 +72,11 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--retry-failed", action="store_true", help="with --journal: try again the items that failed in earlier runs"
     )
+    parser.add_argument(
+        "--repair-journal",
+        action="store_true",
+        help="with --journal: if that is damaged, save its whole records, keep the damaged file as FILE.damaged, go on",
+    )
     add_pool(parser)
     own = parser.add_argument_group("a pool for this job alone")
     own.add_argument("--actor", action="append", metavar="TARGET", help="start one that runs this, see `start`")
@@ -108,6 +113,7 @@ def run(options: argparse.Namespace) -> int:
                 on_progress=on_progress,
                 journal=options.journal,
                 retry_failed=options.retry_failed,
+                repair_journal=options.repair_journal,
             )
             for index, outcome in enumerate(outcomes):
                 failure = results.write(index, outcome)

@@ -17,6 +17,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.journal_frames import frames
 from atomr_mp.map import Failure, Progress
 from tests.support import ACTORS, DEADLINE_S, Gate, Ledger, settled
 
@@ -165,6 +166,27 @@ def test_what_may_run_once_only_is_set_aside_when_it_was_under_way(
     Job(ledger, "Mapped.note_once", "out.jsonl", *run_dir, "--retry-failed").finish(0)
     lines = [json.loads(line) for line in job.output.read_text().splitlines()]
     assert lines == [-n if n == 50 else n for n in range(ITEMS)]
+
+
+def test_a_flipped_bit_in_a_journal_has_nothing_run_twice(pool: atomr_mp.Pool, ledger: Ledger, gate: Gate) -> None:
+    """The job is refused, and says how it goes on; what is damaged is set aside, and all else is known."""
+    run_dir = ("--run-dir", str(pool.run_dir))
+    job = Job(ledger, "Mapped.note_once", "out.jsonl", *run_dir)
+    job.items(gate.path)
+    gate.open()
+    job.finish(0)
+    runs = ledger.runs()
+    content = bytearray(job.journal.read_bytes())
+    done = [frame for frame in frames(bytes(content)) if b"done" in frame.record]
+    content[done[100].end - 1] ^= 4
+    job.journal.write_bytes(content)
+    assert "--repair-journal" in job.finish(2)
+    assert job.journal.read_bytes() == content
+    Job(ledger, "Mapped.note_once", "out.jsonl", *run_dir, "--repair-journal").finish()
+    assert ledger.runs() == runs
+    lines = [json.loads(line) for line in job.output.read_text().splitlines()]
+    assert sum(isinstance(line, dict) for line in lines) == 1
+    job.finish()  # it is whole again
 
 
 def test_what_failed_is_tried_again_only_if_asked_for(pool: atomr_mp.Pool, ledger: Ledger) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,8 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.job import Failure, Recorded
 from atomr_mp.journal import Journal
+from atomr_mp.journal_frames import Frame, frames
+from atomr_mp.journal_repair import repair
 from tests.pure.test_refs import FakeClient
 
 Open = Callable[..., Journal]
@@ -103,11 +107,84 @@ def test_damage_is_never_taken_for_a_result(tmp_path_factory: pytest.TempPathFac
     path.write_bytes(damaged)
     try:
         again = Journal(path, "A.square", ["number"], idempotent=True)
-    except errors.JournalMismatch:
+    except (errors.JournalMismatch, errors.JournalDamaged):
         assert path.read_bytes() == damaged, "what is refused is not touched"
-        return
+        repair(path, "A.square", ["number"])
+        again = Journal(path, "A.square", ["number"], idempotent=True)
+        assert read(again, range(5)).count(None) <= 1, "more is lost than what was damaged"
     assert all(outcome in {None, number * number} for number, outcome in enumerate(read(again, range(5))))
     again.close()
+
+
+def places(path: Path) -> list[Frame]:
+    """Return where the records of a whole journal are."""
+    return list(frames(path.read_bytes()))
+
+
+@pytest.mark.parametrize("bit", [0, 9, 50, 60, 90, 150, 280])
+def test_a_flipped_bit_is_no_torn_end(journal: Open, path: Path, bit: int) -> None:
+    """A journal that is whole behind it is refused; repaired, all but that record is known, and the old file stays."""
+    first = journal()
+    write(first, range(20))
+    first.close()
+    whole = path.read_bytes()
+    frame = places(path)[7]
+    damaged = bytearray(whole)
+    damaged[frame.at + bit // 8 % (frame.end - frame.at)] ^= 1 << bit % 8
+    path.write_bytes(damaged)
+    with pytest.raises(errors.JournalDamaged, match=r"20 records can be saved: .*--repair-journal"):
+        journal()
+    assert path.read_bytes() == damaged
+    repair(path, "A.square", ["number"])
+    assert path.with_name("journal.damaged").read_bytes() == damaged
+    assert read(journal(), range(20)) == [None if number == 6 else number * number for number in range(20)]
+    again = journal()
+    again.ended(20)
+    again.close()
+    repair(path, "A.square", ["number"])
+    assert not path.with_name("journal.damaged.2").exists(), "what is whole is left alone"
+
+
+def test_of_a_damaged_journal_nothing_is_sent_twice_that_may_have_run(journal: Open, path: Path) -> None:
+    """Whichever records are lost: an item that was sent has its result, or is set aside."""
+    first = journal(idempotent=False)
+    for number in range(6):
+        first.outcome(number, number)
+        first.sending(number)
+    first.unsent(2)
+    assert first.outcome(2, 2) is None
+    first.sending(2)
+    for number in (0, 1, 2, 3):
+        first.done(number, number * number)
+    first.close()
+    whole = path.read_bytes()
+    for begin, end in itertools.combinations(range(1, len(places(path))), 2):
+        path.write_bytes(whole)
+        found = places(path)
+        damaged = bytearray(whole)
+        damaged[found[begin].at : found[end].at] = bytes(found[end].at - found[begin].at)
+        path.write_bytes(damaged)
+        repair(path, "A.square", ["number"])
+        again = journal(idempotent=False)
+        outcomes = read(again, range(6))
+        assert None not in outcomes
+        again.ended(6)
+        for outcome in outcomes:
+            assert isinstance(outcome, int) or isinstance(outcome.error, errors.Cancelled)
+        again.close()
+
+
+def test_where_there_is_no_room_no_empty_journal_stays(path: Path) -> None:
+    """It would look as if a job had been begun."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(errors.ConfigurationError, match="cannot be used"):
+            Journal(path, "A.square", ["number"], idempotent=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not path.exists()
+    Journal(path, "A.square", ["number"], idempotent=True).close()
 
 
 def test_another_job_s_journal_is_refused(journal: Open, path: Path) -> None:
