@@ -24,6 +24,7 @@ from atomr_mp.process.rundir import default_run_dir
 from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import Limits
 from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, Plan, Source
@@ -299,12 +300,26 @@ def gather(file: Path | None, settings: Mapping[str, Any], environment: Mapping[
     sources = dict.fromkeys(Config.__struct_fields__, "default")
     values: dict[str, Any] = {}
     for found, source in ((in_file, str(file)), (in_environment, "environment"), (given, "option")):
+        _check_names(found, str(file) if found is in_file else "the settings")
         values |= found
         sources |= dict.fromkeys(found, source)
     try:
         return Gathered(msgspec.convert(values, Config), sources, unknown)
     except msgspec.ValidationError as error:
         raise errors.ConfigurationError(f"{file or 'the settings'}: {error}") from error
+
+
+def _check_names(found: Mapping[str, Any], where: str) -> None:
+    """Check that there are such settings.
+
+    Raises:
+        ConfigurationError: One is unknown.
+    """
+    for name in found:
+        if name not in Config.__struct_fields__:
+            raise errors.ConfigurationError(
+                f"{where}: there is no setting {name!r}{did_you_mean(name, Config.__struct_fields__)}"
+            )
 
 
 def _of_file(file: Path) -> dict[str, Any]:
@@ -343,7 +358,7 @@ def from_text(where: str, name: str, text: str) -> Any:
     """
     kinds = {field.name: field.type for field in msgspec.structs.fields(Config)}
     if name not in kinds:
-        raise errors.ConfigurationError(f"{where}: there is no setting {name!r}")
+        raise errors.ConfigurationError(f"{where}: there is no setting {name!r}{did_you_mean(name, kinds)}")
     value: object = [each.strip() for each in text.split(",") if each.strip()] if kinds[name] == list[str] else text
     try:
         return msgspec.convert(value, kinds[name], strict=False)

@@ -11,6 +11,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import LIBRARIES, memory
 from atomr_mp.protocol.libraries.base import to_scalar
+from atomr_mp.protocol.words import did_you_mean
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,7 +107,8 @@ class Device:
 
     def __getattr__(self, name: str) -> Any:
         if name not in LIBRARIES:
-            raise AttributeError(f"a device has no {name!r}; its libraries are: {', '.join(LIBRARIES)}")
+            hint = did_you_mean(name, LIBRARIES)
+            raise AttributeError(f"a device has no {name!r}{hint}; its libraries are: {', '.join(LIBRARIES)}")
         module = importlib.import_module(f"atomr_mp.libraries.{name}")
         library = module.Reference(self)
         # Found here from now on, without this function.

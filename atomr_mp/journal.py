@@ -30,6 +30,7 @@ from atomr_mp.job import Failure, Recorded
 from atomr_mp.journal_frames import frames
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo, Message
+from atomr_mp.protocol.words import counted
 
 VERSION: Final = 1
 """Of the file's format."""
@@ -234,8 +235,8 @@ class Journal:
         """
         if items < self.items:
             raise errors.JournalMismatch(
-                f"the input has {items} items, the journal {self.path} knows of {self.items}; go on with the input it "
-                "was begun with, or use a new journal"
+                f"the input has {counted(items, 'item')}, the journal {self.path} knows of {self.items}; go on with "
+                "the input it was begun with, or use a new journal"
             )
 
     def sync(self) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from atomr_mp import errors, interrupts
 from atomr_mp.job import Depth, Failure, Job, Recorded
 from atomr_mp.protocol.devices import OUT_OF_USE
+from atomr_mp.protocol.words import counted
 from atomr_mp.replay import NEVER
 from atomr_mp.reply import Together
 
@@ -208,7 +209,7 @@ class _Run:
                     yield found
                 else:
                     found.error.add_note(
-                        f"It is what item {index} of this map ended with, sent {found.attempts} times."
+                        f"It is what item {index} of this map ended with, sent {counted(found.attempts, 'time')}."
                     )
                     raise found.error
             if job.over:

@@ -18,6 +18,8 @@ from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.devices import OUT_OF_USE, DeviceInfo
 from atomr_mp.protocol.operators import Status
+from atomr_mp.protocol.signatures import wrong_count, wrong_names
+from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
 
@@ -198,8 +200,9 @@ class Pool:
             deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
         arguments: object = args
         if kwargs:
-            if len(args) > len(info.parameters):
-                raise errors.InvalidRequest(f"{method} takes {len(info.parameters)} arguments, got {len(args)}")
+            wrong = wrong_names(method, info.parameters, (), kwargs)
+            if wrong or len(args) > len(info.parameters):
+                raise errors.InvalidRequest(wrong or wrong_count(method, info.parameters, 0, len(args)))
             by_position = dict(zip(info.parameters, args, strict=False))
             twice = by_position.keys() & kwargs.keys()
             if twice:
@@ -318,8 +321,11 @@ class Pool:
             InvalidRequest: There is no such actor.
         """
         if not any(method.startswith(f"{name}.") for method in self._client.methods):
-            known = ", ".join(sorted({method.partition(".")[0] for method in self._client.methods})) or "none"
-            raise errors.InvalidRequest(f"there is no actor {name!r}; this pool's actors are: {known}")
+            known = sorted({method.partition(".")[0] for method in self._client.methods})
+            raise errors.InvalidRequest(
+                f"there is no actor {name!r}{did_you_mean(name, known)}; this pool's actors are: "
+                f"{', '.join(known) or 'none'}"
+            )
         return ActorRef(self, name, device, deadline_s, priority)
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:
@@ -444,8 +450,9 @@ class Pool:
         return self._mapper
 
     def _unknown(self, method: str) -> NoReturn:
+        hint = did_you_mean(method, self.methods)
         known = ", ".join(self.methods) or "none"
-        raise errors.InvalidRequest(f"there is no request {method!r}; this pool's requests are: {known}")
+        raise errors.InvalidRequest(f"there is no request {method!r}{hint}; this pool's requests are: {known}")
 
 
 class ActorRef:
@@ -464,7 +471,8 @@ class ActorRef:
     def __getattr__(self, name: str) -> Callable[..., Reply]:
         method = f"{self._name}.{name}"
         if name.startswith("__") or not self._pool.has(method):
-            raise AttributeError(f"actor {self._name!r} has no request {name!r}")
+            requests = [each.removeprefix(f"{self._name}.") for each in self._pool.methods]
+            raise AttributeError(f"actor {self._name!r} has no request {name!r}{did_you_mean(name, requests)}")
         pool, device, deadline_s, priority = self._pool, self._device, self._deadline_s, self._priority
 
         def call(*args: Any, **kwargs: Any) -> Reply:

@@ -11,6 +11,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
+from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
     import asyncio
@@ -207,7 +208,7 @@ class Together(Reply):
             # Rows of one array: none is to keep the others, but where a copy would cost more.
             found = [row.copy() if row.nbytes < values.SHARED_BYTES else row for row in found]
         if len(found) != len(part.places):
-            raise errors.ProtocolError(f"{len(found)} results for {len(part.places)} items")
+            raise errors.ProtocolError(f"{counted(len(found), 'result')} for {counted(len(part.places), 'item')}")
         return list(found)
 
 

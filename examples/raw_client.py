@@ -38,7 +38,7 @@ ELEMENTS: Final = dict(zip(NAMES, "?bhiqBHIQefd", strict=True))
 
 def main() -> int:
     """Make one call and print its result."""
-    parser = argparse.ArgumentParser(description="call a method of a running pool")
+    parser = argparse.ArgumentParser(description="call a method of a running pool", allow_abbrev=False)
     parser.add_argument("run_dir", type=Path, help="the pool's run directory")
     parser.add_argument("method", help="Actor.method")
     parser.add_argument("arguments", type=json.loads, help="JSON: a list by position, or a map by name")

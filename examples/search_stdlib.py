@@ -45,7 +45,9 @@ class Entry(NamedTuple):
 
 def main() -> int:
     """Search, or write what would be searched; return the exit status."""
-    parser = argparse.ArgumentParser(description="Search the standard library's documentation by meaning.")
+    parser = argparse.ArgumentParser(
+        description="Search the standard library's documentation by meaning.", allow_abbrev=False
+    )
     parser.add_argument("query", nargs="?", help="what to look for, in words of your own")
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the texts there, one JSON string a line")
     parser.add_argument("--found", type=int, default=5, metavar="N", help="how many to show (default: %(default)s)")

@@ -82,6 +82,7 @@ def _is_installed(module: str) -> bool:
 def _arguments() -> argparse.Namespace:
     peers = [name for name in CONTESTANTS if name != BASE]
     parser = argparse.ArgumentParser(
+        allow_abbrev=False,
         prog="scripts/bench",
         description="Measure the runtime, and others of its kind, side by side with a bare pyzmq echo.",
         epilog=f"Measurements: {', '.join(SCENARIOS)}. Contestants: {', '.join(peers)}.",

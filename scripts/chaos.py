@@ -32,7 +32,9 @@ KILLS_ROUND_S = 30.0
 def main() -> int:
     """Run the chaos; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="scripts/chaos", description="Uses a pool at random while everything goes wrong that can."
+        allow_abbrev=False,
+        prog="scripts/chaos",
+        description="Uses a pool at random while everything goes wrong that can.",
     )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--kills", type=int, default=0, help="go on until so many processes were killed, quicker")

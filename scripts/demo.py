@@ -51,7 +51,9 @@ READY_S: Final = 60.0
 
 def main() -> int:
     """Run the demonstration; return the exit status."""
-    parser = argparse.ArgumentParser(description="Reads digits, kills a worker, and shows what goes on.")
+    parser = argparse.ArgumentParser(
+        description="Reads digits, kills a worker, and shows what goes on.", allow_abbrev=False
+    )
     parser.add_argument("--repeat", type=int, default=100, metavar="N", help="times the 1,797 images are read")
     parser.add_argument("--backend", choices=("auto", "cuda", "host"), default="auto")
     options = parser.parse_args()

@@ -33,7 +33,9 @@ LEAST_AGE_S = 5.0
 def main() -> int:
     """Run the soak; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="scripts/soak", description="Uses a pool at random while its workers and clients are killed."
+        allow_abbrev=False,
+        prog="scripts/soak",
+        description="Uses a pool at random while its workers and clients are killed.",
     )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--rounds", type=int, help="after each, everything has to be as it was; default: by the time")

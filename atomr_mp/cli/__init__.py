@@ -5,14 +5,14 @@ A command's module imports what it needs when it runs, so that `--help` and `ver
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 from typing import Final
 
-from atomr_mp import errors
+from atomr_mp import __version__, errors
+from atomr_mp.cli.common import Parser, leaves
 
 COMMANDS: Final = (
     "start",
@@ -42,7 +42,9 @@ PIPE_CLOSED: Final = 128 + 13
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status."""
-    options = _parser().parse_args(argv)
+    options, unknown = _parser().parse_known_args(argv)
+    if unknown:
+        options.parser.refuse(unknown)
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -58,15 +60,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         return PIPE_CLOSED
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="atomr-mp",
         description="Hosts GPU work in isolated processes and keeps it answering when a GPU context dies.",
         epilog="Exit status: 0 well, 1 an error (one line on stderr says which), 2 wrong usage, 130 interrupted; "
         "`status` and `map` have their own, see their help.",
     )
+    parser.add_argument("--version", action="version", version=f"atomr-mp {__version__}", help="show the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
         command = importlib.import_module(f"atomr_mp.cli.{name}").add(commands)
         command.set_defaults(error_status=command.get_default("error_status") or 1)
+        for each in leaves(command):
+            each.set_defaults(parser=each)
     return parser

@@ -4,18 +4,63 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from atomr_mp import errors
+from atomr_mp.protocol import words
 
 if TYPE_CHECKING:
     from atomr_mp.observer import Observer
     from atomr_mp.process.rundir import RunDirectory
 
+counted = words.counted
+
 Commands = Any
 """What `argparse` calls `_SubParsersAction`, which has no public name."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes no abbreviated options, and says what a misspelt one may mean.
+
+    Its commands' parsers are of this class too.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["allow_abbrev"] = False
+        super().__init__(*args, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and what is wrong, and exit with status 2."""
+        misspelt = _CHOICE.search(message)
+        if misspelt:
+            message += words.did_you_mean(misspelt[1], _WORD.findall(message[misspelt.end() :]))
+        super().error(message)
+
+    def refuse(self, unknown: Sequence[str]) -> NoReturn:
+        """Exit for arguments that the command does not take."""
+        option = unknown[0].partition("=")[0]
+        options = [each for action in self._actions for each in action.option_strings]
+        hint = words.did_you_mean(option, options) if option.startswith("-") else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
+def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """Yield the parsers that have no commands below them: this one, or those below it."""
+    below = [action.choices for action in parser._actions if isinstance(action.choices, dict)]  # noqa: SLF001
+    if not below:
+        yield parser
+    for choices in below:
+        for each in choices.values():
+            yield from leaves(each)
+
+
+_CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from ")
+"""How argparse says that a word is none of those that there are; they follow."""
+
+_WORD: Final = re.compile(r"[\w-]+")
 
 
 def add_pool(parser: argparse.ArgumentParser) -> None:
@@ -76,11 +121,6 @@ def observe(directory: RunDirectory) -> Iterator[Observer]:
         raise errors.PoolLost(
             f"the supervisor (pid {pid}) does not answer; if it does not recover, `kill -9 {pid}` ends the pool"
         ) from error
-
-
-def counted(count: int, noun: str) -> str:
-    """Return "1 device", "2 devices"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:

@@ -9,6 +9,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import COMPLEX, Scalar
 from atomr_mp.protocol.libraries.blas import Order, Trans
+from atomr_mp.protocol.words import counted
 
 Number = complex | SupportsFloat
 """A factor: Python's or NumPy's, or an array without dimensions."""
@@ -145,7 +146,7 @@ def check_dimensions(name: str, layout: Layout, *dimensions: int) -> None:
     if len(layout.shape) not in dimensions:
         wanted = " or ".join(map(str, dimensions))
         raise errors.InvalidRequest(
-            f"{name} has {len(layout.shape)} dimensions; it must have {wanted}, or all sizes must be given"
+            f"{name} has {counted(len(layout.shape), 'dimension')}; it must have {wanted}, or all sizes must be given"
         )
 
 

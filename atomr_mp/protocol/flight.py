@@ -10,6 +10,7 @@ from typing import Final, Generic, TypeVar
 
 from atomr_mp import errors
 from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.words import counted
 
 T = TypeVar("T")
 
@@ -43,8 +44,8 @@ class Flight(Generic[T]):
         count, nbytes = len(requests), self._bytes + payload_bytes
         if count >= self._most_requests or (nbytes > self._most_bytes and count):
             raise errors.Overloaded(
-                f"device {self._device} has {count} unanswered requests ({self._bytes} bytes) of this "
-                f"client; the window is {self._most_requests} requests and {self._most_bytes} bytes",
+                f"device {self._device} has {counted(count, 'unanswered request')} ({self._bytes} bytes) of this "
+                f"client; the window is {counted(self._most_requests, 'request')} and {self._most_bytes} bytes",
                 device=self._device,
                 window=self._most_requests,
             )

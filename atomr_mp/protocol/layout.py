@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, SupportsIndex
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
     from atomr_mp.protocol.refs import WireRef
@@ -121,7 +122,9 @@ class Layout(NamedTuple):
         items = index if isinstance(index, tuple) else (index,)
         taken = sum(item is not None and item is not Ellipsis for item in items)
         if taken > len(self.shape):
-            raise IndexError(f"{taken} indices for an array of {len(self.shape)} dimensions")
+            raise IndexError(
+                f"{counted(taken, 'index', 'indices')} for an array of {counted(len(self.shape), 'dimension')}"
+            )
         if sum(item is Ellipsis for item in items) > 1:
             raise IndexError("an index can have one ellipsis only")
         if all(item is not Ellipsis for item in items):
@@ -161,7 +164,7 @@ class Layout(NamedTuple):
         n = len(self.shape)
         order = [axis + n if axis < 0 else axis for axis in axes] if axes is not None else list(range(n))[::-1]
         if sorted(order) != list(range(n)):
-            raise ValueError(f"axes {axes} do not name each of {n} dimensions once")
+            raise ValueError(f"axes {axes} do not name each of {counted(n, 'dimension')} once")
         return self._replace(
             shape=tuple(self.shape[axis] for axis in order), strides=tuple(self.strides[axis] for axis in order)
         )
@@ -179,7 +182,7 @@ class Layout(NamedTuple):
             rest = math.prod(n for n in wanted if n != -1)
             wanted[wanted.index(-1)] = self.size // rest if rest else -1
         if -1 in wanted or math.prod(wanted) != self.size:
-            raise ValueError(f"{self.size} elements cannot be reshaped to {shape}")
+            raise ValueError(f"{counted(self.size, 'element')} cannot be reshaped to {shape}")
         check_shape(tuple(wanted), self.item_bytes)
         if self.size == 0:
             return Layout.contiguous(self.dtype, wanted, self.offset)

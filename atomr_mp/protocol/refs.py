@@ -12,6 +12,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import U32, U64, Message
 from atomr_mp.protocol.layout import MAX_BYTES, MAX_DIMENSIONS, Layout, check_shape
 from atomr_mp.protocol.token import TOKEN_BYTES
+from atomr_mp.protocol.words import counted
 
 BufferId = U64
 """Names a buffer for as long as its incarnation lives: a counter above 24 random bits, so it is not guessed."""
@@ -63,7 +64,9 @@ class WireRef(Message, frozen=True, dict=True, gc=True):
         item_bytes = dtypes.item_bytes(self.dtype)
         check_shape(self.shape, item_bytes)
         if len(self.shape) != len(self.strides):
-            raise errors.InvalidRequest(f"a ref of {len(self.shape)} dimensions with {len(self.strides)} strides")
+            raise errors.InvalidRequest(
+                f"a ref of {counted(len(self.shape), 'dimension')} with {counted(len(self.strides), 'stride')}"
+            )
         if any(at % item_bytes for at in (self.offset, *self.strides)):
             raise errors.InvalidRequest(
                 f"offset {self.offset} and strides {self.strides} must be multiples of the {item_bytes} bytes of "

@@ -13,6 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.words import counted
 
 
 class Intensity(msgspec.Struct, frozen=True):
@@ -77,7 +78,7 @@ def ask(policy: Intensity, history: History, now_s: float) -> tuple[History, Ver
     counting = tuple(then for then in history.restarts if now_s - then <= policy.within_s)
     if len(counting) >= policy.max_restarts:
         reason = (
-            f"{len(counting) + 1} unplanned ends within {policy.within_s:g} s; "
+            f"{counted(len(counting) + 1, 'unplanned end')} within {policy.within_s:g} s; "
             f"restarts allowed in that time: {policy.max_restarts}"
         )
         return History(counting, history.streak), Refused(reason)

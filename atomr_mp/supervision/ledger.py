@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from atomr_mp.protocol import marks
 from atomr_mp.protocol.operators import Inventory, ProcessHeld
+from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.findings import Finding, State, Supervision
 from atomr_mp.supervision.leftovers import Unsupervised, still_mapped
 from atomr_mp.supervision.observed import Memfd, Observed, Worker, ancestors, descriptors, slab_size, worker_name
@@ -167,7 +168,7 @@ class _Compared:
             yield Finding(
                 State.UNACCOUNTED,
                 "session",
-                f"{leases} leases are held, and there is no session",
+                f"{counted(leases, 'lease is', 'leases are')} held, and there is no session",
                 "please report it; `atomr-mp restart DEVICE` ends them",
             )
 
@@ -209,7 +210,7 @@ class _Compared:
         slabs = self._observed.slabs
         mine = {inode for inode in process.opened if _worker_of(slabs[inode], self._epoch) == _key(held)}
         found_bytes = sum(slabs[inode].nbytes for inode in mine)
-        what = f"{_role(held)} has {len(mine)} memfds of {found_bytes:,} bytes"
+        what = f"{_role(held)} has {counted(len(mine), 'memfd')} of {found_bytes:,} bytes"
         # On a GPU most slabs are no memfds.
         too_few = found_bytes < held.slab_bytes and self._believed.backend == "host"
         on_gpus = self._on_gpus(held.pid)
@@ -235,7 +236,7 @@ class _Compared:
         elif mine or held.slab_bytes or held.leases:
             others = {pid for pid, each in self._processes.items() if each.mapped & mine} - {held.pid}
             mapped = f", mapped by pid {', '.join(map(str, sorted(others)))}" if others else ""
-            what = f"{_role(held)} has slabs of {held.slab_bytes:,} bytes with {held.leases} leases{mapped}"
+            what = f"{_role(held)} has slabs of {held.slab_bytes:,} bytes with {counted(held.leases, 'lease')}{mapped}"
             yield Finding(State.OK, "memory", what, pid=held.pid, nbytes=held.slab_bytes)
 
     def _slabs(self) -> Iterator[Finding]:

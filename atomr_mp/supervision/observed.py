@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from atomr_mp.protocol.words import counted
+
 Worker = tuple[int, int]
 """A process, by its device and generation."""
 
@@ -96,4 +98,4 @@ def descriptors(process: Process) -> str:
     """Return how many descriptors a process has open, of which kinds."""
     total = sum(process.descriptors.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(process.descriptors.items()))
-    return f"{total} descriptors" + (f" ({kinds})" if kinds else "")
+    return f"{counted(total, 'descriptor')}" + (f" ({kinds})" if kinds else "")

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.words import counted
 
 JITTER: Final = 0.2
 """By which part of `max_age_s`, at most, a worker is replaced early: those that began together do not end together."""
@@ -75,7 +76,7 @@ class Life(NamedTuple):
 def due(limits: Limits, life: Life) -> str:
     """Return why a worker is to be replaced, with the numbers; empty if it is not."""
     if 0 < limits.max_requests <= life.requests:
-        return f"it has run {life.requests} requests (max_requests {limits.max_requests})"
+        return f"it has run {counted(life.requests, 'request')} (max_requests {limits.max_requests})"
     if 0 < limits.max_age_s * (1 - JITTER * life.early) <= life.age_s:
         return f"it is {life.age_s:.0f} s old (max_age_s {limits.max_age_s:g}, up to a fifth less)"
     if 0 < limits.max_memory_bytes <= life.memory_bytes and life.age_s >= MEMORY_AFTER_S:

@@ -22,7 +22,9 @@ from atomr_mp.transport.session import SessionPeer
 
 def main() -> int:
     """Run a pool; return the exit status: 0 stopped in order, 1 it could not run."""
-    parser = argparse.ArgumentParser(prog="atomr_mp.supervisor", description="internal: use `atomr-mp start`")
+    parser = argparse.ArgumentParser(
+        prog="atomr_mp.supervisor", description="internal: use `atomr-mp start`", allow_abbrev=False
+    )
     parser.add_argument("--plan-fd", type=int, required=True)
     parser.add_argument("--starter-fd", type=int, help="session of whoever started this process")
     parser.add_argument("--bound", action="store_true", help="end when that session ends")

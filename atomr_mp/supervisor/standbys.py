@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp.protocol.operators import StandbyStatus
+from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.standby import MAX_FAILURES, StandbyMode, StandbyState, Turns, delay_s, failures_after
 from atomr_mp.supervisor.incarnation import Incarnation
@@ -72,7 +73,8 @@ class Standbys:
         self._failures = failures_after(self._failures, ready_for_s)
         if self._failures >= MAX_FAILURES:
             self.note = (
-                f"{self._failures} standbys have ended in a row, and none is started before the next restart; "
+                f"{counted(self._failures, 'standby has', 'standbys have')} ended in a row, and none is started "
+                "before the next restart; "
                 f"the last: {why}"
             )
         return bool(self.note)

@@ -18,6 +18,7 @@ from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import devices, operators, session
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
 from atomr_mp.protocol.marks import epoch_label
+from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device import Device
@@ -128,7 +129,7 @@ class Supervisor:
         listener = SessionListener(self._run_dir.session_socket)
         self._note(
             "pool_start",
-            f"pool {self._plan.pool} starts with {len(self.devices)} {self._plan.backend} devices",
+            f"pool {self._plan.pool} starts with {counted(len(self.devices), f'{self._plan.backend} device')}",
             epoch=epoch_label(self._epoch),
         )
         exporter = self._exporter()
@@ -332,7 +333,7 @@ class Supervisor:
 
     def _summary(self) -> str:
         ready = sum(device.state is State.READY for device in self.devices)
-        return f"{ready} of {len(self.devices)} devices ready"
+        return f"{ready} of {counted(len(self.devices), 'device')} ready"
 
     def _feed_watchdog(self) -> None:
         self._notifier.alive()

@@ -22,6 +22,7 @@ from atomr_mp import errors
 from atomr_mp.process import points
 from atomr_mp.protocol import injection
 from atomr_mp.protocol.injection import Fault, Order, Point
+from atomr_mp.protocol.words import counted
 
 WAIT_S: Final = 30.0
 """How long `Injection.wait` waits, unless told otherwise."""
@@ -97,7 +98,9 @@ class Injection:
         while len(pids := self.fired) < times:
             left_s = until_s - time.monotonic()
             if not self._close_pipe.alive or left_s <= 0:
-                raise TimeoutError(f"the fault has happened {len(pids)} times within {timeout_s:g} s, not {times}")
+                raise TimeoutError(
+                    f"the fault has happened {counted(len(pids), 'time')} within {timeout_s:g} s, not {times}"
+                )
             poll.poll(left_s * 1000)
         return pids
 

@@ -201,7 +201,7 @@ class TestRefusedStart:
         config.write_text("gpu = 'all'\n")
         line = refusal("start", *HOST, "--config", config, "--run-dir", ledger.run_dir(), *how)
         assert str(config) in line
-        assert "`gpu`" in line
+        assert "there is no setting 'gpu'; did you mean gpus?" in line
 
     def test_bad_pool_name(self, ledger: Ledger, how: list[str]) -> None:
         """It would be a path."""

@@ -88,7 +88,7 @@ def test_a_reload_is_told_from_its_beginning_to_its_end(ledger: Ledger, manager:
         heard = manager.hear_until("RELOADING=1")
         assert heard[-1].startswith("MONOTONIC_USEC=")
         assert "READY=1" not in heard
-        assert "STATUS=1 of 1 devices ready" in manager.hear_until("READY=1")
+        assert "STATUS=1 of 1 device ready" in manager.hear_until("READY=1")
         service.send_signal(signal.SIGTERM)
         assert service.wait(DEADLINE_S) == 0
 

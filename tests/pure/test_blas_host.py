@@ -287,7 +287,7 @@ def test_what_cannot_be_told_by_strides_says_so() -> None:
     ):
         with pytest.raises(errors.InvalidRequest, match="one dimension must be contiguous"):
             BLAS.gemm(odd, c, FakeArray.of(np.ones((3, 3)), "float64"))
-    with pytest.raises(errors.InvalidRequest, match="a has 1 dimensions; it must have 2"):
+    with pytest.raises(errors.InvalidRequest, match="a has 1 dimension; it must have 2"):
         BLAS.gemm(vector, c, c)
     with pytest.raises(errors.InvalidRequest, match="x has 2 dimensions; it must have 1"):
         BLAS.nrm2(square)

@@ -340,7 +340,7 @@ def test_what_is_in_a_slab_can_be_made_an_array(shape: tuple[int, ...], dtype: s
     ("changed", "match"),
     [
         ({"dtype": "float31"}, "unknown element type"),
-        ({"strides": (8,)}, "2 dimensions with 1 strides"),
+        ({"strides": (8,)}, "2 dimensions with 1 stride"),
         ({"strides": (8, 8, 8)}, "2 dimensions with 3 strides"),
         ({"offset": 4}, "multiples of the 8 bytes"),
         ({"strides": (16, 4)}, "multiples of the 8 bytes"),

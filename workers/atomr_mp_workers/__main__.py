@@ -9,7 +9,9 @@ from atomr_mp_workers.working import work
 
 def main() -> None:
     """Be a worker, see `working`."""
-    parser = argparse.ArgumentParser(prog="atomr_mp_workers", description="internal: started by the supervisor")
+    parser = argparse.ArgumentParser(
+        prog="atomr_mp_workers", description="internal: started by the supervisor", allow_abbrev=False
+    )
     parser.add_argument("--control-fd", type=int, required=True)
     parser.add_argument("--board-fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter
+from atomr_mp.protocol.words import counted
 from atomr_mp_workers.batching import Forming, Limits
 from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.buffers import Store
@@ -73,9 +74,9 @@ class BatchRun(Run):
         """Give each request its result."""
         results = results_of(result)
         if results is None or len(results) != self._items:
-            got = f"a {type(result).__name__}" if results is None else f"{len(results)} results"
+            got = f"a {type(result).__name__}" if results is None else f"{counted(len(results), 'result')}"
             raise errors.ActorFailed(
-                f"{self.method.name} was given {self._items} items and returned {got}; "
+                f"{self.method.name} was given {counted(self._items, 'item')} and returned {got}; "
                 "a batched method returns a list with a result for each item, or an array with a row for each",
                 exception="TypeError",
             )

@@ -16,6 +16,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import data, token, values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
+from atomr_mp.protocol.words import counted
 from atomr_mp_workers import points, tracing
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.buffers import Store
@@ -92,7 +93,8 @@ class Envelope:
             at += call.frames
         if at != len(frames):
             raise errors.ProtocolError(
-                f"a message of {len(calls)} calls with {len(frames)} payload frames, too many or few"
+                f"a message of {counted(len(calls), 'call')} with {counted(len(frames), 'payload frame')}, "
+                "too many or few"
             )
         requests: list[Request] = []
         refusal = None if message.token == self._token else token.refusal(message.token, self._token)
@@ -155,7 +157,7 @@ class Envelope:
                 points.hook("decode", method.name)
             rows = method.items(many.body, many.frames)
             if len(rows) != many.items:
-                raise errors.InvalidRequest(f"{len(rows)} items in a call of {many.items}")
+                raise errors.InvalidRequest(f"{counted(len(rows), 'item')} in a call of {many.items}")
         except errors.RequestError as error:
             error.message = f"{method.name}: {error.message}"
             self.refuse(many, error)
@@ -494,12 +496,14 @@ class Envelope:
     def _overloaded(self, method: Method, items: int = 1) -> errors.Overloaded:
         more = "" if items == 1 else f", and {items} more would be too many"
         if method.queued + items > method.most_queued:
+            wait = counted(method.queued, f"request of {method.name} waits", f"requests of {method.name} wait")
             return errors.Overloaded(
-                f"{method.queued} requests of {method.name} wait in this worker, as many as may{more}",
+                f"{wait} in this worker, as many as may{more}",
                 retry_after_s=method.queued_ns / 1e9,
             )
         return errors.Overloaded(
-            f"{self._queued} requests wait in this worker, as many as may (max_queue){more}",
+            f"{counted(self._queued, 'request waits', 'requests wait')} in this worker, as many as may "
+            f"(max_queue){more}",
             retry_after_s=sum([each.queued_ns for each in self._methods.values()]) / 1e9,
         )
 

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import re
 import sys
 import types
 import typing
@@ -28,6 +29,7 @@ from atomr_mp.protocol.data import MAX_ITEMS
 from atomr_mp.protocol.devices import ActorInfo, MethodInfo
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers import points
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.arrays import DeviceArray
@@ -168,10 +170,28 @@ class LoadedMethod(Method):
                 if type(argument) in values.CONTAINERS:
                     values.check_depth(argument)
             return arguments
+        except InvalidRequest as error:
+            raise self._explained(error, body) from error.__cause__
         except RequestError:
             raise
         except BaseException as error:  # an annotation may be a struct with code of its own
             raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
+
+    def _explained(self, error: InvalidRequest, body: bytes) -> InvalidRequest:
+        """Return why arguments do not fit, in the caller's words."""
+        names = [each.name for each in self._parameters]
+        required = [each.name for each in self._parameters if each.required]
+        wrong = ""
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            if body[:1] in _MAP_HEADS:
+                wrong = wrong_names(
+                    self.name, names, required, msgspec.msgpack.decode(body, type=dict[str, msgspec.Raw])
+                )
+            else:
+                count = len(msgspec.msgpack.decode(body, type=list[msgspec.Raw]))
+                wrong = wrong_count(self.name, names, len(required), count)
+        error.message = wrong or _PLACE.sub(lambda found: f"`{found[2] or names[int(found[1])]}", error.message)
+        return error
 
     def _decode_items(self, body: bytes, frames: Sequence[memoryview]) -> list[tuple[Any, ...]]:
         try:
@@ -330,6 +350,8 @@ def threads_of(actor: LoadedActor) -> int:
 
 
 _astuple: Final = msgspec.structs.astuple
+_PLACE: Final = re.compile(r"`\$(?:\[(\d+)\]|\.(\w+))")
+"""How msgspec begins the place of what does not fit: `$[0]` or `$.name`."""
 _NO_ARGUMENTS: Final = b"\x90"
 """An empty array."""
 _MAP_HEADS: Final = frozenset(bytes((head,)) for head in (*range(0x80, 0x90), 0xDE, 0xDF))
@@ -485,6 +507,8 @@ class Parameter(NamedTuple):
     """As `msgspec.defstruct` takes it."""
     takes_handle: bool
     """It wants the `DeviceArray`, not the array."""
+    required: bool
+    """It has no default."""
 
 
 def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
@@ -503,7 +527,7 @@ def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
     if parameter.default is not parameter.empty:
         default = parameter.default
         field = msgspec.field(default_factory=lambda: default)
-    return Parameter(parameter.name, hint, field, takes_handle)
+    return Parameter(parameter.name, hint, field, takes_handle, parameter.default is parameter.empty)
 
 
 def _ndarray() -> Any:

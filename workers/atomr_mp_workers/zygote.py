@@ -39,7 +39,9 @@ OF_BACKEND: Final[dict[str, tuple[str, ...]]] = {"host": (), "cuda": ("cupy",)}
 
 def main() -> None:
     """Import, then fork as often as told, until the supervisor hangs up."""
-    parser = argparse.ArgumentParser(prog="atomr_mp_workers.zygote", description="internal: started by the supervisor")
+    parser = argparse.ArgumentParser(
+        prog="atomr_mp_workers.zygote", description="internal: started by the supervisor", allow_abbrev=False
+    )
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
     parser.add_argument("--backend", required=True)

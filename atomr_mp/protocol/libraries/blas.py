@@ -23,6 +23,7 @@ from msgspec import Meta
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Operand
 from atomr_mp.protocol.libraries.base import COMPLEX, HALF, REAL, LibraryRequest, Read, Scalar, Write, check_dtypes
+from atomr_mp.protocol.words import counted
 
 FULL: Final = (*REAL, *COMPLEX)
 """Element types of most requests."""
@@ -504,7 +505,7 @@ def _vector(name: str, operand: Operand, n: int, increment: int) -> _Use:
     """Return the elements of a vector."""
     if increment == 0:
         raise errors.InvalidRequest(f"inc{name} is 0; a vector's elements are at least 1 apart")
-    words = f"{n} elements with inc{name}={increment}"
+    words = f"{counted(n, 'element')} with inc{name}={increment}"
     step = abs(increment)
     return _Use(name, operand, n, 1, step, words) if step == 1 else _Use(name, operand, 1, n, step, words)
 
@@ -547,7 +548,9 @@ def _check_room(*operands: _Use) -> None:
     for use in operands:
         there = elements_in(use.name, use.operand)
         if use.extent > there:
-            raise errors.InvalidRequest(f"{use.name} has {there} elements and needs {use.extent}: {use.words}")
+            raise errors.InvalidRequest(
+                f"{use.name} has {counted(there, 'element')} and needs {use.extent}: {use.words}"
+            )
 
 
 def _check_apart(written: _Use, *others: _Use) -> None:

@@ -1,0 +1,44 @@
+"""What is wrong with a call's arguments, in the words of who has written the call. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final
+
+from atomr_mp.protocol.words import counted, did_you_mean
+
+OF_CALLS: Final = frozenset({"device", "deadline_s", "priority"})
+"""What is told to `pool.call` or `pool.actor`, and to no method."""
+
+
+def wrong_count(method: str, parameters: Sequence[str], required: int, count: int) -> str:
+    """Return what is wrong with the number of arguments by position; empty if nothing is."""
+    most = len(parameters)
+    if required <= count <= most:
+        return ""
+    if most == 0:
+        takes = "no arguments"
+    elif required == most:
+        takes = counted(most, "argument")
+    elif required == 0:
+        takes = f"at most {counted(most, 'argument')}"
+    else:
+        takes = f"from {required} to {counted(most, 'argument')}"
+    return f"{_shown(method, parameters)} takes {takes}, got {count}"
+
+
+def wrong_names(method: str, parameters: Sequence[str], required: Collection[str], given: Mapping[str, Any]) -> str:
+    """Return what is wrong with the names of arguments; empty if nothing is."""
+    for name in given:
+        if name not in parameters:
+            hint = did_you_mean(name, parameters)
+            if name in OF_CALLS:
+                hint = f"; use pool.actor(name, {name}=) or pool.call(method, {name}=)"
+            return f"{_shown(method, parameters)} has no argument {name}{hint}"
+    missing = [name for name in parameters if name in required and name not in given]
+    return f"{_shown(method, parameters)} needs {' and '.join(missing)}" if missing else ""
+
+
+def _shown(method: str, parameters: Sequence[str]) -> str:
+    """Return a method as one reads it: "length(word)"."""
+    return f"{method.rpartition('.')[2]}({', '.join(parameters)})"
