@@ -160,9 +160,10 @@ class Demonstration:
             case IncarnationEnded():
                 self._tell(f"[yellow]{event.error.message}[/]")
             case DeviceChanged(device):
-                if device.state is DeviceState.STARTING and device.pid not in self._processes:
-                    self._note_processes([device.pid])
-                    self._tell(f"[yellow]device {device.index}: a new worker starts, pid {device.pid}[/]")
+                pid = device.worker_pid
+                if device.state is DeviceState.STARTING and pid is not None and pid not in self._processes:
+                    self._note_processes([pid])
+                    self._tell(f"[yellow]device {device.index}: a new worker starts, pid {pid}[/]")
                 elif device.admitted and device.index == self._victim and self._back_s is None:
                     self._back_s = time.monotonic() - self._killed_s
                     self._tell(

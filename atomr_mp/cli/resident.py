@@ -62,7 +62,7 @@ def free(options: argparse.Namespace) -> int:
             options.name, device=options.device, version=options.version, force=options.force
         )
     nbytes = sum(each.nbytes for each in freed)
-    kept = sorted({user.pid for each in freed for user in each.users})
+    kept = sorted({user.pid for each in freed for user in each.users if user.pid is not None})
     sys.stdout.write(f"{options.name}: {size(nbytes)} freed\n")
     if kept:
         pids = ", ".join(map(str, kept))
@@ -78,9 +78,7 @@ def _as_json(blob: ResidentInfo) -> dict[str, Any]:
         "state": blob.state,
         "bytes": blob.nbytes,
         "arrays": blob.arrays,
-        "users": [
-            {"device": user.device, "generation": user.generation, "pid": user.pid or None} for user in blob.users
-        ],
+        "users": [{"device": user.device, "generation": user.generation, "pid": user.pid} for user in blob.users],
     }
 
 

@@ -94,7 +94,7 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "state": info.state.value,
         "reason": info.reason,
         "generation": info.generation,
-        "pid": info.pid or None,
+        "pid": info.worker_pid,
         "restarts": info.restarts,
         "queue_depth": worker.queue_depth,
         "running": worker.running,
@@ -143,7 +143,7 @@ def _standby(worker: WorkerStatus) -> dict[str, Any] | None:
     return {
         "mode": standby.mode,
         "state": standby.state,
-        "pid": standby.pid or None,
+        "pid": standby.standby_pid,
         "generation": standby.generation or None,
         "restarts": standby.restarts,
         "next_fault_costs_ms": standby.next_fault_costs_ms,

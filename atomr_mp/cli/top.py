@@ -134,7 +134,7 @@ def _table(before: Sample, after: Sample) -> RenderableType:
             *figures(earlier, worker, after.at_s - before.at_s),
             f"{worker.running} ({duration(worker.running_for_s)})" if worker.running else "0",
             str(worker.queue_depth),
-            size(worker.memory_bytes) if worker.device.pid else "-",
+            size(worker.memory_bytes) if worker.device.worker_pid else "-",
             size(worker.slab_bytes),
         )
     return table

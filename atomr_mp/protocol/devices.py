@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from atomr_mp import errors
 from atomr_mp.protocol.codec import U16, U32, ErrorInfo, Message, Name, Text
 from atomr_mp.protocol.data import MAX_ITEMS
 
@@ -72,7 +73,8 @@ class DeviceInfo(Message, frozen=True):
     """ZeroMQ address of the current incarnation, empty unless `admitted`."""
     admitted: bool
     """The worker has acknowledged this session: calls may be sent."""
-    pid: U32
+    worker_pid: U32 | None
+    """None while the device has no process; `pid` raises then."""
     restarts: U32
     """Unplanned ends so far."""
     reason: Text
@@ -83,3 +85,21 @@ class DeviceInfo(Message, frozen=True):
     """The GPU's, "GPU-…" or "MIG-…"; empty on the host backend."""
     standby: StandbyInfo | None = None
     """What stands ready to take the current incarnation's place, if it has acknowledged this session."""
+
+    @property
+    def pid(self) -> int:
+        """The worker's pid.
+
+        Raises:
+            DeviceUnavailable: The device has no process now. There is no number in its place: 0 would mean the caller's
+                own process group to `os.kill`.
+        """
+        if self.worker_pid is None:
+            why = f" ({self.reason})" if self.reason else ""
+            raise errors.DeviceUnavailable(
+                f"device {self.index} is {self.state.value} and has no process, so it has no pid{why}; "
+                "`Pool.wait_ready` waits for its next one",
+                maybe_executed=False,
+                device=self.index,
+            )
+        return self.worker_pid

@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from atomr_mp import errors
 from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Message, Name, Text, Weight
 from atomr_mp.protocol.devices import DeviceInfo
 from atomr_mp.protocol.suspects import Request
@@ -135,7 +136,8 @@ class StandbyStatus(Message, frozen=True):
     """How the pool was started: "hot", "warm" or "none"."""
     state: Name
     """Of the process on standby: "ready", "starting", "failed" (it was tried too often), or "none"."""
-    pid: U32
+    standby_pid: U32 | None
+    """None if there is no process; `pid` raises then."""
     generation: U32
     """The generation that it will have, 0 if there is none."""
     restarts: U32
@@ -144,6 +146,21 @@ class StandbyStatus(Message, frozen=True):
     """How long the device would take no calls, by what was measured since the pool's start; nil if nothing was."""
     note: Text = ""
     """What an operator should know of it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process, or the zygote if it is to be forked.
+
+        Raises:
+            DeviceUnavailable: Nothing stands by now.
+        """
+        if self.standby_pid is None:
+            raise errors.DeviceUnavailable(
+                f"no process stands by (mode {self.mode}, state {self.state}), so there is no pid; look again when the "
+                "state is `ready`",
+                maybe_executed=False,
+            )
+        return self.standby_pid
 
 
 class WorkerStatus(Message, frozen=True):
@@ -231,7 +248,8 @@ class ResidentUser(Message, frozen=True):
 
     device: U16
     generation: U32
-    pid: U32
+    pid: U32 | None
+    """None if the process has ended."""
 
 
 class ResidentInfo(Message, frozen=True):
@@ -282,8 +300,8 @@ class SessionHeld(Message, frozen=True):
 
     number: U32
     client: Name
-    pid: U32
-    """The client's process; 0 if nobody waits for that."""
+    pid: U32 | None
+    """The client's process; None if nobody waits for that."""
     state: Name
     """"calls"; "observes"; "connects", before its hello; "ended"."""
     weight: Weight = 1.0

@@ -36,7 +36,7 @@ class _Compared:
         self._workers: dict[Worker, ProcessHeld] = {
             (each.device, each.generation): each for each in believed.processes if each.device is not None
         }
-        self._clients = {each.pid for each in believed.sessions}
+        self._clients = {each.pid for each in believed.sessions if each.pid is not None}
         self._epoch = marks.epoch_label(believed.epoch)
         self._knows_pids = self._are_ours({pid for taken in observed.gpus.values() for pid, _ in taken})
 
@@ -61,7 +61,7 @@ class _Compared:
                 State.UNACCOUNTED,
                 "supervisor",
                 f"the supervisor answers, and there is no process {pid}",
-                "look from its own pid namespace",
+                "look from its own pid namespace; or /proc hides it (hidepid): look as the pool's user",
             )
             return
         known = {*self._held, *self._clients}
@@ -141,16 +141,16 @@ class _Compared:
 
     def _sessions(self) -> Iterator[Finding]:
         for each in self._believed.sessions:
-            process = self._processes.get(each.pid)
+            process = None if each.pid is None else self._processes.get(each.pid)
             if each.state == "ended":
                 waits = f"the end of its process, pid {each.pid}" if each.pid else "workers to finish its requests"
                 what = f"session {each.number} has ended; its memory waits for {waits}"
-                if each.pid and process is None:
+                if each.pid is not None and process is None:
                     yield Finding(
                         State.UNACCOUNTED, "session", f"{what}, which is not there", "please report it", pid=each.pid
                     )
                 else:
-                    yield Finding(State.HELD, "session", what, pid=each.pid or None)
+                    yield Finding(State.HELD, "session", what, pid=each.pid)
             elif process is None:
                 yield Finding(
                     State.UNACCOUNTED,

@@ -93,10 +93,10 @@ class Departures:
         self._carry_out(self._reclaims.worker_ended(worker))
 
     @property
-    def waiting(self) -> list[tuple[int, int]]:
+    def waiting(self) -> list[tuple[int, int | None]]:
         """The ended sessions whose memory was not given back yet, each with its client's pid if that is waited for."""
         pids = {number: client.pid for client in self._watched.values() for number in client.numbers}
-        return [(number, pids.get(number, 0)) for number in self._reclaims.numbers]
+        return [(number, pids.get(number)) for number in self._reclaims.numbers]
 
     def close(self) -> None:
         """Watch nobody any more."""

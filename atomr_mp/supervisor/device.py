@@ -193,7 +193,7 @@ class Device:
             generation=self.generation,
             endpoint=self._starter.endpoint(self.generation) if admitted else "",
             admitted=admitted,
-            pid=active.pid if active else 0,
+            worker_pid=active.pid if active else None,
             restarts=self.restarts,
             reason=clip(self.reason, INFO_CHARS),
             error=ErrorInfo.of(self.ends.lost, INFO_CHARS) if self.state in OUT_OF_USE and self.ends.lost else None,
@@ -301,7 +301,7 @@ class Device:
 
     def note_health(self, measure: str, text: str) -> None:
         """Write down what the driver has reported of the GPU, beside whatever happens to the worker meanwhile."""
-        self.note("gpu", text, measure=measure, pid=self.active.pid if self.active else 0)
+        self.note("gpu", text, measure=measure, pid=self.active.pid if self.active else None)
 
     # --- what is to be done ----------------------------------------------------------------------------------------
 

@@ -232,4 +232,4 @@ class Nursery:
 
     def _tell(self, event: str, text: str) -> None:
         _LOG.info("%s", text)
-        self._events.append({"time": time.time(), "event": event, "text": text, "pid": self.pid})
+        self._events.append({"time": time.time(), "event": event, "text": text, "pid": self.pid or None})

@@ -160,7 +160,7 @@ class Residents:
             nbytes=blob.shape.nbytes,
             arrays=blob.shape.arrays,
             users=[
-                operators.ResidentUser(index, generation, process.pid if process else 0)
+                operators.ResidentUser(index, generation, process.pid if process else None)
                 for index, generation, process in processes
             ],
         )

@@ -101,7 +101,7 @@ class Standbys:
             return StandbyStatus(
                 mode=self.mode,
                 state=nursery.state,
-                pid=nursery.pid,
+                standby_pid=nursery.pid or None,
                 generation=0,
                 restarts=nursery.ended,
                 next_fault_costs_ms=None if self.start_s is None else round(self.start_s * 1000, 1),
@@ -117,7 +117,7 @@ class Standbys:
         return StandbyStatus(
             mode=self.mode,
             state=state,
-            pid=standby.pid if standby else 0,
+            standby_pid=standby.pid if standby else None,
             generation=standby.generation if standby else 0,
             restarts=self.ended,
             next_fault_costs_ms=None if costs_s is None else round(costs_s * 1000, 1),

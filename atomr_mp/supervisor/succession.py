@@ -184,7 +184,7 @@ class Succession:
         if worker is not None and worker.ready_s is not None:
             ready_for_s = time.monotonic() - worker.ready_s
         generation = self._starter.last_generation if worker is None else worker.generation
-        pid = worker.pid if worker else 0
+        pid = worker.pid if worker else None
         self._device.note("standby_end", f"its standby has ended: {why}", generation=generation, pid=pid)
         if self.standbys.failed(why, ready_for_s):
             self._device.note("standby_failed", self.standbys.note, generation=generation)

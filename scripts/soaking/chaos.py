@@ -155,8 +155,8 @@ class Chaos(Soak):
                 self.kill_client(moment, what)
             case "kill of a standby" | "kill of the zygote":
                 standby = moment.pool.status().workers[device].standby
-                if standby is not None:
-                    self.kill(moment.pool, standby.pid, what.kind)
+                if standby is not None and standby.standby_pid is not None:
+                    self.kill(moment.pool, standby.standby_pid, what.kind)
             case "restart":
                 moment.pool.restart(device)
                 self.counts[RESTART] += 1
@@ -166,10 +166,10 @@ class Chaos(Soak):
     def kill_worker(self, moment: Moment, device: int) -> None:
         """Kill a worker, and remember to see that nothing is left of it."""
         info = moment.pool.devices[device]
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, errors.DeviceUnavailable):  # it has ended already
             identity = Identity.of(info.pid)
             socket = moment.pool.run_dir / f"d{device}-g{info.generation}.sock"
-            if info.pid and self.kill(moment.pool, info.pid, WORKER):
+            if self.kill(moment.pool, info.pid, WORKER):
                 self._dead.append(Dead(identity, socket, time.monotonic()))
 
     def look_after(self, now_s: float) -> None:

@@ -281,7 +281,9 @@ class Soak:
 
     def kill_worker(self, moment: Moment, device: int) -> None:
         """Kill a device's worker, if it has one just now."""
-        self.kill(moment.pool, moment.pool.devices[device].pid, WORKER)
+        pid = moment.pool.devices[device].worker_pid
+        if pid is not None:
+            self.kill(moment.pool, pid, WORKER)
 
     def kill(self, pool: atomr_mp.Pool, pid: int, what: str) -> bool:
         """Kill a process of the pool; return whether it was one."""

@@ -297,12 +297,19 @@ def test_status_tells_a_degraded_pool_and_restart_repairs_it(ledger: Ledger) -> 
     with atomr_mp.connect(run_dir=run_dir) as pool:
         os.kill(pool.devices[1].pid, signal.SIGKILL)
         assert pool._client.wait_until(lambda: pool.devices[1].state.value == "stopped", DEADLINE_S)
+        with pytest.raises(errors.DeviceUnavailable, match="device 1 is stopped and has no process") as caught:
+            os.kill(pool.devices[1].pid, signal.SIGKILL)
+        assert caught.value.device == 1
+        with pytest.raises(errors.DeviceUnavailable, match="no process"):
+            _ = pool.status().workers[1].device.pid
     done = cli("status", "--run-dir", run_dir)
     assert done.returncode == 1
     assert "is degraded" in done.stdout
     assert "device 1 is stopped: " in done.stdout
     assert "killed by SIGKILL" in " ".join(done.stdout.split())
-    assert cli("status", "--json", "--run-dir", run_dir).returncode == 1
+    as_json = cli("status", "--json", "--run-dir", run_dir)
+    assert as_json.returncode == 1
+    assert [device["pid"] is None for device in json.loads(as_json.stdout)["devices"]] == [False, True]
 
     restarted = cli("restart", "1", "--run-dir", run_dir)
     assert restarted.returncode == 0, restarted.stderr

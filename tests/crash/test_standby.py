@@ -458,7 +458,7 @@ def test_one_standby_starts_at_a_time(ledger: Ledger) -> None:
         (first,) = later.wait()
         states = [standby_of(pool, device) for device in range(2)]
         assert sorted(each.state for each in states) == ["none", "starting"]
-        assert {each.pid for each in states} == {0, first}
+        assert {each.standby_pid for each in states} == {None, first}
         later.open(2)
         for device in range(2):
             wait_standby(pool, device=device)

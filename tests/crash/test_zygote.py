@@ -47,7 +47,7 @@ def is_forked(process: dict[str, Any]) -> bool:
 
 def made_ahead(pool: atomr_mp.Pool) -> set[int]:
     """Return the pids of what was forked and is no device's yet; not of what has ended, which may not be reaped yet."""
-    others = {zygote_of(pool).pid, *(device.pid for device in pool.devices)}
+    others = {zygote_of(pool).standby_pid, *(device.worker_pid for device in pool.devices)}
     return {each.pid for each in psutil.Process(pool.supervisor_pid).children() if is_ahead(each)} - others
 
 
@@ -165,7 +165,9 @@ def test_a_killed_zygote_is_replaced_quietly(ledger: Ledger, monkeypatch: pytest
             wait_generation(pool, 3)
             assert not is_forked(process_of(pool))
             imports.open()
-            assert settled(lambda: zygote_of(pool).state == "ready" and zygote_of(pool).pid not in {0, before})
+            assert settled(
+                lambda: zygote_of(pool).state == "ready" and zygote_of(pool).standby_pid not in {None, before}
+            )
             os.kill(pool.devices[0].pid, signal.SIGKILL)
             wait_generation(pool, 4)
             assert is_forked(process_of(pool))
@@ -186,10 +188,10 @@ def test_a_zygote_is_asked_whatever_the_number_of_its_channel(ledger: Ledger) ->
             for _ in range(FD_SETSIZE):
                 stack.enter_context(Observer(pool.run_dir / "session.sock"))
             os.kill(zygote_of(pool).pid, signal.SIGKILL)
-            assert settled(lambda: zygote_of(pool).pid == 0)
+            assert settled(lambda: zygote_of(pool).standby_pid is None)
             for _ in range(8):  # what the zygote had is theirs
                 stack.enter_context(Observer(pool.run_dir / "session.sock"))
-            assert zygote_of(pool).pid == 0
+            assert zygote_of(pool).standby_pid is None
             assert settled(lambda: zygote_of(pool).state == "ready")
             for generation in (2, 3):
                 os.kill(pool.devices[0].pid, signal.SIGKILL)

@@ -13,8 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import inspect
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, data, session, token
+from atomr_mp.protocol import control, data, operators, session, token
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES, VERSION, Codec
+from atomr_mp.protocol.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.session import Framing, Window, check_version, frame
 
@@ -317,3 +318,18 @@ class Credit(RuleBasedStateMachine):
 
 
 TestCredit = Credit.TestCase
+
+
+def test_there_is_no_pid_where_there_is_no_process() -> None:
+    """Zero would be the caller's own process group to `os.kill`, so reading it raises."""
+    info = DeviceInfo(3, "host:3", DeviceState.REBUILDING, 2, "", False, None, 1, "it crashed")
+    with pytest.raises(
+        errors.DeviceUnavailable, match=r"device 3 is rebuilding and has no process.*it crashed"
+    ) as caught:
+        _ = info.pid
+    assert (caught.value.device, caught.value.maybe_executed) == (3, False)
+    assert msgspec.structs.replace(info, worker_pid=77).pid == 77
+    standby = operators.StandbyStatus("hot", "none", None, 0, 0, None)
+    with pytest.raises(errors.DeviceUnavailable, match="no process stands by"):
+        _ = standby.pid
+    assert msgspec.structs.replace(standby, standby_pid=78).pid == 78

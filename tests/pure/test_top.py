@@ -94,7 +94,7 @@ def test_batches_of_the_last_interval_are_shown() -> None:
 def worker(index: int, figures: Figures) -> WorkerStatus:
     """Return a device, well if it is the first."""
     state = DeviceState.REBUILDING if index else DeviceState.READY
-    info = DeviceInfo(index, "host", state, 4, "", admitted=False, pid=9, restarts=index, reason="")
+    info = DeviceInfo(index, "host", state, 4, "", admitted=False, worker_pid=9, restarts=index, reason="")
     fault, at = ("killed by [SIGKILL]", NOW_S - 60) if index else ("", 0.0)
     return WorkerStatus(info, 0, 0, 0, 0, 0, 0.0, 0.0, 2**20, figures=figures, last_fault=fault, last_fault_at=at)
 
