@@ -8,7 +8,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.process.cgroup import WorkerCgroup
@@ -131,7 +131,7 @@ class Incarnation:
         self._loop = loop
         self.cgroup: Final = cgroup
         self._owner = owner
-        self._unsent: deque[tuple[bytes, Descriptor | None]] = deque()
+        self._unsent: deque[_Unsent] = deque()
         self._hears = True
         """Its control channel has not ended."""
         self._once_frozen: Callable[[], object] | None = None
@@ -169,10 +169,26 @@ class Incarnation:
             descriptor: Travels with it; owned from here on.
         """
         if self._hears:
-            self._unsent.append((control.FROM_SUPERVISOR.encode(message), descriptor))
+            session = message.number if isinstance(message, _OF_A_SESSION) else 0
+            opens = isinstance(message, control.SessionOpened)
+            self._unsent.append(_Unsent(control.FROM_SUPERVISOR.encode(message), descriptor, session, opens))
             self.flush()
         elif descriptor is not None:
             descriptor.close()
+
+    def withdraw(self, session: int) -> bool:
+        """Drop what waits here of a session that has ended; False if the process may have heard of it.
+
+        Else a process that does not read would be owed two messages for each session that comes and goes.
+        """
+        if not any(each.opens and each.session == session for each in self._unsent):
+            return False
+        kept = deque(each for each in self._unsent if each.session != session)
+        for each in self._unsent:
+            if each.session == session and each.descriptor is not None:
+                each.descriptor.close()
+        self._unsent = kept
+        return True
 
     def listen(self) -> bool:
         """Take in what it has said; return False if its control channel has ended."""
@@ -237,7 +253,7 @@ class Incarnation:
         """Send what waits."""
         channel = self.process.control
         while self._unsent:
-            packet, descriptor = self._unsent[0]
+            packet, descriptor, _, _ = self._unsent[0]
             try:
                 descriptors.send(channel, packet, None if descriptor is None else descriptor.fileno())
             except BlockingIOError:
@@ -333,7 +349,27 @@ class Incarnation:
             self._drop_unsent()
 
     def _drop_unsent(self) -> None:
-        for _, descriptor in self._unsent:
-            if descriptor is not None:
-                descriptor.close()
+        for each in self._unsent:
+            if each.descriptor is not None:
+                each.descriptor.close()
         self._unsent.clear()
+
+
+class _Unsent(NamedTuple):
+    """A message that the process has not taken."""
+
+    packet: bytes
+    descriptor: Descriptor | None
+    session: int
+    """Of which session it tells; 0 if of none."""
+    opens: bool
+    """The process hears of that session by this."""
+
+
+_OF_A_SESSION: Final = (
+    control.SessionOpened,
+    control.ClientSlab,
+    control.ClientSlabForgotten,
+    control.ForeignSlab,
+    control.ExportSlab,
+)

@@ -438,6 +438,8 @@ class Sessions:
             told = []
             for device in self._orders.devices:
                 for worker in device.workers:  # a standby too: it knows the session, and may be called next
+                    if worker.withdraw(each.number):
+                        continue
                     worker.tell(control.SessionEnded(each.number))
                     told.append((device.index, worker.generation))
             self._departures.ended(each.number, told, bye=bye)

@@ -87,6 +87,10 @@ class Worker:
         if descriptor is not None:
             descriptor.close()
 
+    def withdraw(self, _session: int) -> bool:
+        """Refuse: it has heard of every session."""
+        return False
+
     def info(self, _number: int) -> devices.DeviceInfo:
         """Describe it."""
         state = devices.DeviceState.READY
@@ -754,6 +758,64 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
         supervisor.until(lambda: made.active is None)
         worker.tell(control.ClientSlab(1, 8, 1), Descriptor(memory(b"8")))
         made.output.close()
+
+
+def test_sessions_that_come_and_go_cost_nothing_while_a_worker_does_not_read(
+    supervisor: Supervisor, client: SessionConnection, process: Process
+) -> None:
+    """What it has not heard of is withdrawn: nothing waits for it, and its memory is nobody's to give back."""
+    worker = Incarnation(0, process, supervisor.loop, None, Silent(), 1.0)  # type: ignore[arg-type]
+    supervisor.devices = [Alone(worker)]
+    sent = fall_behind(worker)
+    waiting = len(worker._unsent)
+    stays = supervisor.connect()
+    for _ in range(200):
+        leaves = supervisor.connect()
+        leaves.close()
+        supervisor.until(lambda: len(supervisor.sessions) == 2)
+    assert len(worker._unsent) == waiting + 1
+    assert [held.state for held in supervisor.sessions.held()] == ["calls", "calls"]
+    client.close()  # of which it has heard
+    supervisor.until(lambda: len(supervisor.sessions) == 1)
+    for number in range(sent):
+        assert process.channel.receive() == control.IncarnationOver(3, number)
+        worker.flush()
+    opened = process.channel.receive()
+    assert isinstance(opened, control.SessionOpened)
+    assert (opened.number, process.channel.receive()) == (202 - 200, control.SessionEnded(1))
+    stays.close()
+    supervisor.until(lambda: not len(supervisor.sessions))
+    assert process.channel.receive() == control.SessionEnded(2)
+    worker.kill()
+    supervisor.loop.forget(process.pidfd)
+    worker.close()
+    process.reap()
+
+
+class Silent:
+    """Hears nothing of a worker."""
+
+    def caught_up(self, _worker: Incarnation) -> None:
+        """Nothing waits any more."""
+
+
+class Alone:
+    """A device with one worker."""
+
+    index = 0
+    standby = predecessor = None
+
+    def __init__(self, worker: Incarnation) -> None:
+        self.active = worker
+        self.workers = [worker]
+
+    def worker(self, _generation: int) -> Incarnation:
+        """Return the worker."""
+        return self.workers[0]
+
+    def info(self, _number: int) -> devices.DeviceInfo:
+        """Describe it."""
+        return devices.DeviceInfo(0, "fake", devices.DeviceState.READY, 1, "", True, 1, 0, "")
 
 
 def fall_behind(worker: Incarnation) -> int:
