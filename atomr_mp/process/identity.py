@@ -12,6 +12,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+
+from atomr_mp import errors
+
+PROC: Final = Path("/proc")
 
 
 @dataclass(frozen=True)
@@ -47,13 +52,17 @@ class Identity:
         return f"{self.pid} {self.start_ticks} {self.boot_id}"
 
     def open_pidfd(self) -> int | None:
-        """Return a pidfd of this process, which the caller closes, or None if it has ended (a zombie has)."""
+        """Return a pidfd of this process, which the caller closes, or None if it has ended (a zombie has).
+
+        Raises:
+            ConfigurationError: /proc hides it.
+        """
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return None
         except OSError:
-            if Path(f"/proc/{self.pid}").exists():
+            if (PROC / str(self.pid)).exists():
                 raise
             return None
         # The descriptor came first: whatever the pid means now, it means for as long as the descriptor is
@@ -61,7 +70,16 @@ class Identity:
         try:
             same = Identity.of(self.pid) == self
         except ProcessLookupError:
+            if not wait_ended([pidfd], 0):
+                os.close(pidfd)
+                raise errors.ConfigurationError(
+                    f"process {self.pid} runs, and {PROC} does not show it: {PROC} is mounted with hidepid, or a "
+                    "service manager hides it (ProtectProc); let this user see its own processes there"
+                ) from None
             same = False
+        except errors.ConfigurationError:
+            os.close(pidfd)
+            raise
         if same and not wait_ended([pidfd], 0):
             return pidfd
         os.close(pidfd)
@@ -94,15 +112,26 @@ def stat_fields(pid: int) -> list[str]:
         ProcessLookupError: There is no such process.
     """
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        text = (PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError as error:
         raise ProcessLookupError(f"there is no process {pid}") from error
     return text.rpartition(")")[2].split()
 
 
 def boot_id() -> str:
-    """Return the id that this boot of the machine drew."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    """Return the id that this boot of the machine drew.
+
+    Raises:
+        ConfigurationError: /proc does not show it.
+    """
+    path = PROC / "sys/kernel/random/boot_id"
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise errors.ConfigurationError(
+            f"{path} cannot be read ({error.strerror}): {PROC} is not mounted, or only in part (subset=pid, a service "
+            "manager's ProcSubset); mount all of it"
+        ) from error
 
 
 def wait_ended(pidfds: Iterable[int], timeout_s: float) -> set[int]:

@@ -7,7 +7,9 @@ on at the start). What the child writes between the last copy and the cut, some 
 
 from __future__ import annotations
 
+import io
 import logging
+import logging.handlers
 import os
 from pathlib import Path
 from typing import Final, Self
@@ -93,6 +95,15 @@ class RotatedOutput:
         if not self._failed:  # once, not with every check for as long as the disk is full
             _LOG.warning("the log %s cannot be written or rotated: %s", self.path, error)
         self._failed = True
+
+
+class PrivateFileHandler(logging.handlers.RotatingFileHandler):
+    """Writes a log of this process to files that only its user can read; those of an earlier life become so too."""
+
+    def _open(self) -> io.TextIOWrapper:
+        fd = _open_for_append(Path(self.baseFilename))
+        os.fchmod(fd, 0o600)
+        return open(fd, "a", encoding="utf-8", errors="backslashreplace")  # noqa: PTH123 - of a descriptor
 
 
 def shift(path: Path, keep: int) -> None:

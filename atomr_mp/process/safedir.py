@@ -62,6 +62,8 @@ def check(path: Path) -> None:
             f"others may enter the run directory {path} (mode {stat.S_IMODE(mode):04o}); allow only "
             f"yourself: chmod 700 {path}"
         )
+    for directory in {*path.parents, *path.resolve().parents}:
+        _check_sticky(directory)
 
 
 def private_mode(path: Path) -> bool:
@@ -71,6 +73,20 @@ def private_mode(path: Path) -> bool:
     except OSError:
         return False
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+
+
+def _check_sticky(directory: Path) -> None:
+    """Refuse a directory in which everybody may rename what is ours, and put something else in its place."""
+    try:
+        mode = directory.stat().st_mode
+    except OSError as error:
+        raise errors.ConfigurationError(f"the run directory cannot be used: {error}") from error
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise errors.ConfigurationError(
+            f"everybody may write {directory} (mode {stat.S_IMODE(mode):04o}) and it has no sticky bit, so another "
+            f"user could put a directory in the place of the run directory: chmod o-w {directory} (or +t, as /tmp has "
+            "it), or choose another run directory"
+        )
 
 
 def _check_owner(directory: Path, *, may_be_the_systems: bool) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import logging.handlers
 import os
 import signal
 import socket
@@ -12,6 +11,7 @@ import sys
 from pathlib import Path
 
 from atomr_mp import errors
+from atomr_mp.process import logs
 from atomr_mp.process.rundir import HeldRunDirectory, RunDirectory
 from atomr_mp.protocol import marks, session
 from atomr_mp.protocol.codec import ErrorInfo
@@ -61,7 +61,7 @@ def _log_to(run_dir: HeldRunDirectory | None) -> None:
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if run_dir is not None:
         path: Path = run_dir.log("supervisor")
-        handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 * 2**20, backupCount=2)
+        handler = logs.PrivateFileHandler(path, maxBytes=4 * 2**20, backupCount=2)
     logging.basicConfig(
         handlers=[handler], level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import select
 import socket
 import time
@@ -21,6 +22,7 @@ from atomr_mp.protocol import data, zmtp
 from atomr_mp.protocol.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.transport.session import credentials
 
 CHUNK_BYTES: Final = 65536
 """What is received at a time, but of large messages."""
@@ -75,6 +77,9 @@ class DataConnection:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
             with contextlib.suppress(FileNotFoundError, ConnectionError):  # the worker has ended: so will this
                 connected.connect(endpoint.removeprefix("ipc://"))
+                if (uid := credentials(connected).uid) != os.geteuid():  # it is shown no secret
+                    _LOG.error("a process of uid %d listens at %s: nothing is sent there", uid, endpoint)
+                    connected.shutdown(socket.SHUT_RDWR)
                 self._send(self._stream.opening, socket.MSG_NOSIGNAL)
         except BaseException:
             connected.close()

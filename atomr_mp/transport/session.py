@@ -49,13 +49,21 @@ class SessionConnection:
 
         Raises:
             PoolUnreachable: Nobody listens there.
+            NotAuthorized: A process of another user does.
         """
         connecting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             connecting.connect(str(path))
+            listener = credentials(connecting)
         except OSError as error:
             connecting.close()
             raise errors.PoolUnreachable(f"no pool answers at {path} ({error.strerror})") from error
+        if listener.uid != os.geteuid():
+            connecting.close()
+            raise errors.NotAuthorized(
+                f"a process of uid {listener.uid} listens at {path}, and we are uid {os.geteuid()}: it is not our "
+                "pool; connect as the user who started the pool, and see who may write the directories above"
+            )
         return cls(connecting)
 
     def send(self, message: session.FromClient, descriptor: int | None = None) -> None:
@@ -134,7 +142,7 @@ class SessionConnection:
 
 
 class Credentials(NamedTuple):
-    """Who connected, as the kernel says (SO_PEERCRED)."""
+    """Who is at the other end, as the kernel says (SO_PEERCRED)."""
 
     pid: int
     """0 if the peer is in another pid namespace."""
@@ -154,9 +162,7 @@ class SessionPeer:
         self._incoming: Incoming[session.FromClient] = Incoming(connected, session.from_client, _carrier_to_supervisor)
         self._unsent: deque[tuple[memoryview, Descriptor | None]] = deque()
         self._unsent_bytes = 0
-        raw = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
-        pid, uid, _ = _UCRED.unpack(raw)
-        self.credentials: Final = Credentials(pid, uid)
+        self.credentials: Final = credentials(connected)
         self.fileno: Final = connected.fileno
 
     @property
@@ -274,13 +280,19 @@ class SessionListener:
         self._socket.close()
 
 
-def refusal(credentials: Credentials) -> errors.NotAuthorized | None:
+def credentials(connected: socket.socket) -> Credentials:
+    """Return who connected to a socket, or who listened where it has connected to."""
+    pid, uid, _ = _UCRED.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return Credentials(pid, uid)
+
+
+def refusal(peer: Credentials) -> errors.NotAuthorized | None:
     """Return why a peer may not have a session, or None if it may."""
-    if credentials.pid == 0:
+    if peer.pid == 0:
         return errors.NotAuthorized("the client is in another pid namespace; run it beside the pool")
-    if credentials.uid != os.geteuid():
+    if peer.uid != os.geteuid():
         return errors.NotAuthorized(
-            f"the client runs as uid {credentials.uid}, the pool as uid {os.geteuid()}; use the same user"
+            f"the client runs as uid {peer.uid}, the pool as uid {os.geteuid()}; use the same user"
         )
     return None
 

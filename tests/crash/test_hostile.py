@@ -43,7 +43,8 @@ from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.reload import Done
 from atomr_mp.supervisor.residents import Residents
 from atomr_mp.supervisor.sessions import Sessions
-from atomr_mp.transport.session import Credentials, SessionListener, SessionPeer, refusal
+from atomr_mp.transport.data import DataConnection, Login
+from atomr_mp.transport.session import Credentials, SessionConnection, SessionListener, SessionPeer, refusal
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.peers import MOST_EARLY
 from tests.crash.hostile_support import (
@@ -280,6 +281,25 @@ def test_strangers_are_refused_by_what_the_kernel_says_of_them() -> None:
         peer = SessionPeer(theirs)
         assert peer.credentials == (os.getpid(), uid)
         peer.close()
+
+
+def test_a_client_shows_nothing_to_another_user_who_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says who listens: neither a session nor a login begins there."""
+    ours = os.geteuid()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as impostor:
+        impostor.bind(str(tmp_path / "socket"))
+        impostor.listen()
+        monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
+        with pytest.raises(errors.NotAuthorized, match=f"uid {ours} listens at {tmp_path}/socket"):
+            SessionConnection.connect(tmp_path / "socket")
+        connection = DataConnection(f"ipc://{tmp_path}/socket", Login(bytes(16), bytes(16), session.Window(1, 1)), 1)
+        connection.wait_disconnected(int(DEADLINE_S * 1000))
+        assert connection.ended
+        connection.close()
+        for _ in range(2):
+            accepted, _address = impostor.accept()
+            with accepted:
+                assert accepted.recv(1) == b"", "not a byte was sent"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")

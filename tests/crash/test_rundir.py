@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.process import rundir
+from atomr_mp.process import identity, rundir
 from atomr_mp.process.identity import Identity, start_ticks
 from atomr_mp.process.rundir import PoolState, RunDirectory, default_run_dir
 
@@ -181,6 +181,34 @@ def test_an_unsafe_directory_is_refused_with_what_to_do(
         RunDirectory.create(path)
     with pytest.raises(errors.ConfigurationError, match=words):
         RunDirectory.open(path)
+
+
+@pytest.mark.parametrize("levels", [1, 2])
+def test_a_directory_that_everybody_may_write_above_is_refused(tmp_path: Path, levels: int) -> None:
+    """Another user could put one of theirs in its place; the sticky bit, as /tmp has it, forbids that."""
+    above = tmp_path / "above"
+    path = above.joinpath(*["mine", "pool"][-levels:])
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    above.chmod(0o777)
+    path.mkdir(mode=0o700)
+    for opened in (RunDirectory.create, RunDirectory.open):
+        with pytest.raises(errors.ConfigurationError, match=f"everybody may write {above} .*no sticky bit.*chmod o-w"):
+            opened(path)
+    above.chmod(0o1777)
+    RunDirectory.create(path).close()
+
+
+def test_a_hidden_proc_is_named_as_the_cause(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The supervisor lives, and nobody is told that it was killed."""
+    with RunDirectory.create(path) as held:
+        hidden = tmp_path / "proc"
+        monkeypatch.setattr(identity, "PROC", hidden)
+        with pytest.raises(errors.ConfigurationError, match=rf"process {os.getpid()} runs, and .* hidepid"):
+            RunDirectory.open(path)
+        with pytest.raises(errors.ConfigurationError, match="boot_id cannot be read"):
+            identity.boot_id()
+        monkeypatch.undo()
+        assert RunDirectory.open(path).supervisor == held.supervisor
 
 
 def test_a_link_one_level_up_is_refused_too(tmp_path: Path) -> None:

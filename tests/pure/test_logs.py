@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.process.logs import RotatedOutput
+from atomr_mp.process.logs import PrivateFileHandler, RotatedOutput
 
 
 @pytest.fixture
@@ -147,3 +147,20 @@ def test_a_log_that_was_removed_and_cannot_be_made_anew_stays_a_file(path: Path)
         path.rmdir()
         output.new_incarnation("kept")
         assert path.read_text() == "kept\n"
+
+
+def test_the_supervisor_s_log_is_its_user_s_alone(path: Path) -> None:
+    """Whatever the umask; one that an earlier life left open to others is closed to them."""
+    path.touch()
+    path.chmod(0o644)
+    umask = os.umask(0)
+    handler = PrivateFileHandler(path, maxBytes=100, backupCount=1)
+    try:
+        for line in ("x" * 90, "y" * 90):
+            handler.emit(logging.makeLogRecord({"msg": line}))
+    finally:
+        handler.close()
+        os.umask(umask)
+    parts = [path, Path(f"{path}.1")]
+    assert [part.read_text()[0] for part in parts] == ["y", "x"]
+    assert [part.stat().st_mode & 0o777 for part in parts] == [0o600, 0o600]
