@@ -43,6 +43,12 @@ class Recorded(NamedTuple):
         return self.value
 
 
+class Unreadable(NamedTuple):
+    """What the input has in the place of an item that cannot be read; it fails with this error, and is not sent."""
+
+    error: errors.AtomrError
+
+
 class Job(Generic[T]):
     """The state of one map. Pure: the shell tells what happened, the time too, and asks what to do.
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_mp import errors, interrupts
-from atomr_mp.job import Depth, Failure, Job, Recorded
+from atomr_mp.job import Depth, Failure, Job, Recorded, Unreadable
 from atomr_mp.protocol.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
 from atomr_mp.replay import NEVER
@@ -418,7 +418,7 @@ class _Run:
     def _pull(self, index: int) -> bool:
         """Take a new item from the source; False if there is none."""
         try:
-            self._items[index] = interrupts.wait(next, self._source)
+            item = interrupts.wait(next, self._source)
         except StopIteration:
             self._job.exhausted()
             return False
@@ -426,6 +426,10 @@ class _Run:
             self._source_error = error
             self._job.exhausted()
             return False
+        if isinstance(item, Unreadable):
+            self._job.unsendable(index, item.error)
+            return False
+        self._items[index] = item
         return True
 
     def _over(self) -> None:

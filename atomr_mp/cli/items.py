@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.job import Unreadable
 
 
 class Items(NamedTuple):
@@ -24,7 +25,8 @@ class Items(NamedTuple):
 def open_items(name: str) -> Items:
     """Open an input by the end of its name; `-` is JSON lines from stdin.
 
-    A file of JSON lines is read through once before, so that a line that is none costs no job.
+    A file of JSON lines is read through once before, so that a line that is none costs no job. Of stdin such a line is
+    an `Unreadable`, whose error stands in its place: what came before it is done already.
 
     Raises:
         ConfigurationError: It cannot be read, or is not what its name says.
@@ -32,12 +34,12 @@ def open_items(name: str) -> Items:
     path = Path(name)
     try:
         if name == "-":
-            return Items(_lines(sys.stdin.buffer, "stdin"), None)
+            return Items(_lines(sys.stdin.buffer, "stdin", _in_its_place), None)
         if path.suffix == ".npy":
             return _rows(path)
         if path.suffix == ".jsonl":
             with path.open("rb") as file:
-                total = sum(1 for _ in _lines(file, name))
+                total = sum(1 for _ in _lines(file, name, _refused))
             return Items(_file_lines(path), total)
     except (OSError, ValueError) as error:
         raise errors.ConfigurationError(f"the input {name} cannot be read: {error}") from error
@@ -46,16 +48,26 @@ def open_items(name: str) -> Items:
 
 def _file_lines(path: Path) -> Iterator[Any]:
     with path.open("rb") as file:
-        yield from _lines(file, str(path))
+        yield from _lines(file, str(path), _in_its_place)  # it may have been written since it was looked at
 
 
-def _lines(file: Iterable[bytes], name: str) -> Iterator[Any]:
+def _lines(file: Iterable[bytes], name: str, bad: Callable[[str], Any]) -> Iterator[Any]:
+    """Yield the values of lines; of a line that is no JSON, what `bad` returns for the reason."""
     decode = msgspec.json.Decoder().decode
     for number, line in enumerate(file, 1):
         try:
-            yield decode(line)
+            value = decode(line)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise errors.ConfigurationError(f"line {number} of {name} is not JSON: {error}") from error
+            value = bad(f"line {number} of {name} is not JSON: {error}")
+        yield value
+
+
+def _refused(why: str) -> NoReturn:
+    raise errors.ConfigurationError(why)
+
+
+def _in_its_place(why: str) -> Unreadable:
+    return Unreadable(errors.InvalidRequest(why))
 
 
 def _rows(path: Path) -> Items:

@@ -10,15 +10,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, counted, duration
 
 if TYPE_CHECKING:
+    from atomr_mp.cli.items import Items
     from atomr_mp.map import Progress
     from atomr_mp.pool import Pool
 
 FAILURES_SHOWN: Final = 10
 
 SHOW_EVERY_S: Final = 0.1
+
+_NO_POOL: Final = (errors.PoolLost, errors.DeviceUnavailable)
+"""Nothing takes work any more: what an item ends with then says nothing of the item."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -89,13 +94,25 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Run the job; the exit status says whether all items succeeded."""
     from atomr_mp.cli.items import open_items
-    from atomr_mp.cli.results import open_results
 
+    _check_files(options)
     items = open_items(options.input)
+    latest: list[Progress] = []
+    try:
+        return _run(options, items, latest)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"atomr-mp: {_interrupted(options, latest)}\n")
+        raise
+
+
+def _run(options: argparse.Namespace, items: Items, latest: list[Progress]) -> int:
+    """Run the job on a pool; `latest` has how far it is."""
+    from atomr_mp.cli.results import open_results
+    from atomr_mp.map import Failure
+
     with open_results(options.output) as results, _pool(options) as pool:
         report = _Report()
         with _progress(items.total) as show:
-            latest: list[Progress] = []
 
             def on_progress(progress: Progress) -> None:
                 latest[:] = [progress]
@@ -116,6 +133,8 @@ def run(options: argparse.Namespace) -> int:
                 repair_journal=options.repair_journal,
             )
             for index, outcome in enumerate(outcomes):
+                if isinstance(outcome, Failure) and isinstance(outcome.error, _NO_POOL):
+                    raise outcome.error  # as it would be for all that follow
                 failure = results.write(index, outcome)
                 if failure is not None:
                     report.failed(index, failure.error.code, failure.error.message)
@@ -123,6 +142,44 @@ def run(options: argparse.Namespace) -> int:
     for line in report.lines(latest[-1], options.output):
         sys.stderr.write(f"{line}\n")
     return 1 if report.failures else 0
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    """Refuse files that would overwrite one another.
+
+    Raises:
+        ConfigurationError: Two of input, output and journal are one file.
+    """
+    files: dict[Path, str] = {}
+    for name in ("input", "output", "journal"):
+        given = getattr(options, name)
+        if given is None or given == "-":
+            continue
+        path = Path(given).resolve()
+        path = next((other for other in files if _is_same(path, other)), path)
+        if path in files:
+            raise errors.ConfigurationError(
+                f"--{name} and --{files[path]} are the same file, {given}; give each a file of its own"
+            )
+        files[path] = name
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:  # one of them does not exist yet
+        return path == other
+
+
+def _interrupted(options: argparse.Namespace, latest: list[Progress]) -> str:
+    """Return what an interrupted job has kept, and how it goes on."""
+    done = latest[0].done if latest else 0
+    if options.journal:
+        return f"interrupted: {counted(done, 'item')} in {options.journal}; the same command goes on from there"
+    return (
+        f"interrupted: nothing is kept of {counted(done, 'item')} that had been done; the same command begins anew. "
+        "With --journal FILE it would go on"
+    )
 
 
 class _Report:

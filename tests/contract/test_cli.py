@@ -24,7 +24,7 @@ from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.launch import launch
 from atomr_mp.pool import Pool
 from atomr_mp.process.rundir import RunDirectory
-from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, running
+from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, running, settled
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 DIGITS = f"{EXAMPLES}/digits.py:Digits"
@@ -651,6 +651,7 @@ def test_interrupted_map_leaves_no_output_and_no_pool(ledger: Ledger) -> None:
                 *("--actor", MAPPED, "--gpus", "1", *HOST, "--run-dir", str(ledger.run_dir())),
             ],
             stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
         )
         with running(process):
@@ -660,7 +661,66 @@ def test_interrupted_map_leaves_no_output_and_no_pool(ledger: Ledger) -> None:
             gate.wait()
             process.send_signal(signal.SIGINT)
             gate.open()
+            assert process.stderr is not None
+            told = process.stderr.read()
             assert process.wait(DEADLINE_S) == 130
+    assert "interrupted: nothing is kept of 0 items" in told
+    assert "--journal FILE" in told
+    assert "Traceback" not in told
     assert not list(ledger.path.glob("out.*"))
     assert not ledger.processes()
     RunDirectory.create(ledger.run_dir()).close()
+
+
+def test_a_map_whose_pool_is_stopped_ends_without_output(detached: Path, ledger: Ledger) -> None:
+    """Status 2 and one error: what was not done has not failed, and there is no line for each."""
+    source, output = ledger.path / "in.jsonl", ledger.path / "out.jsonl"
+    with ledger.gate("gate") as gate:
+        source.write_text("".join(f"{json.dumps([gate.path if n == 5 else '', n])}\n" for n in range(2000)))
+        files = ("--input", str(source), "--output", str(output))
+        process = subprocess.Popen(
+            [*CLI, "map", "Mapped.pass_gate", *files, "--run-dir", str(detached)], stderr=subprocess.PIPE, text=True
+        )
+        with running(process), atomr_mp.connect(run_dir=detached) as pool:
+            gate.wait()
+            stopping = subprocess.Popen([*CLI, "stop", "--run-dir", str(detached)], stdout=subprocess.DEVNULL)
+            with running(stopping):
+                assert process.stderr is not None
+                assert settled(lambda: pool.status().stopping)
+                gate.open()
+                told = process.stderr.read()
+                assert process.wait(DEADLINE_S) == 2
+                stopping.wait(DEADLINE_S)
+    assert len(told.splitlines()) == 1, told
+    assert not list(ledger.path.glob("out.*"))
+
+
+def test_a_bad_line_of_stdin_fails_in_its_place(detached: Path) -> None:
+    """What comes before and behind it is done: nobody can look at all of stdin beforehand."""
+    done = cli(
+        *("map", "Mapped.square", "--input", "-", "--output", "-", "--run-dir", detached), stdin="1\n2\n{no\n4\n"
+    )
+    assert done.returncode == 1, done.stderr
+    first, second, bad, last = map(json.loads, done.stdout.splitlines())
+    assert (first, second, last) == (1, 4, 16)
+    assert bad["error"]["code"] == "invalid_request"
+    assert "line 3 of stdin is not JSON" in bad["error"]["message"]
+
+
+def test_a_map_does_not_write_over_its_own_files(detached: Path, ledger: Ledger) -> None:
+    """However they are named."""
+    source, link = ledger.path / "in.jsonl", ledger.path / "link.jsonl"
+    source.write_text("1\n")
+    link.symlink_to(source)
+    new = ledger.path / "new.jsonl"
+    for files in (
+        ("--output", source),
+        ("--output", link),
+        ("--output", ledger.path / ".." / ledger.path.name / "in.jsonl"),
+        ("--output", new, "--journal", source),
+        ("--output", new, "--journal", new),
+    ):
+        line = refusal("map", "Mapped.square", "--input", source, *files, "--run-dir", detached, status=2)
+        assert "are the same file" in line
+    assert source.read_text() == "1\n"
+    assert not new.exists()
