@@ -122,8 +122,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How often a client sends a request again that a worker's end took along, if its method is idempotent; 0
     for never."""
     max_suspicions: Annotated[int, msgspec.Meta(ge=0)] = 2
-    """Ends of workers while the same request ran after which it is refused, if at the last nothing else ran there; 0
-    for never: then nothing is run alone either."""
+    """Ends of workers from inside while the same request ran after which it is refused, if at the last nothing else ran
+    there; ends by a signal that nobody can explain count only where it alone is struck. 0 for never: then nothing is
+    run alone either."""
     core_dumps: bool = False
     """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
     cgroups: bool = False

@@ -79,6 +79,11 @@ class Suspicions:
         """Return what is held of a request, None if nothing is."""
         return self.methods.get(request.method, {}).get(request.fingerprint)
 
+    def refuses(self, request: Request) -> bool:
+        """Whether a request is in quarantine."""
+        found = self.of(request)
+        return found is not None and found.verdict is Verdict.QUARANTINED
+
 
 def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
     """Return what a request in quarantine ends with."""

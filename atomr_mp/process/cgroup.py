@@ -63,6 +63,15 @@ class WorkerCgroup(NamedTuple):
             return False
         return True
 
+    def oom_kills(self) -> int:
+        """Return how many of its processes the kernel has killed because memory ran out; 0 if that is not counted."""
+        try:
+            lines = (self.path / "memory.events").read_text(encoding="ascii").splitlines()
+            return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
+        except (OSError, ValueError, IndexError) as error:  # no memory controller, for one
+            _LOG.debug("no count of oom kills in cgroup %s: %s", self.path, error)
+            return 0
+
     def remove(self, timeout_s: float = 0.0) -> bool:
         """Remove the cgroup once nothing runs in it; return whether it is gone.
 

@@ -10,7 +10,8 @@ long it may take, and where it runs. Words that are not named are 0. Behind them
 batches, one for each batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
-besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1.
+besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 22 has the signals that the worker
+is just sending to itself: bit N - 1 stands for signal N.
 
 The histogram has 64 counters; that of number N counts the requests whose answer was ready in less than 2^N ns, and not
 in less than half of it, after they had arrived.
@@ -86,6 +87,9 @@ OFF_BOARD: Final = -1
 
 _ALONE: Final = 20
 """Words of session and request id of what runs alone; 0 if nothing does."""
+
+_SIGNALLED: Final = 22
+"""Word of the signals that the worker sends to itself."""
 
 _FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
@@ -285,6 +289,14 @@ class BoardWriter:
         self._words[_ALONE + 1] = request_id
         self._words[_ALONE] = session
 
+    def signal(self, signals: int) -> None:
+        """Note which signals the worker is about to send to itself, 0 if none. Any thread, but one at a time.
+
+        Args:
+            signals: Bit N - 1 stands for signal N.
+        """
+        self._words[_SIGNALLED] = signals
+
     def batch(self, method: int, items: int, wait_ns: int, longest_wait_ns: int) -> None:
         """Note that a batch has started.
 
@@ -403,6 +415,11 @@ class BoardReader:
         """Return session and request id of what runs alone, None if nothing does."""
         session = self._words[_ALONE]
         return (session, self._words[_ALONE + 1]) if session else None
+
+    @property
+    def signalled(self) -> int:
+        """The signals that the worker was sending to itself when it ended; bit N - 1 stands for signal N."""
+        return self._words[_SIGNALLED]
 
     def known_since_ns(self) -> int:
         """Return a time such that all requests started later are among `entries`, 0 if all that were ever started.

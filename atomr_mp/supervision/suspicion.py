@@ -2,6 +2,10 @@
 
 A worker's end makes suspects of all that ran then. A suspect runs alone from then on, until it has done so and its
 worker has lived; if the worker ends again, that is the proof. So nobody is condemned for what ran beside it.
+
+Nor for a signal that came from outside. Who sent a SIGKILL cannot be known, so an end by a signal counts against a
+request only if the worker's own process shows where the signal came from (see `cause_of`). An end by any other signal
+isolates. It condemns only a request that has died alone again and again while nothing else of the pool was struck.
 """
 
 from __future__ import annotations
@@ -9,9 +13,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from enum import Enum
+from typing import Final, NamedTuple, TypeVar
 
 from atomr_mp.protocol.suspects import Request, Suspicion, Verdict
+
+T = TypeVar("T")
 
 End = tuple[int, int]
 """An incarnation that has ended: device and generation."""
@@ -21,6 +28,46 @@ KEPT: Final = 512
 
 SUSPECTED_S: Final = 60.0
 """How long a request is suspected that does not come again. The verdict of a quarantine has no end."""
+
+STRUCK_S: Final = 60.0
+"""How long an unexplained signal anywhere in the pool speaks for all requests that it did not strike."""
+
+FAULT_SIGNALS: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"})
+"""Signals that the kernel sends to a process for what it does itself."""
+
+
+class Cause(Enum):
+    """Where a worker's end came from."""
+
+    INSIDE = "inside"
+    """From the process: it exited, crashed, signalled itself, hung, or reported a fault."""
+    UNKNOWN = "unknown"
+    """From a signal, and nobody knows who sent it."""
+    SUPERVISOR = "supervisor"
+    """From the supervisor, for a reason that says nothing of the requests."""
+
+
+def cause_of(ended_by: str, *, exited: bool, sent_by_itself: bool, oom_killed: bool) -> Cause:
+    """Return where the end of a process came from that nobody had wanted and that had reported no fault.
+
+    Args:
+        ended_by: Name of the signal that ended it, empty if none did.
+        exited: It has an exit status.
+        sent_by_itself: It was just sending itself that signal.
+        oom_killed: A process of its own cgroup was killed because memory ran out.
+    """
+    from_inside = exited or sent_by_itself or ended_by in FAULT_SIGNALS or (oom_killed and ended_by == "SIGKILL")
+    return Cause.INSIDE if from_inside else Cause.UNKNOWN
+
+
+class Death(NamedTuple):
+    """How a worker has ended."""
+
+    running: int
+    """How many requests it may have died of."""
+    alone: bool = False
+    """The one request that ran was suspected, and nothing else had been let in."""
+    cause: Cause = Cause.INSIDE
 
 
 class Quarantined(NamedTuple):
@@ -37,8 +84,8 @@ class Docket:
     """What is held of requests.
 
     Args:
-        limit: Ends of workers while a request ran after which it is quarantined, if at the last nothing else ran there;
-            0 for never.
+        limit: After so many ends from inside while a request ran it is quarantined, if at the last nothing else ran
+            there; and after so many ends of any cause while it ran alone, if nothing else was struck. 0 for never.
         kept: How many requests, and ends, are remembered.
     """
 
@@ -46,29 +93,44 @@ class Docket:
         self._limit: Final = limit
         self._kept: Final = kept
         self._cases: OrderedDict[Request, _Case] = OrderedDict()
-        self._ends: OrderedDict[End, int] = OrderedDict()
+        self._deaths: OrderedDict[End, Death] = OrderedDict()
+        self._strikes: OrderedDict[End, float] = OrderedDict()
+        """When unexplained signals struck, within the last `STRUCK_S`."""
 
-    def ended(self, end: End, running: int) -> None:
-        """A worker has ended, by what may have been one of so many requests."""
-        if self._limit and running:
-            self._ends[end] = running
-            if len(self._ends) > self._kept:
-                self._ends.popitem(last=False)
+    def ended(self, end: End, death: Death, now_s: float) -> list[Suspicion]:
+        """Take note of a worker's end, whatever ran there; return what has changed.
+
+        An unexplained signal releases those who were quarantined only because there had been no such signal elsewhere.
+        """
+        if not self._limit:
+            return []
+        if death.running:
+            _keep(self._deaths, end, death, self._kept)
+        if death.cause is not Cause.UNKNOWN:
+            return []
+        self._strikes = OrderedDict((each, at_s) for each, at_s in self._strikes.items() if now_s - at_s < STRUCK_S)
+        _keep(self._strikes, end, now_s, self._kept)
+        released = []
+        for request, case in self._cases.items():
+            if case.condemned_s is not None and not case.proven and now_s - case.condemned_s < STRUCK_S:
+                case.condemned_s = None
+                released.append(_held(request, case))
+        return released
 
     def suspect(self, end: End, requests: Sequence[Request], now_s: float) -> list[Suspicion]:
         """Take note of what ran when a worker ended; return what is held of it now, and what has changed besides."""
         changed = []
-        running = self._ends.get(end)
-        if running is None:
+        death = self._deaths.get(end)
+        if death is None:
             return []
         for request in requests:
             case = self._cases.setdefault(request, _Case())
             self._cases.move_to_end(request)
-            case.ends.setdefault(end)
+            case.ends.setdefault(end, death)
             case.since_s = now_s
             # What was sent as one is several; which of them it was is not known.
-            if not case.condemned and running == 1 and len(requests) == 1 and len(case.ends) >= self._limit:
-                case.condemned_s = now_s
+            if not case.condemned and death.running == 1 and len(requests) == 1:
+                self._judge(case, death, now_s)
             changed.append(_held(request, case))
         while len(self._cases) > self._kept:
             changed.append(_cleared(self._cases.popitem(last=False)[0]))
@@ -111,6 +173,20 @@ class Docket:
         """Return the ends that a request was part of."""
         return frozenset(self._cases[request].ends)
 
+    def last_end(self, request: Request) -> End:
+        """Return the last of the ends that a request was part of."""
+        return list(self._cases[request].ends)[-1]
+
+    def _judge(self, case: _Case, death: Death, now_s: float) -> None:
+        """Condemn a request, beside which nothing ran at the last end, if the ends that it was part of say so."""
+        case.proven = death.cause is Cause.INSIDE and case.count(Cause.INSIDE) >= self._limit
+        if case.proven or (death.alone and case.died_alone >= self._limit and not self._elsewhere(case, now_s)):
+            case.condemned_s = now_s
+
+    def _elsewhere(self, case: _Case, now_s: float) -> bool:
+        """Whether an unexplained signal has struck the pool lately without striking this request."""
+        return any(now_s - at_s < STRUCK_S and end not in case.ends for end, at_s in self._strikes.items())
+
     def _drop(self, requests: list[Request]) -> list[Suspicion]:
         for request in requests:
             del self._cases[request]
@@ -121,12 +197,23 @@ class Docket:
 class _Case:
     """A request that ran when workers ended."""
 
-    ends: dict[End, None] = field(default_factory=dict)
+    ends: dict[End, Death] = field(default_factory=dict)
     """In the order in which they were reported."""
     since_s: float = 0.0
     """When the last of them was."""
     condemned_s: float | None = None
     """Since when it is in quarantine, if it is."""
+    proven: bool = False
+    """The ends came from inside; otherwise there was only nothing that spoke for it."""
+
+    def count(self, cause: Cause) -> int:
+        """Return how many of the ends had a cause."""
+        return sum(death.cause is cause for death in self.ends.values())
+
+    @property
+    def died_alone(self) -> int:
+        """At how many of the ends it ran alone, without a reason of the supervisor's."""
+        return sum(death.alone and death.cause is not Cause.SUPERVISOR for death in self.ends.values())
 
     @property
     def condemned(self) -> bool:
@@ -140,3 +227,10 @@ def _held(request: Request, case: _Case) -> Suspicion:
 
 def _cleared(request: Request) -> Suspicion:
     return Suspicion(request, Verdict.CLEARED, 0)
+
+
+def _keep(into: OrderedDict[End, T], end: End, value: T, kept: int) -> None:
+    """Remember something of an end, and forget the oldest if there are too many."""
+    into[end] = value
+    if len(into) > kept:
+        into.popitem(last=False)

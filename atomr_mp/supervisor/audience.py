@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 from atomr_mp.protocol import control
 from atomr_mp.protocol.devices import ActorInfo
 from atomr_mp.protocol.session import IncarnationEnded
+from atomr_mp.supervision.suspicion import Death
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
@@ -29,8 +30,8 @@ class Audience(Protocol):
     def incarnation_ended(self, device: Device, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
-    def suspected(self, device: Device, generation: int, running: int) -> None:
-        """An incarnation has ended, by what may have been one of so many requests; that it has is told next."""
+    def died(self, device: Device, generation: int, death: Death) -> None:
+        """An incarnation, or a standby, has ended, maybe by one of its requests; that it has is told next."""
 
     def incarnation_over(self, device: Device, generation: int) -> None:
         """A process has ended, and the device has let go of it."""

@@ -11,6 +11,7 @@ from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.session import IncarnationEnded
 from atomr_mp.protocol.suspects import MAX_SUSPECTS
+from atomr_mp.supervision.suspicion import Cause, Death, cause_of
 from atomr_mp.supervisor.incarnation import Incarnation
 
 
@@ -29,6 +30,26 @@ def error_of_requests(worker: Incarnation) -> errors.AtomrError:
     )
 
 
+def is_planned(worker: Incarnation) -> bool:
+    """Return whether an incarnation left as it was told to."""
+    return worker.drained and worker.cause.status == 0
+
+
+def cause_of_end(worker: Incarnation, board: BoardReader) -> Cause:
+    """Return where the end of an incarnation came from."""
+    if is_planned(worker) or worker.wish or worker.late or isinstance(worker.fault, errors.DeviceUnavailable):
+        return Cause.SUPERVISOR
+    if worker.fault is not None:
+        return Cause.INSIDE
+    cause, cgroup = worker.cause, worker.cgroup
+    return cause_of(
+        cause.signal_name,
+        exited=cause.status is not None,
+        sent_by_itself=cause.signal is not None and bool(board.signalled >> cause.signal - 1 & 1),
+        oom_killed=cgroup is not None and cgroup.oom_kills() > 0,
+    )
+
+
 class Ending:
     """How an incarnation ended.
 
@@ -42,7 +63,7 @@ class Ending:
         self._worker = worker
         self.is_told = False
         """Everybody knows."""
-        self.planned: Final = worker.drained and worker.cause.status == 0
+        self.planned: Final = is_planned(worker)
         """Whether it left as it was told to."""
         self._error = error_of_requests(worker)
         self.lost: Final = worker.fault or self._error
@@ -60,11 +81,12 @@ class Ending:
         suspects = self._running if alone is None else {alone[0]: [alone[1]]}
         blameless = self.planned or worker.wish or worker.late
         self._suspects: Final = suspects if suspecting and not blameless else {}
-
-    @property
-    def suspects(self) -> int:
-        """How many requests it may have died of, of all sessions."""
-        return sum(map(len, self._suspects.values()))
+        self.death: Final = Death(
+            running=sum(map(len, self._suspects.values())),
+            alone=alone is not None,
+            cause=cause_of_end(worker, board),
+        )
+        """What it says of the requests that it may have died of, of all sessions."""
 
     def told(self, number: int) -> IncarnationEnded:
         """Return what a session is told of it."""

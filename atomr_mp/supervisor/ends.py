@@ -78,7 +78,7 @@ class Ends:
             return worker.ending
         board = worker.board
         ending = worker.ending = Ending(worker, board, suspecting=self._device.plan.max_suspicions > 0)
-        self._sessions.suspected(self._device, worker.generation, ending.suspects)
+        self._sessions.died(self._device, worker.generation, ending.death)
         say(self._device, ending.told)
         self._tally.add(board, ending.in_a_word, lost=not ending.planned)
         board.release()

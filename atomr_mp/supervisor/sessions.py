@@ -13,6 +13,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import control, devices, operators, session, suspects
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
+from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervisor import slabs
 from atomr_mp.supervisor.departures import Departures
 from atomr_mp.supervisor.loop import Loop, Timer
@@ -244,9 +245,9 @@ class Sessions:
             if each.name:
                 self._send(each, make(each.number))
 
-    def suspected(self, device: Device, generation: int, running: int) -> None:
-        """An incarnation has ended, by what may have been one of so many requests."""
-        self.suspects.ended((device.index, generation), running)
+    def died(self, device: Device, generation: int, death: Death) -> None:
+        """An incarnation, or a standby, has ended, maybe by one of its requests."""
+        self.suspects.ended((device.index, generation), death)
 
     def incarnation_over(self, device: Device, generation: int) -> None:
         """Let go of what clients and other workers had of an incarnation that has ended."""

@@ -10,7 +10,9 @@ from atomr_mp import errors
 from atomr_mp.protocol import control
 from atomr_mp.supervision.lifecycle import Event, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
+from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervisor.audience import Audience
+from atomr_mp.supervisor.ending import cause_of_end
 from atomr_mp.supervisor.incarnation import Incarnation
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.standbys import Standbys
@@ -147,6 +149,7 @@ class Succession:
         else:
             why = worker.fault.message if worker.fault else worker.end
             self._failed(why, worker)
+            self._note_death(worker)
         announced = worker.ready_s is not None
         self._device.let_go(worker)
         self._device.feed(Event.STANDBY_LOST)
@@ -178,6 +181,12 @@ class Succession:
         worker.promoted_s = time.monotonic()
         self.standbys.used()
         return worker
+
+    def _note_death(self, worker: Incarnation) -> None:
+        """Have it known that the standby has ended: a signal that struck it may strike others too."""
+        board = worker.board
+        self._sessions.died(self._device, worker.generation, Death(0, cause=cause_of_end(worker, board)))
+        board.release()
 
     def _failed(self, why: str, worker: Incarnation | None) -> None:
         ready_for_s = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import errors
 from atomr_mp.protocol import operators, session, suspects
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.supervision.suspicion import SUSPECTED_S, Docket, End
+from atomr_mp.supervision.suspicion import SUSPECTED_S, Death, Docket, End
 from atomr_mp.supervisor.loop import Loop
 
 if TYPE_CHECKING:
@@ -63,9 +63,16 @@ class Suspects:
             for request, since_s, ends in self._docket.quarantined()
         ]
 
-    def ended(self, end: End, running: int) -> None:
-        """A worker has ended, by what may have been one of so many requests."""
-        self._docket.ended(end, running)
+    def ended(self, end: End, death: Death) -> None:
+        """A worker has ended, maybe by one of its requests."""
+        released = self._docket.ended(end, death, time.monotonic())
+        for each in released:
+            self._note_admitted(
+                each.request,
+                each.ends,
+                "an unexplained signal has struck elsewhere, so those here are no proof:",
+            )
+        self._announce(released)
 
     def hear(self, number: int, message: suspects.Suspect | suspects.Acquit) -> None:
         """Take in what a client says."""
@@ -92,18 +99,21 @@ class Suspects:
                 f"{request.method} with the arguments of fingerprint {request.fingerprint.hex()} is not in quarantine"
             )
             return session.Answer(message.id, ErrorInfo.of(error))
-        device, generation = ends[-1]
-        why = (
-            f"an operator admits {request.method} with the arguments of fingerprint {request.fingerprint.hex()} again, "
-            f"which has ended {_workers(len(ends))}"
-        )
-        self._devices()[device].note("request_admitted", why, generation=generation)
+        self._note_admitted(request, len(ends), "an operator:")
         self._announce(self._docket.admit(request))
         return session.Answer(message.id)
 
     def clear(self) -> None:
         """Admit all again: the actors' code is another."""
         self._announce(self._docket.clear())
+
+    def _note_admitted(self, request: suspects.Request, ends: int, who: str) -> None:
+        device, generation = self._docket.last_end(request)
+        why = (
+            f"{who} {request.method} with the arguments of fingerprint {request.fingerprint.hex()} is admitted again, "
+            f"which has ended {_workers(ends)}"
+        )
+        self._devices()[device].note("request_admitted", why, generation=generation)
 
     def _quarantine(self, found: suspects.Suspicion) -> None:
         request = found.request

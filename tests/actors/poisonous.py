@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from os import kill as kept_kill
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,20 @@ def _run(item: list[str]) -> str:
             ctypes.string_at(0)
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        case "kill_in_c":
+            ctypes.CDLL(None).kill(os.getpid(), signal.SIGKILL)
+        case "child":
+            _fork_and_die()
+        case "kept_kill":
+            kept_kill(os.getpid(), signal.SIGKILL)
         case "poison":
             raise errors.ContextPoisoned("on purpose", status=700)
     return tag
+
+
+def _fork_and_die() -> None:
+    """Have a child kill itself."""
+    child = os.fork()
+    if child == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)

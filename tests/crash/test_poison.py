@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import json
 import os
 import signal
@@ -186,6 +188,112 @@ def test_poison_ends_two_workers_and_nobody_else_is_harmed(ledger: Ledger, metho
         told = [event for event in read_events(pool.run_dir / "events.msgpack") if event["event"] == "poison_request"]
         assert [event["generation"] for event in told] == [1, 2]
         assert error.fingerprint in str(told[0]["text"])
+
+
+def fate_of(reply: atomr_mp.Reply, gate: Any, kills: int = 3) -> errors.AtomrError | None:
+    """Kill the worker from outside whenever a request has arrived there; return what it ends with."""
+    reply.add_done_callback(lambda _: None)  # so that somebody looks
+    for _ in range(kills):
+        (pid,) = gate.wait()
+        os.kill(pid, signal.SIGKILL)
+    return reply.exception()
+
+
+@pytest.mark.parametrize("method", ["on_loop", "on_thread"])
+def test_kills_from_outside_condemn_nobody(ledger: Ledger, method: str) -> None:
+    """A request that each of its attempts was killed with is lost, and not refused; the next one is answered."""
+    with start(ledger) as pool, ledger.gate("gate") as gate:
+        kill(pool)  # while nothing runs there
+        wait_generation(pool, 2)
+        item = ["innocent", gate.path, ""]
+        unlucky = pool.call(f"Poisonous.{method}", item)
+        error = fate_of(unlucky, gate)
+        assert type(error) is errors.WorkerLost, error
+        assert error.maybe_executed
+        assert pool.status().quarantined == []
+        gate.open()
+        assert pool.call(f"Poisonous.{method}", item).result() == "innocent"
+        wait_until(pool, lambda: unsuspecting(pool))
+        assert Counter(ledger.runs())["innocent"] == 4
+
+
+def test_a_killed_standby_speaks_for_what_its_worker_ran(ledger: Ledger) -> None:
+    """Whoever kills it kills others too."""
+    with start(ledger, standby="hot") as pool, ledger.gate("gate") as gate:
+        wait_until(pool, lambda: pool._client.devices[0].standby is not None)
+        standby = pool.status().workers[0].standby
+        assert standby is not None
+        os.kill(standby.pid, signal.SIGKILL)
+        assert settled(lambda: any(event["event"] == "standby_end" for event in events(pool)))
+        unlucky = pool.call("Poisonous.on_loop", ["innocent", gate.path, ""])
+        assert type(fate_of(unlucky, gate)) is errors.WorkerLost
+
+
+def test_a_signal_that_nobody_can_explain_is_held_against_who_is_struck_alone(ledger: Ledger) -> None:
+    """C code that kills its process is found out when nothing else was struck, one end later than what can be seen."""
+    with start(ledger) as pool:
+        error = pool.call("Poisonous.on_loop", ["poison", "", "kill_in_c"]).exception()
+        assert isinstance(error, errors.PoisonRequest), error
+        assert error.ends == 3
+        (held,) = pool.status().quarantined
+        assert held.ends == 3
+        generation = wait_generation(pool, 4).generation
+        wait_state(pool, DeviceState.READY)
+        kill(pool)  # whoever does that may have done the rest
+        wait_generation(pool, generation + 1)
+        wait_until(pool, lambda: not pool._client.suspicions.refuses(held.request))
+        assert pool.status().quarantined == []
+        assert [event["text"] for event in events(pool) if event["event"] == "request_admitted"]
+
+
+def test_a_child_that_kills_itself_is_not_held_against_what_runs(ledger: Ledger) -> None:
+    """Its end is not the worker's; a kill from outside after it is as unexplained as any."""
+    with start(ledger) as pool, ledger.gate("gate") as gate:
+        for _ in range(3):
+            assert pool.call("Poisonous.on_loop", ["parent", "", "child"]).result() == "parent"
+        kill(pool)
+        wait_generation(pool, 2)
+        unlucky = pool.call("Poisonous.on_loop", ["innocent", gate.path, "child"])
+        assert type(fate_of(unlucky, gate)) is errors.WorkerLost
+
+
+@pytest.mark.parametrize("standby", ["none", "warm"])
+def test_what_kept_a_function_before_it_was_called_is_noted_too(ledger: Ledger, standby: str) -> None:
+    """By `from os import kill`, in an actor's module; in a worker of a fresh interpreter, or a forked one."""
+    with start(ledger, standby=standby) as pool:
+        error = pool.call("Poisonous.on_loop", ["poison", "", "kept_kill"]).exception()
+        assert isinstance(error, errors.PoisonRequest), error
+        assert error.ends == 2
+
+
+def test_a_map_under_kills_from_outside_condemns_only_what_is_deadly(ledger: Ledger) -> None:
+    """Workers are killed whatever they run, while some items end them by themselves."""
+    with start(ledger, gpus=2, backoff_initial_s=0) as pool:
+        items = [innocent(n) for n in range(3000)]
+        deadly = {1000: "exit", 1500: "segv", 2000: "kill"}
+        for at, how in deadly.items():
+            items[at] = [f"{at}", "", how]
+        kills = itertools.count()
+        done = 0
+        found = []
+        for outcome in pool.map("Poisonous.on_thread", items, return_failures=True, attempts=10):
+            done += 1
+            if isinstance(outcome, Failure):
+                found.append(outcome)
+            if done % 200 == 0:
+                with contextlib.suppress(ProcessLookupError):
+                    pid = pool.devices[next(kills) % 2].pid
+                    if pid:
+                        os.kill(pid, signal.SIGKILL)
+        assert {failure.index: type(failure.error) for failure in found} == dict.fromkeys(deadly, errors.PoisonRequest)
+        assert done == len(items)
+        assert {each.ends >= 2 for each in pool.status().quarantined} == {True}
+        assert len(pool.status().quarantined) == len(deadly)
+
+
+def events(pool: atomr_mp.Pool) -> list[dict[str, Any]]:
+    """Return what the supervisor has written down."""
+    return list(read_events(pool.run_dir / "events.msgpack"))
 
 
 def test_what_runs_once_is_quarantined_when_it_comes_again(ledger: Ledger) -> None:

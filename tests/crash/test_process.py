@@ -21,7 +21,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.process import adopt, prctl
-from atomr_mp.process.cgroup import CgroupParent
+from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
 from atomr_mp.process.identity import Identity, boot_id, start_ticks, wait_ended
 from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
@@ -589,6 +589,16 @@ def test_a_cgroup_kills_what_hides_from_group_and_session(subreaper: set[int]) -
         assert cgroup.remove()
         assert not cgroup.kill()
     assert adopt.kill_adopted(subreaper, DEADLINE_S) == []
+
+
+def test_a_cgroup_tells_what_was_killed_for_want_of_memory(tmp_path: Path) -> None:
+    """By its own counter; without a memory controller, or with a line that says nothing, nothing is told."""
+    cgroup = WorkerCgroup(tmp_path)
+    assert cgroup.oom_kills() == 0
+    events = tmp_path / "memory.events"
+    for text, kills in (("low 0\noom 3\noom_kill 2\noom_group_kill 1\n", 2), ("oom_kill\n", 0), ("oom_kill x\n", 0)):
+        events.write_text(text)
+        assert cgroup.oom_kills() == kills
 
 
 def test_without_cgroups_there_is_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

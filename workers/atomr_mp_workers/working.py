@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from atomr_mp.protocol import control, marks
 from atomr_mp.protocol.board import BoardWriter
-from atomr_mp_workers import points
+from atomr_mp_workers import points, self_signals
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.device import prepare_device
 from atomr_mp_workers.envelope import FatalError
@@ -54,6 +54,8 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     os.set_inheritable(board_fd, False)
     board = BoardWriter(memoryview(mmap.mmap(board_fd, 0)))
     show_stacks(board_fd, board)
+    self_signals.wrap()
+    self_signals.note_on(board)
     channel = ControlChannel(control_fd)
     guard_forks([channel.fileno(), board_fd])
     try:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from atomr_mp.protocol import zygote
+from atomr_mp_workers import self_signals
 from atomr_mp_workers.lifeline import die_with
 
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
@@ -52,6 +53,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     channel = socket.socket(fileno=options.fd)
     channel.set_inheritable(False)
+    self_signals.wrap()  # before a module keeps a function; what is noted begins with the worker
     missing = preload([*RUNTIME, *OF_BACKEND[options.backend], *options.preload])
     # Out of the collector's sight: it would touch, and so copy, what parent and child share.
     gc.collect()
