@@ -126,6 +126,8 @@ class Journal:
         """One more than the greatest index of an item that is certainly in the input."""
         self._items: dict[int, bytes] = {}
         """Fingerprints of the items that are under way."""
+        self.poisonous: Final[dict[int, bytes]] = {}
+        """Fingerprints of items that ended as `PoisonRequest` in an earlier run, and are to be tried again."""
         self._sent: set[int] = set()
         """Items that are in the file as sent, in this run."""
         self._synced_s = time.monotonic()
@@ -333,10 +335,13 @@ class Journal:
                 place = 0
             case Sent(index):
                 place = 0 if self._retry_failed or not self._writes_sent else at
-            case Failed(index):
+            case Failed(index, item, error):
                 place = 0 if self._retry_failed else at
+                if self._retry_failed and error.code == errors.PoisonRequest.code:
+                    self.poisonous[index] = item
             case Done(index):
                 place = at
+                self.poisonous.pop(index, None)
         if not isinstance(record, Sent) or record.item:
             self._known = max(self._known, index + 1)
         if index >= len(self._places):

@@ -19,6 +19,7 @@ from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.devices import OUT_OF_USE, DeviceInfo
 from atomr_mp.protocol.operators import Status
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
+from atomr_mp.protocol.suspects import Request
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
@@ -27,8 +28,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
+    from atomr_mp.journal import Journal
     from atomr_mp.map import Mapper, Progress
     from atomr_mp.refs import GpuRef
+
+ADMIT_S: Final = 10.0
+"""How long a map waits at most to hear that requests are admitted which the supervisor has admitted."""
 
 
 def connect(
@@ -254,7 +259,8 @@ class Pool:
                 is not idempotent that also holds for what was under way when a map was cut off. If the pool is lost or
                 no device takes work, the map ends with that error, also with `return_failures`. It is kept when all
                 is done; remove it if it is not needed.
-            retry_failed: Try again what the journal has set aside.
+            retry_failed: Try again what the journal has set aside. What of it the pool refuses as `PoisonRequest` is
+                admitted first, as by `atomr-mp admit`.
             repair_journal: If the journal is damaged, save its whole records, keep the damaged file as PATH.damaged,
                 and go on. What may have run and has no record any more runs again if the method is idempotent, and is
                 set aside otherwise.
@@ -285,6 +291,8 @@ class Pool:
             kept = Journal(
                 Path(journal), method, info.parameters, idempotent=info.idempotent, retry_failed=retry_failed
             )
+            if kept.poisonous:
+                self._admit(kept, {Request(method, item) for item in kept.poisonous.values()})
         mapper = self._mapper or self._make_mapper()
         return mapper.map(
             method,
@@ -441,6 +449,20 @@ class Pool:
                     f"atomr-mp: waiting for {requests}, at most {self._drain_timeout_s:g} s; Ctrl-C again kills\n"
                 )
                 sys.stderr.flush()
+
+    def _admit(self, journal: Journal, requests: set[Request]) -> None:
+        """Have requests admitted that are refused; those of other maps stay refused."""
+        try:
+            with Observer(self._session_socket) as observer:
+                refused = [each.request for each in observer.status().quarantined if each.request in requests]
+                for request in refused:
+                    with contextlib.suppress(errors.InvalidRequest):  # somebody else was faster
+                        observer.admit(request)
+            suspicions = self._client.suspicions
+            self._client.wait_until(lambda: not any(map(suspicions.refuses, refused)), ADMIT_S)
+        except BaseException:
+            journal.close()
+            raise
 
     @interrupts.whole  # packages of which half is imported cannot be imported again
     def _make_mapper(self) -> Mapper:

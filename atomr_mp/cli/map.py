@@ -75,7 +75,10 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="keep what is done here; the same command goes on from there after whatever has ended this one",
     )
     parser.add_argument(
-        "--retry-failed", action="store_true", help="with --journal: try again the items that failed in earlier runs"
+        "--retry-failed",
+        action="store_true",
+        help="with --journal: try again the items that failed in earlier runs, also those that the pool refuses since "
+        "they ended workers (it admits them again)",
     )
     parser.add_argument(
         "--repair-journal",

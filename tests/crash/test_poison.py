@@ -381,6 +381,28 @@ def test_a_map_sets_poison_aside(ledger: Ledger) -> None:
             assert run == 0 or sum(device.restarts for device in pool.devices) <= 4
 
 
+def test_a_map_that_tries_failed_items_again_admits_what_was_refused(ledger: Ledger) -> None:
+    """What was refused of its own items, and nothing else; they have to end as many workers anew."""
+    with start(ledger) as pool:
+        deadly, other = (["deadly", "", "exit"], ["other", "", "exit"])
+        journal = ledger.path / "journal"
+
+        def outcomes(**options: Any) -> list[type]:
+            items = [innocent(0), deadly, innocent(1)]
+            found = pool.map("Poisonous.on_loop", items, journal=journal, return_failures=True, **options)
+            return [type(each.error) if isinstance(each, Failure) else type(each) for each in found]
+
+        assert isinstance(pool.call("Poisonous.on_loop", other).exception(), errors.PoisonRequest)
+        for again, runs in ((False, 2), (False, 2), (True, 4)):
+            assert outcomes(retry_failed=again) == [str, errors.PoisonRequest, str]
+            assert Counter(ledger.runs())["deadly"] == runs
+        with pytest.raises(errors.PoisonRequest):
+            pool.call("Poisonous.on_loop", other)
+        assert Counter(ledger.runs())["other"] == 2
+        admitted = [event for event in events(pool) if event["event"] == "request_admitted"]
+        assert len(admitted) == 1
+
+
 def test_a_client_that_dies_while_its_suspect_waits_harms_nobody(ledger: Ledger) -> None:
     """What waits to run alone is dropped with its session, and all others go on."""
     with start(ledger) as pool, ledger.gate("gate") as gate:
