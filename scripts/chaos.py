@@ -2,8 +2,9 @@
 
 It is the soak with more than kills. Checked throughout: each request has one outcome, in time, and has run at most
 once; results are right, and each client's own; generations only grow; a device that is spared is not affected by the
-others; two seconds after its death nothing is left of a worker. After each round nothing may be held, open or running
-that was not there before, or that the supervisor does not know of. The seed decides what is done and when.
+others; two seconds after its death nothing is left of a worker; no request is condemned for kills that came from
+outside. After each round nothing may be held, open or running that was not there before, or that the supervisor does
+not know of. The seed decides what is done and when.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ def main() -> int:
     )
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--kills", type=int, default=0, help="go on until so many processes were killed, quicker")
+    parser.add_argument(
+        "--outside", action="store_true", help="only kill workers, from outside: no request may be condemned for that"
+    )
     parser.add_argument("--rounds", type=int, help="after each, everything has to be as it was; default: by the time")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--clients", type=int, default=4, help="half of them are killed, at random (default: 4)")
@@ -54,7 +58,7 @@ def main() -> int:
     console.print(f"seed {options.seed}")
     begun_s = time.monotonic()
     duration_s, rounds = (KILLS_ROUND_S, 1) if options.kills else (options.minutes * 60, options.rounds)
-    chaos = Chaos(console, duration_s, rounds, options.seed, shape, kills=options.kills)
+    chaos = Chaos(console, duration_s, rounds, options.seed, shape, kills=options.kills, outside=options.outside)
     wrong = chaos.run() + doctor(chaos.run_dir)
     for each, count in Counter(wrong).most_common():
         console.print(f"wrong, {count} times: {each}", style="red", markup=False)

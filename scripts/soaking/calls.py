@@ -22,6 +22,9 @@ from soaking.caller import DEADLINE_S, GRACE_S, Caller, Links
 SHORT_S = 0.01
 """A deadline that may pass."""
 
+SLOW_PART: Final = 0.3
+"""Of all maps, those whose items take long enough to be met by a kill."""
+
 
 class Blocking(Caller):
     """Calls a few times, then waits for all."""
@@ -188,8 +191,10 @@ class Mapping(Caller):
 
     def act(self) -> None:
         """Do so once."""
-        count = self.chance.randint(1, 500)
-        answers = list(self.pool.map("Echo.number", range(count), return_failures=True))
+        slowly = self.chance.random() < SLOW_PART
+        count = self.chance.randint(1, 30 if slowly else 500)
+        method = "Echo.slowly" if slowly else "Echo.number"
+        answers = list(self.pool.map(method, range(count), return_failures=True))
         for answer in answers:
             if isinstance(answer, Failure):
                 self.tally.error(answer.error)

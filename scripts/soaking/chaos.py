@@ -22,10 +22,14 @@ ZYGOTE: Final = "kill of the zygote"
 RESTART: Final = "restart"
 RELOAD: Final = "reload"
 FAULT: Final = "fault"
+OUTSIDE: Final = "kill from outside"
 
-KILLS: Final = (WORKER, STANDBY, ZYGOTE, CLIENT)
+KILLS: Final = (WORKER, STANDBY, ZYGOTE, CLIENT, OUTSIDE)
 
-EVERY_S: Final = {WORKER: 2.5, CLIENT: 3.0, RESTART: 6.0, RELOAD: 12.0, FAULT: 1.2}
+OUTSIDE_ONLY_S: Final = {OUTSIDE: 0.5, CLIENT: 3.0}
+"""What is done, and how often, if nothing ends a worker by itself."""
+
+EVERY_S: Final = {WORKER: 2.5, OUTSIDE: 2.5, CLIENT: 3.0, RESTART: 6.0, RELOAD: 12.0, FAULT: 1.2}
 """How often what is done, on average."""
 
 QUICK: Final = 3.0
@@ -104,13 +108,21 @@ class Dead(NamedTuple):
 
 
 class Chaos(Soak):
-    """One run; the arguments are those of `Soak`, and `kills`: how many there are to be, whatever time that takes."""
+    """One run.
+
+    Args:
+        arguments: Those of `Soak`.
+        kills: How many there are to be, whatever time that takes.
+        outside: Only kill, from outside: nothing that any request does ends its worker.
+        more: As `arguments`.
+    """
 
     look_every_s = 0.05
 
-    def __init__(self, *arguments: Any, kills: int = 0, **more: Any) -> None:
+    def __init__(self, *arguments: Any, kills: int = 0, outside: bool = False, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._kills = kills
+        self._outside = outside
         self._offered: list[Offered] = []
         self._dead: list[Dead] = []
         self._pool: atomr_mp.Pool | None = None
@@ -128,6 +140,8 @@ class Chaos(Soak):
     @property
     def kinds(self) -> dict[str, float]:
         """What is done, and how often."""
+        if self._outside:
+            return OUTSIDE_ONLY_S
         standby = {"none": {}, "hot": {STANDBY: 5.0}, "warm": {ZYGOTE: 8.0}}[self.shape.standby]
         return {kind: every_s / (QUICK if self._kills else 1) for kind, every_s in {**EVERY_S, **standby}.items()}
 
@@ -151,6 +165,8 @@ class Chaos(Soak):
                 self._offer(moment, device, what.again())
             case "kill of a worker":
                 self.kill_worker(moment, device)
+            case "kill from outside":
+                self._kill_from_outside(moment, device, what.again())
             case "kill of a client":
                 self.kill_client(moment, what)
             case "kill of a standby" | "kill of the zygote":
@@ -171,6 +187,12 @@ class Chaos(Soak):
             socket = moment.pool.run_dir / f"d{device}-g{info.generation}.sock"
             if self.kill(moment.pool, info.pid, WORKER):
                 self._dead.append(Dead(identity, socket, time.monotonic()))
+
+    def _kill_from_outside(self, moment: Moment, device: int, what: Disturbance) -> None:
+        """Kill whichever of a device's processes, whatever it does: an operator or the OOM killer may."""
+        found = moment.pool.status().workers[device]
+        standby = () if found.standby is None else (found.standby.pid,)
+        self.kill(moment.pool, what.choose((found.device.pid, *standby)), OUTSIDE)
 
     def look_after(self, now_s: float) -> None:
         """See that the dead leave nothing, and withdraw faults that nobody has met."""
@@ -242,6 +264,8 @@ class Chaos(Soak):
             fired = fired[:1]  # how often it was met is not of interest
         if fired and offered.name.endswith(" at nvml"):
             self._ask_in_time()
+        if isinstance(offered.at.fault, Kill | Exit | Poison):
+            self.deadly.update(fired)
         for pid in fired:
             self.counts[offered.name] += 1
             if offered.hangs:

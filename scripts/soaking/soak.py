@@ -18,6 +18,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.examination import examine
 from atomr_mp.observer import Observer
+from atomr_mp.process.events import read_events
 from atomr_mp.process.nvml import survey
 from atomr_mp.process.rundir import SESSION_SOCKET
 from atomr_mp.protocol.allocation import SLAB_BYTES
@@ -26,6 +27,7 @@ from soaking import words
 from soaking.caller import GRACE_S
 from soaking.census import MARK, Census, census, marked
 from soaking.clients import Client, Clients
+from soaking.condemned import innocent
 from soaking.disturbances import Disturbance, schedule
 
 ACTORS: Final = ("Echo", "Once", "Maker", "Housed", "Hoard")
@@ -136,6 +138,10 @@ class Soak:
         self.counts: Final[collections.Counter[str]] = collections.Counter()
         """What has happened, and how often."""
         self._wrong: list[str] = []
+        self._condemned: set[str] = set()
+        """Innocent requests that were told of."""
+        self.deadly: Final[set[int]] = set()
+        """Pids of workers that have met a fault which ends a process; all others were killed from outside."""
         self.run_dir = Path()
         """Of the pool, once it was started."""
         self.held: Final[dict[str, list[dict[str, int]]]] = {}
@@ -221,6 +227,7 @@ class Soak:
         self._expect_resident(pool)
         self._compare(pool, clients, number)
         self._examine(pool)
+        self._expect_justice(pool)
         self.after_round(pool, number)
 
     def use(self, number: int, until_s: float) -> words.Use:
@@ -375,6 +382,13 @@ class Soak:
             if each.state is State.UNACCOUNTED:
                 self._wrong.append(f"unaccounted for: {each.kind}: {each.what}")
         self.counts["examined"] += 1
+
+    def _expect_justice(self, pool: atomr_mp.Pool) -> None:
+        """See that no request was condemned for kills that came from outside."""
+        for each in innocent(read_events(pool.run_dir / "events.msgpack"), self.deadly):
+            if each not in self._condemned:
+                self._condemned.add(each)
+                self._wrong.append(f"an innocent request was condemned: {each}")
 
     def _compare(self, pool: atomr_mp.Pool, clients: Clients, number: int) -> None:
         """Compare what processes hold with what they held at first, once it changes no more."""

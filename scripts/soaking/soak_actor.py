@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import time
 from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,8 @@ from atomr_mp_workers import Actor, Context, DeviceArray, method
 Array = NDArray[np.generic]
 
 RESIDENT_ITEMS: Final = 2**18
+
+SLOWLY_S: Final = 0.02
 
 
 class Echo(Actor):
@@ -35,6 +38,12 @@ class Echo(Actor):
     @method(idempotent=True)
     def number(self, value: int) -> int:
         """Give it back; may be sent again."""
+        return value
+
+    @method(idempotent=True, thread=True)
+    def slowly(self, value: int) -> int:
+        """Do the same after a while, so that kills meet it."""
+        time.sleep(SLOWLY_S)
         return value
 
 

@@ -19,7 +19,7 @@ EXCUSED: Final = (
     errors.Overloaded,
     errors.Cancelled,
     errors.GpuRefStale,
-    errors.PoisonRequest,  # its worker may have been killed twice while it ran alone
+    errors.PoisonRequest,  # a fault may have met it twice; the soak looks at whether it had
 )
 """What a request may end with here, if it says nothing of a device that is spared."""
 

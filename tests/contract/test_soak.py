@@ -33,6 +33,24 @@ def test_random_use_does_not_notice_that_workers_are_recycled(ledger: Ledger, tm
     assert all(count for each in found["recycles_by_round_and_device"] for count in each)
 
 
+@pytest.mark.parametrize("standby", ["none", "hot"])
+def test_kills_from_outside_condemn_no_innocent_request(ledger: Ledger, standby: str, tmp_path: Path) -> None:  # noqa: ARG001 - as above
+    """Some seconds of `scripts/chaos --outside`: nothing that a request does ends its worker."""
+    figures = tmp_path / "figures.json"
+    done = subprocess.run(
+        [
+            *(sys.executable, str(SCRIPTS / "chaos.py"), "--outside", "--minutes", "0.2", "--seed", "5"),
+            *("--standby", standby, "--output", str(figures)),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(figures.read_text(encoding="utf-8"))["kills_by_kind"]["kill from outside"] >= 5
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("standby", "minutes"), [("none", "0.2"), ("hot", "0.5")])
