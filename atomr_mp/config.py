@@ -23,6 +23,7 @@ from atomr_mp.hardware import missing_for_cuda, mps_server, nvidia_hardware
 from atomr_mp.process.rundir import default_run_dir
 from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.control import ActorSpec, Execution
+from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.session import Window
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.supervision.intensity import Intensity
@@ -175,7 +176,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         self.check()
         if self.metrics != METRICS_OFF and importlib.util.find_spec("prometheus_client") is None:
             raise errors.ConfigurationError(
-                "metrics are served by prometheus-client, which is not installed; run `pip install 'atomr-mp[metrics]'`"
+                "metrics are served by prometheus-client, which is not installed; "
+                + how_to_install("prometheus_client")
             )
         found = "" if self.backend == "host" else nvidia_hardware()
         if self.backend == "cuda" and not found:

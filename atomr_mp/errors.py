@@ -515,10 +515,12 @@ class JournalMismatch(AtomrError):
 
 
 class ActorLoadFailed(AtomrError):
-    """An actor's class could not be imported, or its class is not a valid actor. A restart would not help.
+    """An actor's class could not be imported or is not a valid actor, or its `setup` needs a missing module.
+
+    A restart would not help.
 
     Holds: nothing ran; the device stays stopped.
-    Do: correct the actor, then `atomr-mp restart DEVICE`.
+    Do: correct the actor, or install what the message names; then `atomr-mp restart DEVICE`.
     """
 
     code: ClassVar[str] = "actor_load_failed"

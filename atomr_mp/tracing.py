@@ -8,6 +8,9 @@ from __future__ import annotations
 import atexit
 from typing import TYPE_CHECKING, Any, Protocol
 
+from atomr_mp import errors
+from atomr_mp.protocol.extras import how_to_install
+
 if TYPE_CHECKING:
     from atomr_mp.reply import Reply
 
@@ -55,9 +58,14 @@ def instrument(tracer_provider: Any = None) -> None:
         tracer_provider: Of OpenTelemetry's SDK; None for the global one, which has been set then.
 
     Raises:
-        ImportError: The package opentelemetry-api is missing.
+        ConfigurationError: The package opentelemetry-api is not installed; the message names the extra.
     """
-    from opentelemetry import trace
+    try:
+        from opentelemetry import trace
+    except ImportError as error:
+        raise errors.ConfigurationError(
+            f"spans need opentelemetry-api, which cannot be imported: {error}; {how_to_install('opentelemetry')}"
+        ) from error
 
     from atomr_mp.spans import EagerTracer, LateTracer
 

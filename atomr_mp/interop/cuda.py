@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.layout import Layout
 
 LAZY_PEER_ACCESS: Final = 1
@@ -163,8 +164,8 @@ def _cupy() -> Any:
         import cupy
     except ImportError as error:
         raise errors.Unsupported(
-            f"a view of device memory needs CuPy, which cannot be imported: {error}; install the extra cuda12 or "
-            "cuda13, or copy the elements (numpy)"
+            f"a view of device memory needs CuPy, which cannot be imported: {error}; "
+            f"{how_to_install('cupy')}, or copy the elements (numpy)"
         ) from error
     return cupy
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.process import points
+from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.supervision.placement import ComputeMode, Gpu
 
 DEADLINE_S: Final = 30.0
@@ -71,8 +72,7 @@ def _survey() -> Survey:
         import pynvml
     except ImportError as error:
         raise errors.ConfigurationError(
-            "nvidia-ml-py, by which the driver is asked, is not installed; run `pip install 'atomr-mp[cuda13]'`, or "
-            "with cuda12 for an older driver"
+            f"nvidia-ml-py, by which the driver is asked, is not installed; {how_to_install('pynvml')}"
         ) from error
     try:
         pynvml.nvmlInit()
@@ -139,7 +139,7 @@ def _nvml() -> Iterator[Any]:
     try:
         import pynvml
     except ImportError as error:
-        raise errors.ConfigurationError("nvidia-ml-py is not installed") from error
+        raise errors.ConfigurationError(f"nvidia-ml-py is not installed; {how_to_install('pynvml')}") from error
     try:
         pynvml.nvmlInit()
         try:

@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.extras import how_to_install
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +62,9 @@ def to_numpy(name: str) -> np.dtype[np.generic]:
     try:
         import ml_dtypes
     except ImportError as error:
-        raise errors.Unsupported(f"{name} needs the package ml-dtypes: pip install ml-dtypes") from error
+        raise errors.Unsupported(
+            f"{name} needs ml-dtypes, which is not installed; {how_to_install('ml_dtypes')}"
+        ) from error
     found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, name))
     return found
 

@@ -28,6 +28,8 @@ ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND_PAGES: Final = [ROOT / "docs" / "operating.md", ROOT / "docs" / "getting-started.md"]
 DEADLINE_S: Final = 50.0
+PYTHON: Final = Path(os.environ.get("ATOMR_MP_DOCS_PYTHON", sys.executable))
+"""Runs the examples; `scripts/test-install` names one that has the package and nothing else."""
 
 ACTOR_FILE: Final = re.compile(r"# file: (?P<name>\w+\.py)")
 BESIDE: Final = re.compile(r"# runs beside: (?P<command>atomr-mp start .*)")
@@ -74,7 +76,7 @@ class Page:
         self._directory = directory
         self._environment = {
             **os.environ,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+            "PATH": f"{PYTHON.parent}{os.pathsep}{os.environ.get('PATH', '')}",
             "XDG_RUNTIME_DIR": str(directory),
             "TMPDIR": str(directory),
         }
@@ -85,7 +87,7 @@ class Page:
     def python(self, blocks: list[Block]) -> subprocess.CompletedProcess[str]:
         """Run blocks, one after the other in one namespace."""
         given = json.dumps([(self._name, block.line, block.code) for block in blocks])
-        return self.run([sys.executable, "-c", RUN_BLOCKS], given)
+        return self.run([str(PYTHON), "-c", RUN_BLOCKS], given)
 
     def run(self, command: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
         """Run a command where the page's files are."""

@@ -193,6 +193,9 @@ def test_a_pool_that_cannot_start_says_why_and_leaves_nothing(
         (f"{ACTORS}/probe.py:Missing", errors.ActorLoadFailed, "Probe"),
         (f"{ACTORS}/probe.py:Bomb", errors.ActorLoadFailed, "not a subclass"),
         (f"{ACTORS}/paired.py:Threadless", errors.ActorLoadFailed, "threads is 0; it must be a number from 1 to 64"),
+        (f"{ACTORS}/lacking.py:Lacking", errors.ActorLoadFailed, "install what has module_that_nobody_has"),
+        (f"{ACTORS}/lacking.py:Narrow", errors.ActorLoadFailed, r"atomr-mp\[host\]"),
+        (f"{ACTORS}/lacking.py:Untraced", errors.ConfigurationError, r"atomr-mp\[otel\]"),
         ("/nonexistent/file.py:Actor", errors.ConfigurationError, "does not exist"),
     ],
 )

@@ -21,6 +21,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import control, data, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.framing import unpack
 from atomr_mp.protocol.marks import resident_name, slab_name
 from atomr_mp.protocol.values import Buffer
@@ -207,8 +208,15 @@ class Host:
                 setup()
             else:
                 stream.run(setup)
+        except errors.Unsupported as error:  # by what is installed here: the next process would meet the same
+            raise FatalError(errors.ActorLoadFailed(f"setup of {actor.name}: {error}")) from error
         except errors.AtomrError as error:
             raise FatalError(error) from error
+        except ModuleNotFoundError as error:
+            self._log.exception("setup of %s failed", actor.name)
+            raise FatalError(
+                errors.ActorLoadFailed(f"setup of {actor.name} failed: {error}; {how_to_install(error.name)}")
+            ) from error
         except BaseException as error:  # whatever user code raises is why this device does not start
             self._log.exception("setup of %s failed", actor.name)
             raise FatalError(

@@ -27,6 +27,7 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.control import ActorSpec
 from atomr_mp.protocol.data import MAX_ITEMS
 from atomr_mp.protocol.devices import ActorInfo, MethodInfo
+from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
@@ -383,7 +384,8 @@ def _module(target: str, location: str, name: str) -> types.ModuleType:
     except ActorLoadFailed:
         raise
     except BaseException as error:  # a module may raise anything, SystemExit too
-        raise ActorLoadFailed(f"{target}: importing failed with {type(error).__name__}: {error}") from error
+        advice = f"; {how_to_install(error.name)}" if isinstance(error, ModuleNotFoundError) else ""
+        raise ActorLoadFailed(f"{target}: importing failed with {type(error).__name__}: {error}{advice}") from error
     finally:
         importing = False
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from atomr_mp import errors
+from atomr_mp.protocol.extras import how_to_install
+
 if TYPE_CHECKING:
     from atomr_mp.errors import AtomrError
     from atomr_mp_workers.request import Request
@@ -33,10 +36,15 @@ def instrument(tracer_provider: Any = None) -> None:
         tracer_provider: Of OpenTelemetry's SDK; None for the global one.
 
     Raises:
-        ImportError: The package opentelemetry-api is missing.
+        ConfigurationError: The package opentelemetry-api is not installed; the message names the extra.
     """
     global tracer  # noqa: PLW0603 - one place to look at for every request
-    tracer = Tracer(tracer_provider)
+    try:
+        tracer = Tracer(tracer_provider)
+    except ImportError as error:
+        raise errors.ConfigurationError(
+            f"spans need opentelemetry-api, which cannot be imported: {error}; {how_to_install('opentelemetry')}"
+        ) from error
 
 
 class Tracer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from atomr_mp import errors
+from atomr_mp.protocol.extras import how_to_install
 from atomr_mp_workers.device.base import Device
 
 
@@ -25,7 +26,7 @@ def open_device(backend: str, completion: str = "adaptive") -> Device:
         completion: Strategy by which the end of work is learned, one of `threads.STRATEGIES`.
 
     Raises:
-        ConfigurationError: There is no such backend.
+        ConfigurationError: There is no such backend, or its packages are not installed.
         SetupFailed: There is none to be had here.
     """
     if backend == "host":
@@ -36,8 +37,8 @@ def open_device(backend: str, completion: str = "adaptive") -> Device:
         try:
             from atomr_mp_workers.device.cuda import CudaDevice
         except ImportError as error:
-            raise errors.SetupFailed(
-                f"the cuda backend needs CuPy, which cannot be imported: {error}; install the extra cuda12 or cuda13"
+            raise errors.ConfigurationError(
+                f"the cuda backend needs CuPy, which cannot be imported: {error}; {how_to_install('cupy')}"
             ) from error
         return CudaDevice(completion)
     raise errors.ConfigurationError(f"there is no backend {backend!r}")

@@ -16,6 +16,7 @@ from cupy.cuda import runtime
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.board import ACTORS_THREADS, DEFAULT_STREAM, stream_bit
+from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import Arrays, Device, Event, Memory, Resident, Slab, Stream, Work
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
@@ -114,8 +115,7 @@ class CudaDevice(Device):
             from atomr_mp_workers.device.cuda_resident import CudaResident
         except ImportError as error:
             raise errors.Unsupported(
-                f"resident memory needs cuda-bindings, which cannot be imported: {error}; install the extra cuda12 or "
-                "cuda13"
+                f"resident memory needs cuda-bindings, which cannot be imported: {error}; {how_to_install('cuda')}"
             ) from error
         try:
             yield CudaResident

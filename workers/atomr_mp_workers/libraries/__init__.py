@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
+from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.libraries import LIBRARIES, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.base import Library, LibraryContext
@@ -54,7 +55,9 @@ class Libraries:
         try:
             cls = implementation(library, self._context.backend)
         except ImportError as error:
-            raise errors.Unsupported(f"{library} needs a package that is not installed: {error}") from error
+            raise errors.Unsupported(
+                f"{library} needs a package that is not installed: {error}; {how_to_install(error.name)}"
+            ) from error
         if cls is None:
             raise errors.Unsupported(f"{library} is not provided on the {self._context.backend} backend")
         instance = self._instances[library] = cls(self._context, self._context.streams.acquire(library))
