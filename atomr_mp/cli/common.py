@@ -134,6 +134,36 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if hours < 24 else f"{hours // 24} d {hours % 24} h"
 
 
+def short_duration(seconds: float) -> str:
+    """Return a duration in at most five characters, for a table: "0.3s", "12s", "5m", "4h", "9d"."""
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    for unit, unit_s, most in (("s", 1, 100), ("m", 60, 100), ("h", 3600, 48)):
+        if seconds < most * unit_s:
+            return f"{seconds / unit_s:.0f}{unit}"
+    return f"{seconds / 86400:.0f}d"
+
+
+def short_count(count: int) -> str:
+    """Return a number in at most five characters, for a table: "9,999", "12k", "3.4M"."""
+    if count < 10_000:
+        return f"{count:,}"
+    for unit, scale in (("k", 1e3), ("M", 1e6), ("G", 1e9)):
+        if count < 999.5 * scale or unit == "G":
+            return f"{count / scale:.3g}{unit}"
+    raise AssertionError
+
+
+def short_size(nbytes: int) -> str:
+    """Return a number of bytes in at most five characters, for a table: "64M", "1.5G"."""
+    if nbytes < 999.5 * 2**20:
+        return f"{nbytes / 2**20:.0f}M"
+    for unit, scale in (("G", 2**30), ("T", 2**40)):
+        if nbytes < 999.5 * scale or unit == "T":
+            return f"{nbytes / scale:.3g}{unit}"
+    raise AssertionError
+
+
 def size(nbytes: int) -> str:
     """Return a number of bytes as one reads it."""
     return f"{nbytes / 2**20:,.0f} MiB" if nbytes < 2**30 else f"{nbytes / 2**30:,.1f} GiB"

@@ -11,7 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
-from atomr_mp.cli.common import Commands, add_pool, counted, duration, observe, open_pool, run_path, size
+from atomr_mp.cli.common import (
+    Commands,
+    add_pool,
+    counted,
+    duration,
+    observe,
+    open_pool,
+    run_path,
+    short_count,
+    short_duration,
+    short_size,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -210,12 +222,11 @@ def _table(devices: list[dict[str, Any]]) -> Any:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("device", "name", "state", "gen", "pid", "restarts", "standby", "queue", "running", "memory"):
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # 80 columns are enough for all
+    for title in ("dev", "name", "state", "gen", "pid", "ends", "standby", "queue", "run", "age", "mem"):
         left = title in {"name", "state", "standby"}
-        table.add_column(title, justify="left" if left else "right", no_wrap=True)
+        table.add_column(title, justify="left" if left else "right", no_wrap=title != "name")
     for device in devices:
-        running = f"{device['running']} ({duration(device['running_for_s'])})" if device["running"] else "0"
         table.add_row(
             str(device["index"]),
             device["name"],
@@ -224,9 +235,10 @@ def _table(devices: list[dict[str, Any]]) -> Any:
             str(device["pid"] or "-"),
             str(device["restarts"]),
             _standby_word(device["standby"]),
-            str(device["queue_depth"]),
-            running,
-            size(device["memory_bytes"]) if device["pid"] else "-",
+            short_count(device["queue_depth"]),
+            str(device["running"]),
+            short_duration(device["running_for_s"]) if device["running"] else "-",
+            short_size(device["memory_bytes"]) if device["pid"] else "-",
         )
     return table
 
@@ -235,4 +247,4 @@ def _standby_word(standby: dict[str, Any] | None) -> str:
     """Return in a word or two what stands behind a worker."""
     if standby is None or standby["mode"] == "none":
         return "-"
-    return str(standby["mode"]) if standby["mode"] != "hot" else f"hot, {standby['state']}"
+    return str(standby["mode"]) if standby["mode"] != "hot" else f"hot {standby['state']}"

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import select
 import sys
+import termios
 import time
-from collections.abc import Sequence
+import tty
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from atomr_mp.cli.common import Commands, add_pool, counted, duration, observe, open_pool, size
+from atomr_mp import errors
+from atomr_mp.cli.common import (
+    Commands,
+    add_pool,
+    counted,
+    duration,
+    observe,
+    open_pool,
+    short_count,
+    short_duration,
+    short_size,
+    size,
+)
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -17,8 +34,14 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 1.0
 
+SETTLE_S: Final = 5.0
+"""How long a supervisor that has ended its sessions may take to give its run directory back."""
+
 PIPE_WIDTH: Final = 160
 """Columns where the output is no terminal."""
+
+QUIT: Final = frozenset({b"q", b"Q"})
+"""Keys that end it."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -26,8 +49,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "top",
         help="watch a pool",
-        description="Shows a pool's devices until Ctrl-C: state, requests and errors a second, latencies from arrival "
-        "to answer, what runs and waits, memory, and the last faults. Figures are those of the last interval.",
+        description="Shows a pool's devices until `q` or Ctrl-C: state, requests and errors a second, latencies from "
+        "arrival to answer, what runs and waits, memory, and the last faults. Figures are those of the last interval.",
     )
     parser.add_argument(
         "--once", action="store_true", help="print one view, of one interval, and end; also where there is no terminal"
@@ -46,7 +69,8 @@ def run(options: argparse.Namespace) -> int:
     from rich.live import Live
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
-    with observe(open_pool(options)) as observer:
+    directory = open_pool(options)
+    with observe(directory) as observer:
         before = Sample(time.monotonic(), observer.status())
         time.sleep(options.interval)
         after = Sample(time.monotonic(), observer.status())
@@ -55,14 +79,51 @@ def run(options: argparse.Namespace) -> int:
                 console.print(view(before, after))
             sys.stdout.write(capture.get())
             return 0
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            try:
+        try:
+            with _keys() as quits, Live(console=console, screen=True, auto_refresh=False) as live:
                 while True:
                     live.update(view(before, after), refresh=True)
-                    time.sleep(options.interval)
+                    if quits(options.interval):
+                        return 0
                     before, after = after, Sample(time.monotonic(), observer.status())
-            except KeyboardInterrupt:
-                return 0
+        except KeyboardInterrupt:
+            return 0
+        except errors.PoolLost:
+            # The lock has no content after an orderly end: who was killed had no time to remove it.
+            if not after.status.stopping and not directory.ended_in_order(SETTLE_S):
+                raise
+            sys.stdout.write(f"the pool {after.status.pool} was stopped\n")
+            return 0
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Give a wait of some seconds that returns at once, and True, when a key says to end."""
+    keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
+    if keyboard is None:
+        yield _no_key
+        return
+    before = termios.tcgetattr(keyboard)
+    tty.setcbreak(keyboard)
+
+    def quits(seconds: float) -> bool:
+        until_s = time.monotonic() + seconds
+        while select.select([keyboard], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            key = os.read(keyboard, 1)
+            if not key or key in QUIT:  # no key: the terminal is gone
+                return True
+        return False
+
+    try:
+        yield quits
+    finally:
+        termios.tcsetattr(keyboard, termios.TCSADRAIN, before)
+
+
+def _no_key(seconds: float) -> bool:
+    """Wait where nobody can press a key."""
+    time.sleep(seconds)
+    return False
 
 
 class Sample(NamedTuple):
@@ -119,10 +180,8 @@ def _table(before: Sample, after: Sample) -> RenderableType:
     from rich import box
     from rich.table import Table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in (
-        *("device", "state", "gen", "restarts", "req/s", "err/s", "p50", "p99", "running", "queue", "memory", "slabs"),
-    ):
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=0)  # 80 columns are enough for all
+    for title in ("dev", "state", "gen", "ends", "req/s", "err/s", "p50", "p99", "run", "age", "queue", "mem", "slabs"):
         table.add_column(title, justify="left" if title == "state" else "right", no_wrap=True)
     for earlier, worker in zip(before.status.workers, after.status.workers, strict=True):
         state = worker.device.state.value
@@ -132,10 +191,11 @@ def _table(before: Sample, after: Sample) -> RenderableType:
             str(worker.device.generation),
             str(worker.device.restarts),
             *figures(earlier, worker, after.at_s - before.at_s),
-            f"{worker.running} ({duration(worker.running_for_s)})" if worker.running else "0",
-            str(worker.queue_depth),
-            size(worker.memory_bytes) if worker.device.worker_pid else "-",
-            size(worker.slab_bytes),
+            str(worker.running),
+            short_duration(worker.running_for_s) if worker.running else "-",
+            short_count(worker.queue_depth),
+            short_size(worker.memory_bytes) if worker.device.worker_pid else "-",
+            short_size(worker.slab_bytes),
         )
     return table
 
@@ -170,13 +230,13 @@ def quantile(counts: Sequence[int], part: float) -> float | None:
 
 
 def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
+    return short_count(round(value)) if value >= 10 or value == 0 else f"{value:.1f}"
 
 
 def _latency(ns: Any) -> str:
     if ns is None:
         return "-"
     for unit, scale in (("µs", 1e3), ("ms", 1e6)):
-        if ns < 1000 * scale:
-            return f"{ns / scale:.3g} {unit}"
-    return duration(ns / 1e9)
+        if ns < 999.5 * scale:
+            return f"{ns / scale:.3g}{unit}"
+    return short_duration(ns / 1e9)

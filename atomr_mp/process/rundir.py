@@ -146,6 +146,16 @@ class RunDirectory:
                 found.append(PoolEntry(path.name, path, state, supervisor.pid))
         return found
 
+    def ended_in_order(self, timeout_s: float) -> bool:
+        """Wait for the supervisor's end; return whether it gave the directory back, as one that was killed does not."""
+        pidfd = self.supervisor.open_pidfd()
+        if pidfd is not None:
+            try:
+                wait_ended([pidfd], timeout_s)
+            finally:
+                os.close(pidfd)
+        return _read_identity(self.path / "lock") != self.supervisor
+
     @property
     def session_socket(self) -> Path:
         """Where clients connect to the supervisor."""

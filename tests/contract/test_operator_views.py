@@ -9,7 +9,11 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 
+import pytest
+
+import atomr_mp
 from tests.support import DEADLINE_S, Ledger, running
 
 ACTOR = """
@@ -47,28 +51,59 @@ def test_lines_have_their_context(ledger: Ledger) -> None:
     assert re.fullmatch(rf"{first} actor: gone", lines[4]), lines
 
 
-def test_top_prints_a_view_and_goes_on_until_it_is_interrupted(ledger: Ledger) -> None:
-    """Once for a program; live for a person, whose Ctrl-C is a good end."""
+def test_top_prints_one_view_for_a_program(ledger: Ledger) -> None:
+    """Without a terminal, too."""
     with ledger.start(gpus=2) as pool:
-        command = [sys.executable, "-m", "atomr_mp.cli", "top", "--run-dir", str(pool.run_dir), "--interval", "0.1"]
-        once = subprocess.run([*command, "--once"], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+        once = subprocess.run([*top(pool), "--once"], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
         assert once.returncode == 0, once.stderr
         assert "2 of 2 devices ready, 1 client" in once.stdout
         assert "no faults" in once.stdout
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "q", "stop", "kill"])
+def test_top_goes_on_until_it_is_told_to_end_or_the_pool_ends(ledger: Ledger, how: str) -> None:
+    """All are good ends but that of a supervisor which was killed; the terminal is as it was before."""
+    with contextlib.ExitStack() as stack:
+        pool = ledger.start(gpus=2)
+        stack.callback(pool.close)
         terminal, theirs = os.openpty()
-        try:
-            live = subprocess.Popen(command, stdout=theirs, env={**os.environ, "TERM": "xterm"})
-            with running(live):
-                os.close(theirs)
-                seen = b""
-                while b"no faults" not in seen:
-                    assert select.select([terminal], [], [], DEADLINE_S)[0], seen
-                    seen += os.read(terminal, 65536)
+        stack.callback(os.close, terminal)
+        stack.callback(os.close, theirs)
+        before = termios.tcgetattr(theirs)
+        live = subprocess.Popen(
+            top(pool), stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": "xterm"}
+        )
+        stack.enter_context(running(live))
+        seen = b""
+        while b"no faults" not in seen:
+            assert select.select([terminal], [], [], DEADLINE_S)[0], seen
+            seen += os.read(terminal, 65536)
+        match how:
+            case "ctrl-c":
                 live.send_signal(signal.SIGINT)
-                # Read on: it cannot end while nobody reads what it has written.
-                with contextlib.suppress(OSError):  # as this end tells that the other is closed
-                    while select.select([terminal], [], [], DEADLINE_S)[0]:
-                        os.read(terminal, 65536)
-                assert live.wait(DEADLINE_S) == 0
-        finally:
-            os.close(terminal)
+            case "q":
+                os.write(terminal, b"xq")
+            case "stop":
+                pool.close()
+            case "kill":
+                os.kill(pool.supervisor_pid, signal.SIGKILL)
+        ended = os.pidfd_open(live.pid)
+        stack.callback(os.close, ended)
+        # Read on: it cannot end while nobody reads what it has written.
+        while ended not in (ready := select.select([terminal, ended], [], [], DEADLINE_S)[0]):
+            assert ready, seen
+            seen += os.read(terminal, 65536)
+        while select.select([terminal], [], [], 0)[0]:
+            seen += os.read(terminal, 65536)
+        assert live.wait() == (1 if how == "kill" else 0), seen
+        assert (b"was stopped" in seen) == (how == "stop")
+        assert (b"the pool's supervisor" in seen) == (how == "kill")
+        assert termios.tcgetattr(theirs) == before
+    if how == "kill":
+        with ledger.start():
+            """The next start cleans up."""
+
+
+def top(pool: atomr_mp.Pool) -> list[str]:
+    """Return the command."""
+    return [sys.executable, "-m", "atomr_mp.cli", "top", "--run-dir", str(pool.run_dir), "--interval", "0.1"]

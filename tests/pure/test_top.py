@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from atomr_mp.cli import top
+from atomr_mp.cli import status, top
+from atomr_mp.cli.common import short_count, short_duration, short_size
 from atomr_mp.cli.top import Sample, batches, quantile, view
 from atomr_mp.protocol.devices import DeviceInfo, DeviceState
-from atomr_mp.protocol.operators import BatchStatus, Figures, Status, WorkerStatus
+from atomr_mp.protocol.operators import BatchStatus, Figures, StandbyStatus, Status, WorkerStatus
 
 NS = st.integers(1, 2**40)
 
@@ -65,7 +66,7 @@ def test_a_view_shows_the_last_interval(monkeypatch: pytest.MonkeyPatch) -> None
     assert lines[0].startswith("pool night, host backend, up 1 min 30 s, 1 of 2 devices ready, 3 clients")
     rows = {line.split()[0]: line.split() for line in lines if line.strip()[:1].isdigit()}
     assert rows["0"][1:6] == ["ready", "4", "0", "510", "10"]
-    assert rows["0"][6:10] == ["1.45", "µs", "2.03", "µs"]
+    assert rows["0"][6:8] == ["1.45µs", "2.03µs"]
     assert rows["1"][1:8] == ["rebuilding", "4", "1", "0", "0", "-", "-"]
     assert lines[-1] == "device 1, 1 min 0 s ago: killed by [SIGKILL]"
 
@@ -82,7 +83,7 @@ def test_batches_of_the_last_interval_are_shown() -> None:
     )
     assert batches(Sample(10.0, before), Sample(12.0, after)) == [
         "batches:",
-        "device 0, Embed.embed: 10/s of 30.0 requests, after 2.5 ms (means)",
+        "device 0, Embed.embed: 10/s of 30.0 requests, after 2.5ms (means)",
     ]
     assert batches(Sample(10.0, after), Sample(12.0, after)) == []
     (again,) = after.workers
@@ -106,3 +107,46 @@ def test_quantiles_grow_with_their_part(counts: tuple[int, ...]) -> None:
     assert median is not None
     assert late is not None
     assert median <= late
+
+
+def test_the_widest_figures_fit_into_80_columns() -> None:
+    """Nothing is cut off, in `top` and in `status`."""
+    idle = Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), [])
+    busy = Figures(0, 2**30, 2**28, 0, 0, 0, 0, 0, histogram([2**29 + 12345] * 1020), [])
+    workers = []
+    for figures in (idle, busy):
+        standby = StandbyStatus("hot", "starting", 4194303, 5, 0, None)
+        wide = msgspec.structs.replace(
+            worker(11, figures),
+            queue_depth=123_456,
+            running=128,
+            running_for_s=5999.0,
+            memory_bytes=2**37,
+            standby=standby,
+        )
+        info = msgspec.structs.replace(
+            wide.device, name="NVIDIA H100 80GB HBM3", state=DeviceState.QUARANTINED, generation=123, worker_pid=4194303
+        )
+        workers.append(msgspec.structs.replace(wide, device=info, slab_bytes=2**36, started_at=NOW_S))
+    before, after = (Status(1, "p", "cuda", "1", 7, 0.0, 0, False, 1, 0, [each]) for each in workers)
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(view(Sample(10.0, before), Sample(12.0, after)))
+    row = next(line for line in capture.get().splitlines() if line.startswith(" 11"))
+    assert row.split()[:5] == ["11", "quarantined", "123", "11", "671M"]
+    assert row.split()[-5:] == ["128", "100m", "123k", "128G", "64G"]
+    assert "…" not in row
+    with console.capture() as capture:
+        console.print(status._table([status._device(workers[1])]))
+    shown = capture.get()
+    for word in ("quarantined", "4194303", "hot starting", "123k", "100m", "128G", "NVIDIA"):
+        assert word in shown
+    assert "…" not in shown
+
+
+@given(st.integers(0, 2**60))
+def test_short_figures_are_short(value: int) -> None:
+    """At most five characters, up to what a machine can have."""
+    assert len(short_count(min(value, 10**12 - 10**9))) <= 5
+    assert len(short_duration(min(value, 10**8))) <= 5
+    assert len(short_size(min(value, 2**49))) <= 5
