@@ -580,7 +580,7 @@ def test_an_element_type_of_ml_dtypes_needs_the_package(name: str, monkeypatch: 
     body = msgspec.msgpack.encode(
         msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode((name, [2], bytes(2 * dtypes.item_bytes(name)))))
     )
-    with pytest.raises(errors.Unsupported, match="pip install ml-dtypes"):
+    with pytest.raises(errors.Unsupported, match=r"pip install 'atomr-mp\[host\]'"):
         ANY.decode(body)
     monkeypatch.undo()
     dtypes.to_numpy.cache_clear()
