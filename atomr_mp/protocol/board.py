@@ -10,7 +10,7 @@ long it may take, and where it runs. Words that are not named are 0. Behind them
 batches, one for each batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
-besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 22 has the signals that the worker
+besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 24 has the signals that the worker
 is just sending to itself: bit N - 1 stands for signal N.
 
 The histogram has 64 counters; that of number N counts the requests whose answer was ready in less than 2^N ns, and not
@@ -88,7 +88,7 @@ OFF_BOARD: Final = -1
 _ALONE: Final = 20
 """Words of session and request id of what runs alone; 0 if nothing does."""
 
-_SIGNALLED: Final = 22
+_SIGNALLED: Final = 24
 """Word of the signals that the worker sends to itself."""
 
 _FORGOTTEN: Final = 6

@@ -191,8 +191,10 @@ class Chaos(Soak):
     def _kill_from_outside(self, moment: Moment, device: int, what: Disturbance) -> None:
         """Kill whichever of a device's processes, whatever it does: an operator or the OOM killer may."""
         found = moment.pool.status().workers[device]
-        standby = () if found.standby is None else (found.standby.pid,)
-        self.kill(moment.pool, what.choose((found.device.pid, *standby)), OUTSIDE)
+        standby_pid = None if found.standby is None else found.standby.standby_pid
+        pids = [pid for pid in (found.device.worker_pid, standby_pid) if pid is not None]
+        if pids:
+            self.kill(moment.pool, what.choose(pids), OUTSIDE)
 
     def look_after(self, now_s: float) -> None:
         """See that the dead leave nothing, and withdraw faults that nobody has met."""

@@ -282,8 +282,8 @@ def test_a_map_under_kills_from_outside_condemns_only_what_is_deadly(ledger: Led
                 found.append(outcome)
             if done % 200 == 0:
                 with contextlib.suppress(ProcessLookupError):
-                    pid = pool.devices[next(kills) % 2].pid
-                    if pid:
+                    pid = pool.devices[next(kills) % 2].worker_pid
+                    if pid is not None:
                         os.kill(pid, signal.SIGKILL)
         assert {failure.index: type(failure.error) for failure in found} == dict.fromkeys(deadly, errors.PoisonRequest)
         assert done == len(items)
