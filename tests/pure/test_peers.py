@@ -74,3 +74,7 @@ def test_sessions_that_ended_are_known_for_a_while() -> None:
         assert peers.secret(name) is None
     assert peers.former_secret(names[0]) is None
     assert [peers.former_secret(name) for name in names[1:]] == [name[::-1] for name in names[1:]]
+    expelled = b"expelled".ljust(16)
+    peers.admit(control.SessionOpened(9999, expelled, bytes(16)))
+    peers.end(9999, expelled=True)
+    assert peers.former_secret(expelled) is None

@@ -385,8 +385,8 @@ class Host:
         except errors.AtomrError as error:  # the requests that need it will say so
             self._log.error("slab %d of session %d: %s", order.slab, order.number, error)
 
-    def _end_session(self, number: int) -> None:
-        session = self._peers.end(number)
+    def _end_session(self, number: int, *, expelled: bool = False) -> None:
+        session = self._peers.end(number, expelled=expelled)
         if session is None:
             self._channel.send(control.SessionClosed(number))
         else:
@@ -539,7 +539,7 @@ class Host:
         session = peer.session
         if not session.ended:
             self._channel.send(control.SessionViolated(session.number, reason[:2000]))
-            self._end_session(session.number)
+            self._end_session(session.number, expelled=True)
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

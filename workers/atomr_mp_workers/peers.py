@@ -145,17 +145,23 @@ class Peers:
         admitted = Session(opened, self._store.admit(opened.number), self._store)
         self._by_number[opened.number] = self._by_name[opened.session] = admitted
 
-    def end(self, number: int) -> Session | None:
-        """Forget a session; its requests that have not started must not start any more."""
+    def end(self, number: int, *, expelled: bool = False) -> Session | None:
+        """Forget a session; its requests that have not started must not start any more.
+
+        Args:
+            number: The session's number.
+            expelled: It broke the rules, so what still comes from it is a stranger's.
+        """
         session = self._by_number.pop(number, None)
         if session is None:
             return None
         session.ended = True
         session.early.clear()
         del self._by_name[session.session]
-        self._former[session.session] = session.secret
-        if len(self._former) > MOST_FORMER:
-            del self._former[next(iter(self._former))]
+        if not expelled:
+            self._former[session.session] = session.secret
+            if len(self._former) > MOST_FORMER:
+                del self._former[next(iter(self._former))]
         for peer in session.peers:
             del self._by_routing_id[peer.routing_id]
         return session
