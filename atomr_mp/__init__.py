@@ -13,17 +13,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from atomr_mp.client.memory.refs import GpuRef
+    from atomr_mp.client.reply import Reply
     from atomr_mp.device import Device
     from atomr_mp.pool import Pool, connect
-    from atomr_mp.refs import GpuRef
-    from atomr_mp.reply import Reply
     from atomr_mp.starting import start
 
 __version__ = "0.1.0"
 
 __all__ = ["Device", "GpuRef", "Pool", "Reply", "connect", "start"]
 
-_MODULES = {"Device": "device", "GpuRef": "refs", "Reply": "reply", "start": "starting"}
+_MODULES = {"Device": "device", "GpuRef": "client.memory.refs", "Reply": "client.reply", "start": "starting"}
 """Where a name is, if not in `pool`."""
 
 

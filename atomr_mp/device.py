@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
-    from atomr_mp.client import Client
+    from atomr_mp.client.client import Client
+    from atomr_mp.client.memory.refs import GpuRef
+    from atomr_mp.client.reply import Reply
     from atomr_mp.protocol.libraries.base import LibraryRequest
-    from atomr_mp.refs import GpuRef
-    from atomr_mp.reply import Reply
 
 DEFAULT_DEADLINE_S: Final = 60.0
 """Deadline of requests for which neither the caller nor the actor's author has said anything."""

@@ -25,7 +25,7 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.fingerprint import fingerprint
+from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.job import Failure, Recorded
 from atomr_mp.journal_frames import frames
 from atomr_mp.protocol import values

@@ -15,17 +15,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from atomr_mp import errors, interrupts
+from atomr_mp import errors
+from atomr_mp.client import interrupts
+from atomr_mp.client.lanes.retry_policy import NEVER
+from atomr_mp.client.reply import Together
 from atomr_mp.job import Depth, Failure, Job, Recorded, Unreadable
 from atomr_mp.protocol.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
-from atomr_mp.replay import NEVER
-from atomr_mp.reply import Together
 
 if TYPE_CHECKING:
-    from atomr_mp.client import Client
+    from atomr_mp.client.client import Client
+    from atomr_mp.client.reply import Reply
     from atomr_mp.journal import Journal
-    from atomr_mp.reply import Reply
 
 __all__ = ["Failure", "Mapper", "Progress"]
 

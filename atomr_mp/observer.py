@@ -8,7 +8,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final, Self
 
-from atomr_mp.hello import default_name, greet
+from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.protocol import operators, session, suspects
 from atomr_mp.transport.session import SessionConnection
 

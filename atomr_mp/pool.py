@@ -10,8 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from atomr_mp import errors, interrupts
-from atomr_mp.client import Client
+from atomr_mp import errors
+from atomr_mp.client import interrupts
+from atomr_mp.client.client import Client
+from atomr_mp.client.reply import Reply
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.observer import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
@@ -21,16 +23,15 @@ from atomr_mp.protocol.operators import Status
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp.protocol.suspects import Request
 from atomr_mp.protocol.words import did_you_mean
-from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import DTypeLike
 
+    from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.journal import Journal
     from atomr_mp.map import Mapper, Progress
-    from atomr_mp.refs import GpuRef
 
 ADMIT_S: Final = 10.0
 """How long a map waits at most to hear that requests are admitted which the supervisor has admitted."""

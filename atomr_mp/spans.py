@@ -15,7 +15,7 @@ from opentelemetry import trace
 from opentelemetry.context import get_current
 
 if TYPE_CHECKING:
-    from atomr_mp.reply import Reply
+    from atomr_mp.client.reply import Reply
 
 _LOG: Final = logging.getLogger("atomr_mp.tracing")
 

@@ -72,7 +72,7 @@ def start(
     )
     started = None
     try:
-        from atomr_mp.client import Client
+        from atomr_mp.client.client import Client
         from atomr_mp.pool import Pool
 
         started = Pool(Client(connection, weight=weight), plan.run_path, process, plan.drain_timeout_s)

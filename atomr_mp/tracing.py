@@ -12,7 +12,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
 
 if TYPE_CHECKING:
-    from atomr_mp.reply import Reply
+    from atomr_mp.client.reply import Reply
 
 __all__ = ["flush", "instrument", "uninstrument"]
 

@@ -8,10 +8,10 @@ from typing import Any, Final, cast
 import numpy as np
 import numpy.typing as npt
 
+from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import COMPLEX, LibraryRequest, scalar
-from atomr_mp.reply import Reply
 from tests.pure.test_blas_checks import arrays, check, places
 from tests.tolerances import assert_close
 

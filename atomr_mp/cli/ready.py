@@ -11,8 +11,8 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, counted, run_path
 
 if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
     from atomr_mp.pool import Pool
-    from atomr_mp.reply import Reply
 
 DEADLINE_S: Final = 5.0
 

@@ -140,7 +140,7 @@ def _detached(config: Config, plan: Plan) -> int:
 
     process, connection, _ = launch(lambda: plan, bound=False)
     try:
-        from atomr_mp.client import Client
+        from atomr_mp.client.client import Client
         from atomr_mp.pool import Pool
 
         with Pool(Client(connection, "atomr-mp start"), plan.run_path, None) as pool:

@@ -14,7 +14,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, operands
 
 if TYPE_CHECKING:
-    from atomr_mp.reply import Reply
+    from atomr_mp.client.reply import Reply
 
 
 class LibraryDevice(Protocol):

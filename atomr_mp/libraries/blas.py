@@ -23,7 +23,7 @@ from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import KNOWN
 
 if TYPE_CHECKING:
-    from atomr_mp.reply import Reply
+    from atomr_mp.client.reply import Reply
 
 Int = SupportsIndex | None
 

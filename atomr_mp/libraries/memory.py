@@ -9,8 +9,8 @@ from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import Scalar, to_scalar
 
 if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
     from atomr_mp.protocol.layout import Operand
-    from atomr_mp.reply import Reply
 
 
 class Memory(Library):

@@ -18,7 +18,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.cli import main
-from atomr_mp.client import Client
+from atomr_mp.client.client import Client
 from atomr_mp.config import Config
 from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.launch import launch

@@ -20,7 +20,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.loop_lane import MOST_TOLD, LoopLane
+from atomr_mp.client.lanes.event_loop import MOST_TOLD, LoopLane
 from atomr_mp.protocol.data import MAX_LANES
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded

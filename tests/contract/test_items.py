@@ -16,8 +16,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.client.reply import Together
 from atomr_mp.map import Failure
-from atomr_mp.reply import Together
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, client_of, settled
 
 PARCELLED = f"{ACTORS}/parcelled.py:Parcelled"

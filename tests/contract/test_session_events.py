@@ -12,10 +12,10 @@ from typing import Final
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.client import MAX_LANE, Client
+from atomr_mp.client.client import MAX_LANE, Client
+from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import devices, session
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
-from atomr_mp.reply import Reply
 from atomr_mp.transport.session import SessionConnection
 
 LOST: Final = ErrorInfo("worker_lost", "killed", {})

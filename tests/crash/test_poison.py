@@ -19,7 +19,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.hello import greet
+from atomr_mp.client.handshake import greet
 from atomr_mp.map import Failure
 from atomr_mp.observer import Observer
 from atomr_mp.process.events import read_events

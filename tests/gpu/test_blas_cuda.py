@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from atomr_mp.client.reply import Reply
 from atomr_mp.libraries.blas import Blas
 from atomr_mp.protocol.libraries.base import HALF, LibraryRequest
-from atomr_mp.reply import Reply
 from tests.blas_cases import DirectDevice, assert_agrees
 from tests.fake_arrays import FakeArray
 from tests.gpu import on_device

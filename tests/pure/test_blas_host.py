@@ -12,12 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atomr_mp import errors
+from atomr_mp.client.reply import Reply
 from atomr_mp.libraries.blas import Blas
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import requests_of
 from atomr_mp.protocol.libraries.base import COMPLEX, HALF, LibraryRequest
-from atomr_mp.reply import Reply
 from atomr_mp_workers.libraries.blas import host
 from tests.blas_cases import DirectDevice, assert_agrees, op
 from tests.fake_arrays import FakeArray

@@ -29,7 +29,7 @@ from opentelemetry.sdk.trace.sampling import (
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
 from atomr_mp import errors, spans, tracing
-from atomr_mp.reply import Reply
+from atomr_mp.client.reply import Reply
 from atomr_mp.spans import LateTracer
 
 DEADLINE_S = 30.0

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.client_slabs import KEEP_EMPTY, ClientSlabs, Placement
+from atomr_mp.client.memory.argument_slabs import KEEP_EMPTY, ClientSlabs, Placement
+from atomr_mp.client.memory.leases import Releases
 from atomr_mp.interop.host import SEALS, Mapping
 from atomr_mp.protocol import token
 from atomr_mp.protocol.allocation import SLAB_BYTES
-from atomr_mp.releases import Releases
 
 MIB = 2**20
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from atomr_mp import interrupts
+from atomr_mp.client import interrupts
 
 
 @pytest.fixture(autouse=True)

@@ -18,15 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.buffers import Buffers
+from atomr_mp.client.memory.leases import Kind, Lease, Releases
+from atomr_mp.client.memory.memory import Buffers
+from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, wire_of, write_shared
+from atomr_mp.client.memory.worker_slabs import Mappings
 from atomr_mp.interop.host import Mapping, make_sealed
-from atomr_mp.mappings import Mappings
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import WireRef
-from atomr_mp.refs import GpuRef, SharedRef, read_shared, wire_of, write_shared
-from atomr_mp.releases import Kind, Lease, Releases
 
 EPOCH = bytes.fromhex("ab12cd34") + bytes(12)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atomr_mp.client.memory.leases import Borrow, Kind, Releases
 from atomr_mp.protocol import data, token
-from atomr_mp.releases import Borrow, Kind, Releases
 
 TOKEN = token.pack(bytes(range(16)), 3, 7)
 

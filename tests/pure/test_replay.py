@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atomr_mp import errors
-from atomr_mp.fingerprint import fingerprint
-from atomr_mp.lane import Lane
-from atomr_mp.link import Link
+from atomr_mp.client.fingerprint import fingerprint
+from atomr_mp.client.lanes.base import Lane
+from atomr_mp.client.lanes.device_link import Link
+from atomr_mp.client.lanes.retry_policy import Suspicions
+from atomr_mp.client.memory.leases import Releases
+from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import data, devices, session, suspects, token
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.releases import Releases
-from atomr_mp.replay import Suspicions
-from atomr_mp.reply import Reply
 
 EPOCH = bytes(16)
 METHODS = {

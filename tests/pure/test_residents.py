@@ -11,18 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from atomr_mp import errors
 from atomr_mp.supervision.reclaim import Worker
-from atomr_mp.supervision.residents import (
-    MAX_BLOBS,
-    Action,
-    Adopt,
-    Drop,
-    Fill,
-    Key,
-    Refuse,
-    Registry,
-    Shape,
-    State,
-)
+from atomr_mp.supervision.residents import MAX_BLOBS, Action, Adopt, Drop, Fill, Key, Refuse, Registry, Shape, State
 
 A, B, C = (0, 1), (0, 2), (1, 1)
 V1, V2 = Key(None, "weights", "1"), Key(None, "weights", "2")

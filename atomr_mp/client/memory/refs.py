@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.client.memory.leases import Lease
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.codec import Bytes16, Codec, Message
 from atomr_mp.protocol.layout import Index, Layout, Operand
 from atomr_mp.protocol.refs import WireRef
-from atomr_mp.releases import Lease
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from atomr_mp.buffers import Buffers
+    from atomr_mp.client.memory.memory import Buffers
 
 
 class GpuRef(Operand):

@@ -9,17 +9,18 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp import interrupts, tracing
-from atomr_mp.lane import MESSAGE_CALLS, Lane, Told
-from atomr_mp.link import Link
+from atomr_mp import tracing
+from atomr_mp.client import interrupts
+from atomr_mp.client.lanes.base import MESSAGE_CALLS, Lane, Told
+from atomr_mp.client.lanes.device_link import Link
+from atomr_mp.client.memory.leases import Releases
+from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import data
 from atomr_mp.protocol.devices import DeviceInfo
-from atomr_mp.releases import Releases
-from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:
-    from atomr_mp.client import Client
+    from atomr_mp.client.client import Client
 
 
 FLUSH_S: Final = 0.001

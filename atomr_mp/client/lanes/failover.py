@@ -11,21 +11,21 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.link import CLOSED, Attached, Link, unavailable
+from atomr_mp.client.lanes.device_link import CLOSED, Attached, Link, unavailable
+from atomr_mp.client.reply import Together
 from atomr_mp.protocol.devices import DeviceInfo, DeviceState, StandbyInfo
 from atomr_mp.protocol.session import IncarnationEnded
-from atomr_mp.reply import Together
 
 if TYPE_CHECKING:
-    from atomr_mp.client import Client
-    from atomr_mp.lane import Lane
-    from atomr_mp.reply import Reply
-    from atomr_mp.resending import Resending
+    from atomr_mp.client.client import Client
+    from atomr_mp.client.lanes.base import Lane
+    from atomr_mp.client.lanes.retry import Resending
+    from atomr_mp.client.reply import Reply
 
 DRAIN_MS: Final = 1000
 """How long workers may take to end whose supervisor has; what they answer meanwhile stands."""
 
-_LOG: Final = logging.getLogger("atomr_mp.client")
+_LOG: Final = logging.getLogger("atomr_mp.client.client")
 
 
 class Following:

@@ -13,7 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from atomr_mp import errors, interrupts
+from atomr_mp import errors
+from atomr_mp.client import interrupts
+from atomr_mp.client.memory.leases import Releases
 from atomr_mp.interop.host import Mapping, kept_by, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
@@ -21,7 +23,6 @@ from atomr_mp.protocol.data import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.marks import CLIENT_SLAB
 from atomr_mp.protocol.refs import ClientArray, SlabNumber
-from atomr_mp.releases import Releases
 
 CLIENT_SLAB_BYTES: Final = 2**30
 """Most memory that a client takes for arrays of its calls."""

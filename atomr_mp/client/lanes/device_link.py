@@ -6,14 +6,14 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.client.memory.leases import Releases
 from atomr_mp.protocol import token
 from atomr_mp.protocol.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.flight import Flight
-from atomr_mp.releases import Releases
 
 if TYPE_CHECKING:
-    from atomr_mp.replay import Lost
-    from atomr_mp.reply import Reply
+    from atomr_mp.client.lanes.retry_policy import Lost
+    from atomr_mp.client.reply import Reply
     from atomr_mp.transport.data import DataConnection
 
 CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED})

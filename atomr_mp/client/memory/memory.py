@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from atomr_mp import errors, interrupts
-from atomr_mp.client_slabs import ClientSlabs, Placement
+from atomr_mp import errors
+from atomr_mp.client import interrupts
+from atomr_mp.client.memory.argument_slabs import ClientSlabs, Placement
+from atomr_mp.client.memory.leases import Borrow, Lease, Releases
+from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
+from atomr_mp.client.memory.worker_slabs import Mapping as SlabMapping
+from atomr_mp.client.memory.worker_slabs import Mappings
 from atomr_mp.interop.host import Mapping as HostMapping
-from atomr_mp.mappings import Mapping as SlabMapping
-from atomr_mp.mappings import Mappings
 from atomr_mp.protocol import session
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
 from atomr_mp.protocol.marks import client_slab_name
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import SHARED_BYTES
-from atomr_mp.refs import GpuRef, SharedRef, read_shared, write_shared
-from atomr_mp.releases import Borrow, Lease, Releases
 
 if TYPE_CHECKING:
-    from atomr_mp.client import Client
+    from atomr_mp.client.client import Client
 
 ASK_TIMEOUT_S: Final = 60.0
 """How long the supervisor may take to answer: a worker that runs a method on its loop opens a slab afterwards."""
@@ -367,10 +368,10 @@ class Buffers:
             raise errors.Unsupported(
                 f"device {releases.device} gave its memory without a file descriptor: none was left (ulimit -n)"
             )
-        from atomr_mp.interop.cuda import Mapping
+        from atomr_mp.interop.cuda import Mapping as CudaMapping
 
         uuid = self._client.devices[releases.device].uuid
-        return Mapping(opened.handle, opened.nbytes, uuid, releases.end_later, unmapped)
+        return CudaMapping(opened.handle, opened.nbytes, uuid, releases.end_later, unmapped)
 
     def _register(self, nbytes: int, descriptor: int) -> int:
         registered = 0

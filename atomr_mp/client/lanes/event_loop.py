@@ -9,16 +9,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp import errors, interrupts
-from atomr_mp.lane import Lane, Told
-from atomr_mp.link import Link
+from atomr_mp import errors
+from atomr_mp.client import interrupts
+from atomr_mp.client.lanes.base import Lane, Told
+from atomr_mp.client.lanes.device_link import Link
+from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.devices import DeviceInfo
 from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
-from atomr_mp.reply import Reply
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:
-    from atomr_mp.client import Client
+    from atomr_mp.client.client import Client
 
 
 LATE_S: Final = 1.0

@@ -8,9 +8,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from atomr_mp import interrupts
+from atomr_mp.client import interrupts
+from atomr_mp.client.memory.leases import Kind, Lease, Releases
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.releases import Kind, Lease, Releases
 
 IDLE_BYTES: Final = 2**30
 """Most memory that stays mapped though the client has no lease in it: to map a slab again costs more than a call."""

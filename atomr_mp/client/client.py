@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from atomr_mp import errors, interrupts
-from atomr_mp.blocking_lane import BlockingLane
-from atomr_mp.hello import default_name, greet
-from atomr_mp.lane import FORKED, Lane, Told
+from atomr_mp import errors
+from atomr_mp.client import interrupts
+from atomr_mp.client.handshake import default_name, greet
+from atomr_mp.client.lanes.base import FORKED, Lane, Told
+from atomr_mp.client.lanes.retry_policy import Suspicions, was_answered
+from atomr_mp.client.lanes.threads import BlockingLane
+from atomr_mp.client.memory.leases import Releases
+from atomr_mp.client.reply import Reply, Together
 from atomr_mp.protocol import devices, session, suspects, token
-from atomr_mp.releases import Releases
-from atomr_mp.replay import Suspicions, was_answered
-from atomr_mp.reply import Reply, Together
 from atomr_mp.transport.courier import Courier
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from atomr_mp.buffers import Buffers
-    from atomr_mp.client_slabs import Placement
-    from atomr_mp.loop_lane import LoopLane
+    from atomr_mp.client.lanes.event_loop import LoopLane
+    from atomr_mp.client.memory.argument_slabs import Placement
+    from atomr_mp.client.memory.memory import Buffers
 
 _LOG: Final = logging.getLogger("atomr_mp")
 
@@ -245,7 +246,7 @@ class Client:
 
     @interrupts.whole  # packages of which half is imported cannot be imported again
     def _make_buffers(self) -> Buffers:
-        from atomr_mp.buffers import Buffers  # late: it takes NumPy
+        from atomr_mp.client.memory.memory import Buffers  # late: it takes NumPy
 
         with self._memory_lock:
             if self._buffers is None:
@@ -370,7 +371,7 @@ class Client:
         self.courier.close()
 
     def _new_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
-        from atomr_mp.loop_lane import LoopLane
+        from atomr_mp.client.lanes.event_loop import LoopLane
 
         with self._session_lock:
             if self.lost is not None:  # of which nobody would tell the lane any more

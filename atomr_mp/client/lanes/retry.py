@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atomr_mp import errors
-from atomr_mp.link import CLOSED, Link, unavailable
+from atomr_mp.client.lanes.device_link import CLOSED, Link, unavailable
+from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, poison
+from atomr_mp.client.reply import Together
 from atomr_mp.protocol.session import IncarnationEnded
 from atomr_mp.protocol.suspects import Request, Suspicion, Suspicions, Verdict
-from atomr_mp.replay import Lost, identify, identify_items, may_replay, poison
-from atomr_mp.reply import Together
 
 if TYPE_CHECKING:
-    from atomr_mp.client import Client
-    from atomr_mp.lane import Lane
-    from atomr_mp.reply import Reply
+    from atomr_mp.client.client import Client
+    from atomr_mp.client.lanes.base import Lane
+    from atomr_mp.client.reply import Reply
 
 
 class Resending:

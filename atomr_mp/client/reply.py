@@ -16,11 +16,11 @@ from atomr_mp.protocol.words import counted
 if TYPE_CHECKING:
     import asyncio
 
-    from atomr_mp.client_slabs import Placement
-    from atomr_mp.lane import Lane
-    from atomr_mp.link import Link
+    from atomr_mp.client.lanes.base import Lane
+    from atomr_mp.client.lanes.device_link import Link
+    from atomr_mp.client.memory.argument_slabs import Placement
+    from atomr_mp.client.memory.leases import Lease
     from atomr_mp.protocol.suspects import Request
-    from atomr_mp.releases import Lease
     from atomr_mp.tracing import CallSpan
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from atomr_mp.protocol import data, token
 
-_LOG: Final = logging.getLogger("atomr_mp.client")
+_LOG: Final = logging.getLogger("atomr_mp.client.client")
 
 
 class Kind(IntEnum):

@@ -14,9 +14,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from atomr_mp import errors, interrupts, tracing
-from atomr_mp.following import Following
-from atomr_mp.link import CLOSED, Link, unavailable
+from atomr_mp import errors, tracing
+from atomr_mp.client import interrupts
+from atomr_mp.client.lanes.device_link import CLOSED, Link, unavailable
+from atomr_mp.client.lanes.failover import Following
+from atomr_mp.client.lanes.retry import Resending
+from atomr_mp.client.lanes.retry_policy import NEVER
+from atomr_mp.client.memory.leases import Lease, Releases
+from atomr_mp.client.reply import Part, Reply, Together, set_done
 from atomr_mp.protocol import data, values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.devices import DeviceInfo
@@ -24,16 +29,12 @@ from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.framing import unpack
 from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.suspects import Suspicions
-from atomr_mp.releases import Lease, Releases
-from atomr_mp.replay import NEVER
-from atomr_mp.reply import Part, Reply, Together, set_done
-from atomr_mp.resending import Resending
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:
     import asyncio
 
-    from atomr_mp.client import Client
+    from atomr_mp.client.client import Client
 
 MESSAGE_CALLS: Final = 16
 """Most calls put into one message; more would make the worker wait for the first."""
@@ -45,7 +46,7 @@ Callback = Callable[[Reply], object]
 Told = DeviceChanged | IncarnationStopped | IncarnationEnded | Suspicions | errors.PoolLost
 """What the supervisor says, for lanes."""
 
-_LOG: Final = logging.getLogger("atomr_mp.client")
+_LOG: Final = logging.getLogger("atomr_mp.client.client")
 
 
 class Lane(ABC):

@@ -11,13 +11,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.fingerprint import fingerprint
+from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.protocol import values
 from atomr_mp.protocol.devices import MethodInfo
 from atomr_mp.protocol.suspects import Request, Suspicion, Verdict
 
 if TYPE_CHECKING:
-    from atomr_mp.reply import Reply, Together
+    from atomr_mp.client.reply import Reply, Together
 
 NEVER: Final = 2**31
 """As the number of ends that a request was part of: it is not sent again by itself."""

@@ -1,0 +1,1 @@
+"""The client: a session with the supervisor, and lanes that carry calls to the workers."""
