@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
     from atomr_mp.device import Device
     from atomr_mp.pool import Pool, connect
-    from atomr_mp.starting import start
+    from atomr_mp.startup.start import start
 
 __version__ = "0.1.0"
 
 __all__ = ["Device", "GpuRef", "Pool", "Reply", "connect", "start"]
 
-_MODULES = {"Device": "device", "GpuRef": "client.memory.refs", "Reply": "client.reply", "start": "starting"}
+_MODULES = {"Device": "device", "GpuRef": "client.memory.refs", "Reply": "client.reply", "start": "startup.start"}
 """Where a name is, if not in `pool`."""
 
 

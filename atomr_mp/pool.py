@@ -15,7 +15,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
-from atomr_mp.observer import Observer
+from atomr_mp.operator.session import Observer
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.devices import OUT_OF_USE, DeviceInfo
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
     from atomr_mp.client.memory.refs import GpuRef
-    from atomr_mp.journal import Journal
-    from atomr_mp.map import Mapper, Progress
+    from atomr_mp.mapping.journal import Journal
+    from atomr_mp.mapping.run import Mapper, Progress
 
 ADMIT_S: Final = 10.0
 """How long a map waits at most to hear that requests are admitted which the supervisor has admitted."""
@@ -283,10 +283,10 @@ class Pool:
                 raise ValueError(f"{name} must be at least 1, got {number}")
         kept = None
         if journal is not None:
-            from atomr_mp.journal import Journal  # late: few need it
+            from atomr_mp.mapping.journal import Journal  # late: few need it
 
             if repair_journal:
-                from atomr_mp.journal_repair import repair
+                from atomr_mp.mapping.journal_repair import repair
 
                 repair(Path(journal), method, info.parameters)
             kept = Journal(
@@ -467,7 +467,7 @@ class Pool:
 
     @interrupts.whole  # packages of which half is imported cannot be imported again
     def _make_mapper(self) -> Mapper:
-        from atomr_mp.map import Mapper  # late: it takes asyncio, which the rest does without
+        from atomr_mp.mapping.run import Mapper  # late: it takes asyncio, which the rest does without
 
         self._mapper = Mapper(self._client)
         return self._mapper

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from atomr_mp.map import Progress as MapProgress
+    from atomr_mp.mapping.run import Progress as MapProgress
 
 EXAMPLES: Final = Path(__file__).resolve().parent.parent / "examples"
 ACTOR: Final = EXAMPLES / "digits.py"

@@ -13,7 +13,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import words
 
 if TYPE_CHECKING:
-    from atomr_mp.observer import Observer
+    from atomr_mp.operator.session import Observer
     from atomr_mp.process.rundir import RunDirectory
 
 counted = words.counted
@@ -111,7 +111,7 @@ def observe(directory: RunDirectory) -> Iterator[Observer]:
     Raises:
         PoolLost: The supervisor is gone, or does not answer.
     """
-    from atomr_mp.observer import Observer
+    from atomr_mp.operator.session import Observer
 
     try:
         with Observer(directory.session_socket) as observer:

@@ -27,7 +27,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Check the settings, and print them if asked to."""
-    from atomr_mp.config import gather
+    from atomr_mp.startup.config import gather
 
     found = gather(options.config, given_settings(options))
     found.config.check()

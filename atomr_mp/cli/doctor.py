@@ -40,7 +40,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Look, and print what was found."""
-    from atomr_mp.examination import examine
+    from atomr_mp.operator.doctor import examine
 
     path = run_path(options)
     if not path.is_dir():

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.job import Unreadable
+from atomr_mp.mapping.schedule import Unreadable
 
 
 class Items(NamedTuple):

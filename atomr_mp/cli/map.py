@@ -15,7 +15,7 @@ from atomr_mp.cli.common import Commands, add_pool, counted, duration
 
 if TYPE_CHECKING:
     from atomr_mp.cli.items import Items
-    from atomr_mp.map import Progress
+    from atomr_mp.mapping.run import Progress
     from atomr_mp.pool import Pool
 
 FAILURES_SHOWN: Final = 10
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace, items: Items, latest: list[Progress]) -> int:
     """Run the job on a pool; `latest` has how far it is."""
     from atomr_mp.cli.results import open_results
-    from atomr_mp.map import Failure
+    from atomr_mp.mapping.run import Failure
 
     with open_results(options.output) as results, _pool(options) as pool:
         report = _Report()

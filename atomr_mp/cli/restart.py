@@ -11,7 +11,7 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_pool
 
 if TYPE_CHECKING:
-    from atomr_mp.observer import Observer
+    from atomr_mp.operator.session import Observer
     from atomr_mp.protocol.devices import DeviceInfo
 
 TIMEOUT_S: Final = 360.0

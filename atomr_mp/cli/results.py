@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, Self
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.map import Failure
+from atomr_mp.mapping.run import Failure
 
 if TYPE_CHECKING:
     import numpy as np

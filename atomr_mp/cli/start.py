@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from atomr_mp.cli.common import Commands, counted
 
 if TYPE_CHECKING:
-    from atomr_mp.config import Config
+    from atomr_mp.startup.config import Config
     from atomr_mp.supervisor.plan import Plan
 
 STOP_S: Final = 10.0
@@ -83,7 +83,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ConfigurationError: `--set` names none, or gives it a value that it cannot have.
     """
-    from atomr_mp.config import from_text
+    from atomr_mp.startup.config import from_text
 
     pairs = [(pair, *pair.partition("=")[::2]) for pair in options.set]
     return {name.strip(): from_text(f"--set {pair}", name.strip(), text) for pair, name, text in pairs} | {
@@ -102,9 +102,9 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> int:
     """Start a pool; in the foreground this process becomes its supervisor."""
-    from atomr_mp.config import Config, with_source
-    from atomr_mp.launch import become_supervisor
     from atomr_mp.process.rundir import RunDirectory
+    from atomr_mp.startup.config import Config, with_source
+    from atomr_mp.startup.launch import become_supervisor
 
     settings = given_settings(options)
     config = Config.load(options.config, **settings)
@@ -135,8 +135,8 @@ def _announce(config: Config, plan: Plan) -> None:
 
 
 def _detached(config: Config, plan: Plan) -> int:
-    from atomr_mp.launch import launch
-    from atomr_mp.starting import START_MARGIN_S
+    from atomr_mp.startup.launch import launch
+    from atomr_mp.startup.start import START_MARGIN_S
 
     process, connection, _ = launch(lambda: plan, bound=False)
     try:

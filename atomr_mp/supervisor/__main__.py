@@ -1,4 +1,4 @@
-"""The supervisor's process: started by `atomr_mp.launch`, never by hand."""
+"""The supervisor's process: started by `atomr_mp.startup.launch`, never by hand."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from atomr_mp.supervisor.loop import Loop
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
-MODULE: Final = "atomr_mp.metrics"
+MODULE: Final = "atomr_mp.helpers.metrics_server"
 
 AGAIN_S: Final = 5.0
 """How long after its end it is started again."""

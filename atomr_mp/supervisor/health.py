@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
-MODULE: Final = "atomr_mp.health"
+MODULE: Final = "atomr_mp.helpers.gpu_monitor"
 
 AGAIN_S: Final = 5.0
 """How long after its end the process is started again; each further time twice as long, until it has told something."""

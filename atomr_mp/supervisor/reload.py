@@ -18,7 +18,7 @@ from atomr_mp.supervisor.plan import Plan, merged
 if TYPE_CHECKING:
     from atomr_mp.supervisor.device import Device
 
-MODULE: Final = "atomr_mp.replan"
+MODULE: Final = "atomr_mp.helpers.config_reader"
 
 REPLAN_S: Final = 60.0
 """How long the new plan may take, which may have to ask the driver."""

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 import psutil
 
 import atomr_mp
-from atomr_mp.examination import examine
+from atomr_mp.operator.doctor import examine
 from atomr_mp.process.census import look
 from atomr_mp.supervision.findings import State
 

@@ -26,7 +26,7 @@ class Runtime(Contestant):
 
     name = "runtime"
     package = "import atomr_mp"
-    used = "import atomr_mp.config; atomr_mp.start, atomr_mp.connect"
+    used = "import atomr_mp.startup.config; atomr_mp.start, atomr_mp.connect"
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

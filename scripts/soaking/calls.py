@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.map import Failure
+from atomr_mp.mapping.run import Failure
 from soaking import contents
 from soaking.caller import DEADLINE_S, GRACE_S, Caller, Links
 

@@ -16,8 +16,8 @@ from rich.console import Console
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.examination import examine
-from atomr_mp.observer import Observer
+from atomr_mp.operator.doctor import examine
+from atomr_mp.operator.session import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.process.nvml import survey
 from atomr_mp.process.rundir import SESSION_SOCKET

@@ -19,11 +19,11 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.cli import main
 from atomr_mp.client.client import Client
-from atomr_mp.config import Config
 from atomr_mp.hardware import nvidia_hardware
-from atomr_mp.launch import launch
 from atomr_mp.pool import Pool
 from atomr_mp.process.rundir import RunDirectory
+from atomr_mp.startup.config import Config
+from atomr_mp.startup.launch import launch
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, running, settled
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -21,8 +21,8 @@ import msgspec
 import pytest
 
 from atomr_mp import cli, errors
-from atomr_mp.config import Config
 from atomr_mp.process.rundir import PoolState, RunDirectory
+from atomr_mp.startup.config import Config
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]

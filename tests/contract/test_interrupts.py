@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import atomr_mp
-from atomr_mp import map as map_module
+from atomr_mp.mapping import run as map_module
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
 
 PACKAGE: Final = str(Path(atomr_mp.__file__).parent)
@@ -254,16 +254,16 @@ def test_what_is_imported_late_is_imported_whole(ledger: Ledger, monkeypatch: py
 
     class Interrupting:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "atomr_mp.map":
+            if name == "atomr_mp.mapping.run":
                 signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(atomr_mp, "map", map_module)  # to be there again afterwards
-    monkeypatch.delitem(sys.modules, "atomr_mp.map")
+    monkeypatch.delitem(sys.modules, "atomr_mp.mapping.run")
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     with ledger.start(f"{ACTORS}/mapped.py:Mapped") as pool:
         with pytest.raises(KeyboardInterrupt):
             pool.map("Mapped.square", [])
-        assert "atomr_mp.map" in sys.modules
+        assert "atomr_mp.mapping.run" in sys.modules
         assert list(pool.map("Mapped.square", [3])) == [9]
 
 

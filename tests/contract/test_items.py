@@ -17,7 +17,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.reply import Together
-from atomr_mp.map import Failure
+from atomr_mp.mapping.run import Failure
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, client_of, settled
 
 PARCELLED = f"{ACTORS}/parcelled.py:Parcelled"

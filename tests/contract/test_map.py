@@ -10,7 +10,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.map import Failure, Progress
+from atomr_mp.mapping.run import Failure, Progress
 from tests.support import ACTORS, Ledger, settled, wait_generation
 
 MAPPED = f"{ACTORS}/mapped.py:Mapped"

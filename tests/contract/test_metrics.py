@@ -15,7 +15,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.config import Config
+from atomr_mp.startup.config import Config
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation
 
 pytest.importorskip("prometheus_client")
@@ -57,7 +57,7 @@ def scrape(address: str | tuple[str, int]) -> Samples:
 
 def exporters(ledger: Ledger) -> list[int]:
     """Return the pids of the processes that serve metrics."""
-    return [pid for pid in ledger.processes() if b"atomr_mp.metrics" in command_line(pid)]
+    return [pid for pid in ledger.processes() if b"atomr_mp.helpers.metrics_server" in command_line(pid)]
 
 
 def command_line(pid: int) -> bytes:

@@ -15,8 +15,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.examination import examine
-from atomr_mp.observer import Observer
+from atomr_mp.operator.doctor import examine
+from atomr_mp.operator.session import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.protocol.operators import ResidentInfo

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.config import Config
 from atomr_mp.process.events import EventLog
 from atomr_mp.process.identity import Identity
 from atomr_mp.process.rundir import RunDirectory
@@ -26,6 +25,7 @@ from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol import control, devices, operators, session
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.startup.config import Config
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor import device as device_module
 from atomr_mp.supervisor import nursery as nursery_module

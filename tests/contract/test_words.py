@@ -13,8 +13,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.config import Config, gather
 from atomr_mp.pool import Pool
+from atomr_mp.startup.config import Config, gather
 from tests.support import BACKEND, DEADLINE_S
 
 ACTOR = """

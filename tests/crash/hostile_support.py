@@ -23,7 +23,7 @@ import psutil
 import zmq
 
 import atomr_mp
-from atomr_mp.observer import Observer
+from atomr_mp.operator.session import Observer
 from atomr_mp.protocol.framing import pack
 from tests.support import Delays
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pytest
 
-from atomr_mp.examination import examine
+from atomr_mp.operator.doctor import examine
 from atomr_mp.protocol import marks
 from atomr_mp.supervision.findings import Finding, State, Supervision
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, Watched, settled, wait_generation

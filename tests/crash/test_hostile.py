@@ -27,13 +27,13 @@ from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.config import Config
 from atomr_mp.process.events import EventLog
 from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.protocol import control, data, operators, session
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
 from atomr_mp.protocol.framing import pack
 from atomr_mp.protocol.zmtp import MAX_COMMAND_BYTES
+from atomr_mp.startup.config import Config
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor import sessions

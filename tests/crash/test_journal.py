@@ -17,8 +17,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.journal_frames import frames
-from atomr_mp.map import Failure, Progress
+from atomr_mp.mapping.journal_frames import frames
+from atomr_mp.mapping.run import Failure, Progress
 from tests.support import ACTORS, DEADLINE_S, Gate, Ledger, settled
 
 MAPPED = f"{ACTORS}/mapped.py:Mapped"

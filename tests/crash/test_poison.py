@@ -20,8 +20,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.handshake import greet
-from atomr_mp.map import Failure
-from atomr_mp.observer import Observer
+from atomr_mp.mapping.run import Failure
+from atomr_mp.operator.session import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.protocol.suspects import Request, Suspect

@@ -16,13 +16,14 @@ import psutil
 import pytest
 
 import atomr_mp
-from atomr_mp import errors, launch, testing
-from atomr_mp.observer import Observer
+from atomr_mp import errors, testing
+from atomr_mp.operator.session import Observer
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import data, token
 from atomr_mp.protocol.devices import DeviceState, StandbyInfo
 from atomr_mp.protocol.operators import StandbyStatus
 from atomr_mp.protocol.session import DeviceChanged
+from atomr_mp.startup import launch
 from tests.support import (
     ACTORS,
     BYSTANDER,

@@ -10,9 +10,9 @@ from typing import Final
 
 import pytest
 
-from atomr_mp.config import Config
 from atomr_mp.process import nvml
 from atomr_mp.process.gpu_health import Monitor
+from atomr_mp.startup.config import Config
 
 pytestmark = pytest.mark.gpu
 
@@ -36,7 +36,7 @@ def test_a_process_that_plans_does_not_use_cuda() -> None:
     """It imports nothing of it and makes no context, for which it would have to open the driver's memory manager."""
     code = """
 import os, sys
-from atomr_mp.config import Config
+from atomr_mp.startup.config import Config
 Config(backend="cuda").plan()
 print(*sys.modules)
 print(*(os.path.realpath(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")))

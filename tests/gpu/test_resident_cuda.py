@@ -12,7 +12,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.observer import Observer
+from atomr_mp.operator.session import Observer
 from tests.gpu.on_device import device, synchronize
 from tests.support import ACTORS, Ledger, settled, wait_generation, wait_until
 

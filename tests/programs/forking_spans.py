@@ -10,7 +10,8 @@ from typing import Any
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
 
-from atomr_mp import spans, tracing
+from atomr_mp import tracing
+from atomr_mp.tracing import spans
 
 DEADLINE_S = 30.0
 made = threading.Semaphore(0)

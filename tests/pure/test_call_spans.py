@@ -28,9 +28,10 @@ from opentelemetry.sdk.trace.sampling import (
 )
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, StatusCode, TraceFlags
 
-from atomr_mp import errors, spans, tracing
+from atomr_mp import errors, tracing
 from atomr_mp.client.reply import Reply
-from atomr_mp.spans import LateTracer
+from atomr_mp.tracing import spans
+from atomr_mp.tracing.spans import LateTracer
 
 DEADLINE_S = 30.0
 FORKING = Path(__file__).parents[1] / "programs" / "forking_spans.py"

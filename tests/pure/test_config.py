@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.config import Config, from_text, gather
+from atomr_mp.startup.config import Config, from_text, gather
 
 TEXTS = {"bool": "true", "int": "7000", "float": "7.5", "list[str]": "a.b:C, d.py:E"}
 

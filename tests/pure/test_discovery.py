@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import pytest
 
-from atomr_mp import cli, config, errors, hardware
+from atomr_mp import cli, errors, hardware
 from atomr_mp.cli import start
-from atomr_mp.config import MAX_DEVICES, Config
 from atomr_mp.process import nvml
+from atomr_mp.startup import config
+from atomr_mp.startup.config import MAX_DEVICES, Config
 from atomr_mp.supervision.placement import ComputeMode, Gpu
 from atomr_mp.supervisor.plan import Plan
 from tests import fake_nvml

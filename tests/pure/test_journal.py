@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.job import Failure, Recorded
-from atomr_mp.journal import Journal
-from atomr_mp.journal_frames import Frame, frames
-from atomr_mp.journal_repair import repair
+from atomr_mp.mapping.journal import Journal
+from atomr_mp.mapping.journal_frames import Frame, frames
+from atomr_mp.mapping.journal_repair import repair
+from atomr_mp.mapping.schedule import Failure, Recorded
 from tests.pure.test_refs import FakeClient
 
 Open = Callable[..., Journal]
@@ -247,7 +247,7 @@ def test_a_fork_does_not_keep_it_in_use(path: Path) -> None:
 
 def test_what_would_be_too_long_to_be_read_is_refused(journal: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes behind it would be taken for damage, too."""
-    monkeypatch.setattr("atomr_mp.journal.MAX_RECORD_BYTES", 4 * 2**20)
+    monkeypatch.setattr("atomr_mp.mapping.journal.MAX_RECORD_BYTES", 4 * 2**20)
     opened = journal()
     write(opened, range(2))
     assert opened.outcome(2, 2) is None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atomr_mp import errors
-from atomr_mp.job import MAX_DEPTH, QUEUE_S, WINDOW_FACTOR, Depth, Failure, Job
+from atomr_mp.mapping.schedule import MAX_DEPTH, QUEUE_S, WINDOW_FACTOR, Depth, Failure, Job
 
 CURABLE: Final = (errors.WorkerLost, errors.ContextPoisoned, errors.DeviceUnavailable)
 FINAL: Final = (errors.ActorFailed, errors.DeadlineExceeded, errors.PoolLost, errors.Cancelled, errors.Unrecoverable)

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.config import actor_specs
 from atomr_mp.protocol.control import ActorSpec
-from atomr_mp.targets import target, targets
+from atomr_mp.startup.config import actor_specs
+from atomr_mp.startup.targets import target, targets
 from atomr_mp_workers import Actor, method
 from atomr_mp_workers.loading import load
 

@@ -67,7 +67,7 @@ def instrument(tracer_provider: Any = None) -> None:
             f"spans need opentelemetry-api, which cannot be imported: {error}; {how_to_install('opentelemetry')}"
         ) from error
 
-    from atomr_mp.spans import EagerTracer, LateTracer
+    from atomr_mp.tracing.spans import EagerTracer, LateTracer
 
     global tracer  # noqa: PLW0603 - one place to look at for every call
     uninstrument()

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.journal import VERSION, Header, Record, Sent, Unsent, decoded, framed, sync_directory, writing
-from atomr_mp.journal_frames import Frame, frames, most_frames
+from atomr_mp.mapping.journal import VERSION, Header, Record, Sent, Unsent, decoded, framed, sync_directory, writing
+from atomr_mp.mapping.journal_frames import Frame, frames, most_frames
 
 _LOG: Final = logging.getLogger("atomr_mp")
 

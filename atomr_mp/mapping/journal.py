@@ -26,8 +26,8 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
-from atomr_mp.job import Failure, Recorded
-from atomr_mp.journal_frames import frames
+from atomr_mp.mapping.journal_frames import frames
+from atomr_mp.mapping.schedule import Failure, Recorded
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo, Message
 from atomr_mp.protocol.words import counted

@@ -8,7 +8,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.hardware import nvidia_hardware
-from atomr_mp.observer import Observer
+from atomr_mp.operator.session import Observer
 from atomr_mp.process.census import look
 from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory
 from atomr_mp.protocol.operators import Inventory

@@ -9,12 +9,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from atomr_mp.launch import launch
-from atomr_mp.targets import Actors, check_no_actor_loads, targets
+from atomr_mp.startup.launch import launch
+from atomr_mp.startup.targets import Actors, check_no_actor_loads, targets
 
 if TYPE_CHECKING:
-    from atomr_mp.config import Backend
     from atomr_mp.pool import Pool
+    from atomr_mp.startup.config import Backend
     from atomr_mp.supervisor.plan import Plan
 
 START_MARGIN_S: Final = 30.0
@@ -90,8 +90,8 @@ def start(
 def _plan(config: Path | None, settings: dict[str, Any], weight: float, *, temporary: bool) -> Plan:
     import msgspec
 
-    from atomr_mp.config import Config, with_source
     from atomr_mp.protocol.session import check_weight
+    from atomr_mp.startup.config import Config, with_source
 
     plan = Config.load(config, **settings).plan()
     check_weight(weight, plan.max_weight)

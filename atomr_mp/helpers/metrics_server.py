@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from atomr_mp import errors
-from atomr_mp.observer import Observer
+from atomr_mp.operator.session import Observer
 from atomr_mp.process import nvml
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.devices import DeviceState

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.config import Config
 from atomr_mp.process.prctl import die_with_parent
+from atomr_mp.startup.config import Config
 from atomr_mp.supervisor.plan import Plan
 
 

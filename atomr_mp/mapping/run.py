@@ -19,14 +19,14 @@ from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.reply import Together
-from atomr_mp.job import Depth, Failure, Job, Recorded, Unreadable
+from atomr_mp.mapping.schedule import Depth, Failure, Job, Recorded, Unreadable
 from atomr_mp.protocol.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client
     from atomr_mp.client.reply import Reply
-    from atomr_mp.journal import Journal
+    from atomr_mp.mapping.journal import Journal
 
 __all__ = ["Failure", "Mapper", "Progress"]
 

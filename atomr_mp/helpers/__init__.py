@@ -1,0 +1,1 @@
+"""Programs that the supervisor runs as processes of their own beside the workers."""

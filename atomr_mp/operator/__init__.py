@@ -1,0 +1,1 @@
+"""The operator session: questions and orders to a supervisor, without any calls."""

@@ -1,0 +1,1 @@
+"""From settings to a running pool: the configuration, the hardware, the launch of a supervisor."""
