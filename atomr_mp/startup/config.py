@@ -162,7 +162,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         default_run_dir(self.pool)  # looks at the name only
         _ = self._intensity, self._recycling
         if self.metrics != METRICS_OFF:
-            from atomr_mp.supervisor import exporter
+            from atomr_mp.supervisor.care import exporter
 
             exporter.check(self.metrics)
         actor_specs(self.actors)

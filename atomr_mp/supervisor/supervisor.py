@@ -21,20 +21,20 @@ from atomr_mp.protocol.marks import epoch_label
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
-from atomr_mp.supervisor.device import Device
-from atomr_mp.supervisor.exporter import Exporter
-from atomr_mp.supervisor.health import HealthWatch
-from atomr_mp.supervisor.helpers import Helpers
-from atomr_mp.supervisor.inventory import take_inventory
+from atomr_mp.supervisor.care.exporter import Exporter
+from atomr_mp.supervisor.care.health import HealthWatch
+from atomr_mp.supervisor.care.helpers import Helpers
+from atomr_mp.supervisor.care.inventory import take_inventory
+from atomr_mp.supervisor.care.recycler import Recycler
+from atomr_mp.supervisor.care.reload import Done, Reload
+from atomr_mp.supervisor.care.usage import memory_bytes, started_at
+from atomr_mp.supervisor.care.watchdog import Watchdog
+from atomr_mp.supervisor.device.device import Device
+from atomr_mp.supervisor.device.process_factory import Nursery
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import METRICS_OFF, Plan
-from atomr_mp.supervisor.recycler import Recycler
-from atomr_mp.supervisor.reload import Done, Reload
-from atomr_mp.supervisor.residents import Residents
-from atomr_mp.supervisor.sessions import Sessions
-from atomr_mp.supervisor.usage import memory_bytes, started_at
-from atomr_mp.supervisor.watchdog import Watchdog
+from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.transport.session import SessionListener, SessionPeer
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")

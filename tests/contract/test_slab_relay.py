@@ -27,16 +27,16 @@ from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.startup.config import Config
 from atomr_mp.supervision.standby import Turns
-from atomr_mp.supervisor import device as device_module
-from atomr_mp.supervisor import nursery as nursery_module
-from atomr_mp.supervisor import slabs
-from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.care.reload import Done
+from atomr_mp.supervisor.device import device as device_module
+from atomr_mp.supervisor.device import process_factory as nursery_module
+from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.process_factory import Nursery
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.nursery import Nursery
-from atomr_mp.supervisor.reload import Done
-from atomr_mp.supervisor.residents import Residents
-from atomr_mp.supervisor.sessions import Sessions
-from atomr_mp.supervisor.slabs import MAX_ASKS, MAX_SLABS
+from atomr_mp.supervisor.sessions import slabs
+from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.sessions import Sessions
+from atomr_mp.supervisor.sessions.slabs import MAX_ASKS, MAX_SLABS
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionConnection, SessionListener, SessionPeer
 from atomr_mp_workers.control import ControlChannel

@@ -21,8 +21,8 @@ from atomr_mp.process import adopt, zygote
 from atomr_mp.process.events import read_events
 from atomr_mp.protocol import operators, session
 from atomr_mp.protocol.devices import DeviceState
-from atomr_mp.supervisor import health
-from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.care import health
+from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 from tests.support import (
     BACKEND,

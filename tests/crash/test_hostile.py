@@ -36,13 +36,13 @@ from atomr_mp.protocol.zmtp import MAX_COMMAND_BYTES
 from atomr_mp.startup.config import Config
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
-from atomr_mp.supervisor import sessions
-from atomr_mp.supervisor.device import Device
+from atomr_mp.supervisor.care.reload import Done
+from atomr_mp.supervisor.device.device import Device
+from atomr_mp.supervisor.device.process_factory import Nursery
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.nursery import Nursery
-from atomr_mp.supervisor.reload import Done
-from atomr_mp.supervisor.residents import Residents
-from atomr_mp.supervisor.sessions import Sessions
+from atomr_mp.supervisor.sessions import sessions
+from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp.transport.session import Credentials, SessionConnection, SessionListener, SessionPeer, refusal
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError

@@ -29,11 +29,11 @@ from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 from atomr_mp.protocol.control import FROM_WORKER, ActorSpec, Prepare, SessionAdmitted
 from atomr_mp.supervision.standby import MAX_FAILURES
-from atomr_mp.supervisor import helpers as helpers_module
-from atomr_mp.supervisor.helpers import Helpers
-from atomr_mp.supervisor.incarnation import LOOKS, Incarnation
+from atomr_mp.supervisor.care import helpers as helpers_module
+from atomr_mp.supervisor.care.helpers import Helpers
+from atomr_mp.supervisor.device.incarnation import LOOKS, Incarnation
+from atomr_mp.supervisor.device.prefork_pool import Reserve
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.reserve import Reserve
 from tests.support import settled
 
 DEADLINE_S = 20.0

@@ -10,7 +10,7 @@ from typing import Any
 
 import atomr_mp
 from atomr_mp.process.events import read_events
-from atomr_mp.supervisor.recycler import LOOK_S
+from atomr_mp.supervisor.care.recycler import LOOK_S
 from tests.support import Ledger, settled, wait_generation
 
 CALLS = 250

@@ -13,7 +13,7 @@ from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
 from atomr_mp.supervision.suspicion import Cause
-from atomr_mp.supervisor.ending import Ending
+from atomr_mp.supervisor.device.incarnation_end import Ending
 
 KILLED = ExitCause(signal=9)
 

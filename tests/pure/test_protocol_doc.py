@@ -13,7 +13,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol import codec, data, devices, framing, operators, session, suspects, values, zmtp
-from atomr_mp.supervisor import sessions
+from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.transport import session as session_transport
 
 DOC: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")

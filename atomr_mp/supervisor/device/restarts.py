@@ -8,7 +8,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.directives import Directive, directive
-from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.device.incarnation import Incarnation
 
 FORGIVEN: Final = -1.0
 """Stands for the time of a restart that is not to be counted."""

@@ -9,12 +9,12 @@ from typing import Final
 from atomr_mp.process.identity import start_ticks
 from atomr_mp.protocol import operators
 from atomr_mp.protocol.board import Gauge
-from atomr_mp.supervisor.device import Device
-from atomr_mp.supervisor.helpers import Helpers
-from atomr_mp.supervisor.incarnation import Incarnation
-from atomr_mp.supervisor.nursery import Nursery
-from atomr_mp.supervisor.residents import Residents
-from atomr_mp.supervisor.sessions import Sessions
+from atomr_mp.supervisor.care.helpers import Helpers
+from atomr_mp.supervisor.device.device import Device
+from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.process_factory import Nursery
+from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.sessions import Sessions
 
 MOST: Final = 8192
 """Most sessions, and descriptors, that are told: the message has a limit."""

@@ -19,17 +19,17 @@ from atomr_mp.protocol.operators import Figures
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.lifecycle import Action, Event, State, step
 from atomr_mp.supervision.standby import StandbyMode, Turns
-from atomr_mp.supervisor.audience import Audience
-from atomr_mp.supervisor.ends import Ends
-from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.device.end_reports import Ends
+from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.listener import Audience
+from atomr_mp.supervisor.device.process_factory import Nursery
+from atomr_mp.supervisor.device.quarantine import Quarantine
+from atomr_mp.supervisor.device.starter import Starter
+from atomr_mp.supervisor.device.takeover import Succession
+from atomr_mp.supervisor.device.worker_events import WorkerEvents
 from atomr_mp.supervisor.loop import Loop, Timer
-from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import DevicePlan, Plan
-from atomr_mp.supervisor.quarantine import Quarantine
-from atomr_mp.supervisor.residents import Residents
-from atomr_mp.supervisor.starter import Starter
-from atomr_mp.supervisor.succession import Succession
-from atomr_mp.supervisor.worker_events import WorkerEvents
+from atomr_mp.supervisor.sessions.residents import Residents
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 

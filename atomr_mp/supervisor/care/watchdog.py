@@ -21,8 +21,8 @@ from atomr_mp.supervision.watchdog import LOOK_NS, Thread, Watch, able_ns
 from atomr_mp.supervisor.loop import Loop
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
-    from atomr_mp.supervisor.incarnation import Incarnation
+    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.incarnation import Incarnation
 
 LOOK_S: Final = LOOK_NS / 1e9
 

@@ -11,16 +11,16 @@ from atomr_mp.protocol import control
 from atomr_mp.supervision.lifecycle import Event, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.suspicion import Death
-from atomr_mp.supervisor.audience import Audience
-from atomr_mp.supervisor.ending import cause_of_end
-from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.incarnation_end import cause_of_end
+from atomr_mp.supervisor.device.listener import Audience
+from atomr_mp.supervisor.device.standby_timer import Standbys
+from atomr_mp.supervisor.device.starter import Starter
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.standbys import Standbys
-from atomr_mp.supervisor.starter import Starter
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 
 class Succession:

@@ -13,11 +13,11 @@ from atomr_mp import errors
 from atomr_mp.protocol.health import FROM_HEALTH, GpuMemory
 from atomr_mp.supervision.health import Health, Judgement, Measure
 from atomr_mp.supervision.lifecycle import State
-from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 

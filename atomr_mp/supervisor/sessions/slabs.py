@@ -12,12 +12,12 @@ from atomr_mp import errors
 from atomr_mp.protocol import control, session
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.reclaim import Worker
-from atomr_mp.supervisor.room import check_room
+from atomr_mp.supervisor.sessions.descriptor_limit import check_room
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
-    from atomr_mp.supervisor.incarnation import Incarnation
+    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.incarnation import Incarnation
 
 MAX_SLABS: Final = 256
 """Slabs that a session may have registered at a time."""

@@ -12,7 +12,7 @@ from atomr_mp.supervision.suspicion import Death
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 
 class Audience(Protocol):

@@ -8,8 +8,8 @@ from atomr_mp import errors
 from atomr_mp.supervision.lifecycle import Event, State
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
-    from atomr_mp.supervisor.incarnation import Incarnation
+    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.incarnation import Incarnation
 
 
 class Quarantine:

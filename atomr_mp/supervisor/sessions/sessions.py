@@ -14,19 +14,19 @@ from atomr_mp import errors
 from atomr_mp.protocol import control, devices, operators, session, suspects
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.supervision.suspicion import Death
-from atomr_mp.supervisor import slabs
-from atomr_mp.supervisor.departures import Departures
+from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
-from atomr_mp.supervisor.reload import Done
-from atomr_mp.supervisor.room import check_room
-from atomr_mp.supervisor.slabs import workers_of
-from atomr_mp.supervisor.suspects import Suspects
+from atomr_mp.supervisor.sessions import slabs
+from atomr_mp.supervisor.sessions.descriptor_limit import check_room
+from atomr_mp.supervisor.sessions.session_reclaim import Departures
+from atomr_mp.supervisor.sessions.slabs import workers_of
+from atomr_mp.supervisor.sessions.suspects import Suspects
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 

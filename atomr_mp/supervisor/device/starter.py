@@ -10,15 +10,15 @@ from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
 from atomr_mp.process.logs import RotatedOutput
 from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
-from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.process_factory import Nursery
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.nursery import Nursery
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
-    from atomr_mp.supervisor.worker_events import WorkerEvents
+    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.worker_events import WorkerEvents
 
 Introductions = Callable[[], Iterable[tuple[control.FromSupervisor, Descriptor | None]]]
 """Return what a process must know of every client that may call; the descriptors are the receiver's."""

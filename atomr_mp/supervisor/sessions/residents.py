@@ -14,11 +14,11 @@ from atomr_mp.protocol import control, operators, session
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, Fill, Key, Refuse, Registry, Shape
-from atomr_mp.supervisor.slabs import check_memory
+from atomr_mp.supervisor.sessions.slabs import check_memory
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 

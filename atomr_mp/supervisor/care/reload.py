@@ -11,12 +11,12 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.supervision.lifecycle import State
-from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan, merged
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 MODULE: Final = "atomr_mp.helpers.config_reader"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.supervisor.helpers import Helpers
+from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")

@@ -12,7 +12,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.session import IncarnationEnded
 from atomr_mp.protocol.suspects import MAX_SUSPECTS
 from atomr_mp.supervision.suspicion import Cause, Death, cause_of
-from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.device.incarnation import Incarnation
 
 
 def error_of_requests(worker: Incarnation) -> errors.AtomrError:

@@ -11,14 +11,14 @@ from atomr_mp.protocol.codec import clip
 from atomr_mp.protocol.operators import Figures
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.tally import Tally
-from atomr_mp.supervisor.audience import Audience
-from atomr_mp.supervisor.ending import Ending, error_of_requests
-from atomr_mp.supervisor.incarnation import Incarnation
-from atomr_mp.supervisor.restarts import Restarts
+from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.incarnation_end import Ending, error_of_requests
+from atomr_mp.supervisor.device.listener import Audience
+from atomr_mp.supervisor.device.restarts import Restarts
 
 if TYPE_CHECKING:
     from atomr_mp.protocol.session import IncarnationEnded
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 FAULT_CHARS: Final = 300
 """Longest text of a past fault in a status, which has one for each device."""

@@ -11,13 +11,13 @@ from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
 from atomr_mp.protocol.devices import ActorInfo
 from atomr_mp.supervision.lifecycle import Event, State, UnexpectedEventError
-from atomr_mp.supervisor.audience import Audience
-from atomr_mp.supervisor.incarnation import Incarnation
-from atomr_mp.supervisor.residents import Residents
+from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.listener import Audience
+from atomr_mp.supervisor.sessions.residents import Residents
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 
 class WorkerEvents:

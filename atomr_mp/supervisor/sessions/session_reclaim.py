@@ -13,11 +13,11 @@ from atomr_mp.process.identity import wait_ended
 from atomr_mp.protocol import control
 from atomr_mp.supervision.reclaim import Due, Reclaims, Worker
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.room import check_room
+from atomr_mp.supervisor.sessions.descriptor_limit import check_room
 from atomr_mp.transport.session import SessionPeer
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 
 @dataclass

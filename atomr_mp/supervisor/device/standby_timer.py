@@ -10,9 +10,9 @@ from atomr_mp.protocol.operators import StandbyStatus
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.standby import MAX_FAILURES, StandbyMode, StandbyState, Turns, delay_s, failures_after
-from atomr_mp.supervisor.incarnation import Incarnation
+from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.process_factory import Nursery
 from atomr_mp.supervisor.loop import Loop, Timer
-from atomr_mp.supervisor.nursery import Nursery
 
 TAKE_OVER_S: Final = 0.001
 """What a standby that is ready takes to take over, before one was measured."""

@@ -22,7 +22,7 @@ from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.ending import Ending
+    from atomr_mp.supervisor.device.incarnation_end import Ending
 
 
 FREEZE_S: Final = 0.005

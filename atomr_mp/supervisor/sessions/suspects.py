@@ -13,7 +13,7 @@ from atomr_mp.supervision.suspicion import SUSPECTED_S, Death, Docket, End
 from atomr_mp.supervisor.loop import Loop
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 WHERE: Final = 8
 """Ends that are told of a request in quarantine; it may have run beside more before it was found."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp.protocol.board import Counter, Gauge
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.recycle import Life, Limits, choose, due
+from atomr_mp.supervisor.care.usage import memory_bytes
 from atomr_mp.supervisor.loop import Loop, Timer
-from atomr_mp.supervisor.usage import memory_bytes
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device import Device
+    from atomr_mp.supervisor.device.device import Device
 
 LOOK_S: Final = 0.25
 """How often it is looked: what a worker has done and taken is no event, and it is not to be delayed by telling."""

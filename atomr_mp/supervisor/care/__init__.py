@@ -1,0 +1,1 @@
+"""What keeps a running pool well: hangs, GPU health, recycling, reloads, metrics."""
