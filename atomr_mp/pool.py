@@ -16,7 +16,7 @@ from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.operator.session import Observer
-from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
+from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.devices import OUT_OF_USE, DeviceInfo
 from atomr_mp.protocol.operators import Status

@@ -14,7 +14,7 @@ from atomr_mp.protocol import words
 
 if TYPE_CHECKING:
     from atomr_mp.operator.session import Observer
-    from atomr_mp.process.rundir import RunDirectory
+    from atomr_mp.process.files.rundir import RunDirectory
 
 counted = words.counted
 
@@ -87,7 +87,7 @@ def run_path(options: argparse.Namespace) -> Path:
     Raises:
         ConfigurationError: The pool's name is none.
     """
-    from atomr_mp.process.rundir import find_run_dir
+    from atomr_mp.process.files.rundir import find_run_dir
 
     return find_run_dir(options.pool, options.run_dir)
 
@@ -99,7 +99,7 @@ def open_pool(options: argparse.Namespace) -> RunDirectory:
         PoolUnreachable: None runs there.
         ConfigurationError: The directory is not safe, or not ours.
     """
-    from atomr_mp.process.rundir import RunDirectory
+    from atomr_mp.process.files.rundir import RunDirectory
 
     return RunDirectory.open(run_path(options))
 

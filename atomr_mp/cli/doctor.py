@@ -13,7 +13,7 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, run_path
 
 if TYPE_CHECKING:
-    from atomr_mp.supervision.findings import Finding
+    from atomr_mp.supervision.audit.findings import Finding
 
 UNACCOUNTED: Final = 1
 NOT_LOOKED: Final = 2

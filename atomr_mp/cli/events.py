@@ -13,7 +13,7 @@ from atomr_mp.cli.common import Commands, add_pool, run_path
 from atomr_mp.cli.logs import LOOK_S
 
 if TYPE_CHECKING:
-    from atomr_mp.process.events import Scalar
+    from atomr_mp.process.files.events import Scalar
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -33,7 +33,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 def run(options: argparse.Namespace) -> int:
     """Print the event log, and follow it if asked to."""
-    from atomr_mp.process.events import Follower, read_events
+    from atomr_mp.process.files.events import Follower, read_events
 
     path = run_path(options) / "events.msgpack"
     follower = None

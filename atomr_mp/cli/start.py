@@ -102,7 +102,7 @@ def given_settings(options: argparse.Namespace) -> dict[str, Any]:
 
 def run(options: argparse.Namespace) -> int:
     """Start a pool; in the foreground this process becomes its supervisor."""
-    from atomr_mp.process.rundir import RunDirectory
+    from atomr_mp.process.files.rundir import RunDirectory
     from atomr_mp.startup.config import Config, with_source
     from atomr_mp.startup.launch import become_supervisor
 

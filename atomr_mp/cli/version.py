@@ -39,8 +39,8 @@ def _cuda() -> str:
     import os
 
     from atomr_mp import errors
-    from atomr_mp.hardware import missing_for_cuda, nvidia_hardware
-    from atomr_mp.process.nvml import survey
+    from atomr_mp.process.gpus.hardware import missing_for_cuda, nvidia_hardware
+    from atomr_mp.process.gpus.nvml import survey
     from atomr_mp.supervision.placement import VISIBLE, describe
 
     hardware = nvidia_hardware()

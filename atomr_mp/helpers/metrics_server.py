@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from atomr_mp import errors
 from atomr_mp.operator.session import Observer
-from atomr_mp.process import nvml
+from atomr_mp.process.gpus import nvml
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.protocol.operators import Status, WorkerStatus

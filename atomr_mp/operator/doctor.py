@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.operator.session import Observer
 from atomr_mp.process.census import look
-from atomr_mp.process.rundir import SESSION_SOCKET, RunDirectory
+from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
+from atomr_mp.process.gpus.hardware import nvidia_hardware
 from atomr_mp.protocol.operators import Inventory
-from atomr_mp.supervision.findings import LASTS_S, Finding, Supervision, Watch
-from atomr_mp.supervision.ledger import compare
+from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Supervision, Watch
+from atomr_mp.supervision.audit.ledger import compare
 
 AGAIN_S: Final = 0.2
 """Between two looks: no event tells of what another process lets go."""

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.process import nvml
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
+from atomr_mp.process.gpus import nvml
 from atomr_mp.process.identity import Identity, stat_fields
 from atomr_mp.protocol import marks
-from atomr_mp.supervision.observed import Memfd, Observed, Process, Socket, Worker
+from atomr_mp.supervision.audit.observed import Memfd, Observed, Process, Socket, Worker
 
 NVML_S: Final = 5.0
 """How long the driver may take."""

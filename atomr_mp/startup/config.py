@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final, Literal, NamedTuple
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.hardware import missing_for_cuda, mps_server, nvidia_hardware
-from atomr_mp.process.rundir import default_run_dir
+from atomr_mp.process.files.rundir import default_run_dir
+from atomr_mp.process.gpus.hardware import missing_for_cuda, mps_server, nvidia_hardware
 from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.control import ActorSpec, Execution
 from atomr_mp.protocol.extras import how_to_install
@@ -218,7 +218,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return Limits(self.max_requests, self.max_age_s, self.max_memory_bytes, self.max_device_bytes)
 
     def _cuda_devices(self, hardware: str) -> list[DevicePlan]:
-        from atomr_mp.process import nvml
+        from atomr_mp.process.gpus import nvml
         from atomr_mp.supervision import placement
 
         try:

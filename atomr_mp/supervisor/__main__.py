@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from atomr_mp import errors
-from atomr_mp.process import logs
-from atomr_mp.process.rundir import HeldRunDirectory, RunDirectory
+from atomr_mp.process.files import logs
+from atomr_mp.process.files.rundir import HeldRunDirectory, RunDirectory
 from atomr_mp.protocol import marks, session
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervisor.plan import Plan

@@ -11,10 +11,10 @@ from typing import Final
 
 from atomr_mp import __version__, errors
 from atomr_mp.process.adopt import adopted_children, kill_adopted, still_running
-from atomr_mp.process.events import EventLog, Scalar
+from atomr_mp.process.files.events import EventLog, Scalar
+from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
-from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.protocol import devices, operators, session
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
 from atomr_mp.protocol.marks import epoch_label

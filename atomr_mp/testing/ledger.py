@@ -15,7 +15,7 @@ import psutil
 import atomr_mp
 from atomr_mp.operator.doctor import examine
 from atomr_mp.process.census import look
-from atomr_mp.supervision.findings import State
+from atomr_mp.supervision.audit.findings import State
 
 PROMISE_S: Final = 2.0
 """Within this time nothing of the dead remains."""

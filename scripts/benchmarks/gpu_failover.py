@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
 
 ACTORS: Final = Path(__file__).with_name("failover_actor.py")
 ROWS: Final = 4096

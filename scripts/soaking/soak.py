@@ -18,11 +18,11 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.session import Observer
-from atomr_mp.process.events import read_events
-from atomr_mp.process.nvml import survey
-from atomr_mp.process.rundir import SESSION_SOCKET
+from atomr_mp.process.files.events import read_events
+from atomr_mp.process.files.rundir import SESSION_SOCKET
+from atomr_mp.process.gpus.nvml import survey
 from atomr_mp.protocol.allocation import SLAB_BYTES
-from atomr_mp.supervision.findings import State
+from atomr_mp.supervision.audit.findings import State
 from soaking import words
 from soaking.caller import GRACE_S
 from soaking.census import MARK, Census, census, marked

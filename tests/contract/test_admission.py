@@ -12,7 +12,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.schedule import Job
 from atomr_mp.operator.session import Observer
-from atomr_mp.process.rundir import SESSION_SOCKET
+from atomr_mp.process.files.rundir import SESSION_SOCKET
 from atomr_mp.protocol import data
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 

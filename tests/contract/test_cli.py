@@ -19,9 +19,9 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.cli import main
 from atomr_mp.client.client import Client
-from atomr_mp.hardware import nvidia_hardware
 from atomr_mp.pool import Pool
-from atomr_mp.process.rundir import RunDirectory
+from atomr_mp.process.files.rundir import RunDirectory
+from atomr_mp.process.gpus.hardware import nvidia_hardware
 from atomr_mp.startup.config import Config
 from atomr_mp.startup.launch import launch
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, running, settled

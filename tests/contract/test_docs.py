@@ -21,7 +21,7 @@ import msgspec
 import pytest
 
 from atomr_mp import cli, errors
-from atomr_mp.process.rundir import PoolState, RunDirectory
+from atomr_mp.process.files.rundir import PoolState, RunDirectory
 from atomr_mp.startup.config import Config
 
 ROOT: Final = Path(__file__).parents[2]

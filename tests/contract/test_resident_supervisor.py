@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.process.events import EventLog, read_events
+from atomr_mp.process.files.events import EventLog, read_events
 from atomr_mp.protocol import control, operators, session
 from atomr_mp.supervisor.sessions.residents import Residents
 from atomr_mp.transport.descriptors import Descriptor

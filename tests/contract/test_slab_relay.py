@@ -18,9 +18,9 @@ from typing import Any, Final, TypeVar
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.process.events import EventLog
+from atomr_mp.process.files.events import EventLog
+from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.identity import Identity
-from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol import control, devices, operators, session
 from atomr_mp.protocol.board import BOARD_BYTES

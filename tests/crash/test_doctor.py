@@ -16,7 +16,7 @@ import pytest
 
 from atomr_mp.operator.doctor import examine
 from atomr_mp.protocol import marks
-from atomr_mp.supervision.findings import Finding, State, Supervision
+from atomr_mp.supervision.audit.findings import Finding, State, Supervision
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, Watched, settled, wait_generation
 
 SLEEP: Final = (sys.executable, "-I", "-S", "-c", "import signal; signal.pause()")

@@ -18,7 +18,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.session import Observer
 from atomr_mp.process import adopt, zygote
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol import operators, session
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.supervisor.care import health

@@ -17,7 +17,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.operator.session import Observer
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
 from atomr_mp.testing import Hang, HangInKernel
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_until
 

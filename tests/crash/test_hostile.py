@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.process.events import EventLog
-from atomr_mp.process.rundir import RunDirectory
+from atomr_mp.process.files.events import EventLog
+from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.protocol import control, data, operators, session
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
 from atomr_mp.protocol.framing import pack

@@ -22,7 +22,7 @@ from atomr_mp import errors
 from atomr_mp.client.handshake import greet
 from atomr_mp.mapping.run import Failure
 from atomr_mp.operator.session import Observer
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.protocol.suspects import Request, Suspect
 from atomr_mp.transport.session import SessionConnection

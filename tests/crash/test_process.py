@@ -22,8 +22,8 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.process import adopt, prctl
 from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
+from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.identity import Identity, boot_id, start_ticks, wait_ended
-from atomr_mp.process.rundir import RunDirectory
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES

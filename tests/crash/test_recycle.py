@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import atomr_mp
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
 from atomr_mp.supervisor.care.recycler import LOOK_S
 from tests.support import Ledger, settled, wait_generation
 

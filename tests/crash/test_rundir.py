@@ -13,16 +13,17 @@ from pathlib import Path
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.process import identity, rundir
+from atomr_mp.process import identity
+from atomr_mp.process.files import rundir
+from atomr_mp.process.files.rundir import PoolState, RunDirectory, default_run_dir
 from atomr_mp.process.identity import Identity, start_ticks
-from atomr_mp.process.rundir import PoolState, RunDirectory, default_run_dir
 
 SLEEPER = (sys.executable, "-I", "-S", "-c", "print(flush=True); input()")
 HOLDER = """
 import sys
 from pathlib import Path
 from atomr_mp.process.identity import start_ticks
-from atomr_mp.process.rundir import RunDirectory
+from atomr_mp.process.files.rundir import RunDirectory
 held = RunDirectory.create(Path(sys.argv[1]))
 for pid in sys.argv[2:]:
     held.record_worker(int(pid), start_ticks(int(pid)))

@@ -18,7 +18,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.operator.session import Observer
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol import data, token
 from atomr_mp.protocol.devices import DeviceState, StandbyInfo
 from atomr_mp.protocol.operators import StandbyStatus

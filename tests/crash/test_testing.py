@@ -15,8 +15,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.process import nvml
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
+from atomr_mp.process.gpus import nvml
 from atomr_mp.protocol import marks
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.testing import Exit, Fail, FullDisk, Hang, HangInKernel, Kill, Poison

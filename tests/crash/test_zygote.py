@@ -15,7 +15,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.session import Observer
-from atomr_mp.process.events import read_events
+from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.devices import DeviceState
 from atomr_mp.protocol.operators import StandbyStatus
 from atomr_mp.supervision.standby import MAX_FAILURES

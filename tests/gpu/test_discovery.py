@@ -10,8 +10,8 @@ from typing import Final
 
 import pytest
 
-from atomr_mp.process import nvml
-from atomr_mp.process.gpu_health import Monitor
+from atomr_mp.process.gpus import nvml
+from atomr_mp.process.gpus.health import Monitor
 from atomr_mp.startup.config import Config
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 import atomr_mp
-from atomr_mp.process import nvml
+from atomr_mp.process.gpus import nvml
 from tests.contract.test_cli import cli
 from tests.gpu.test_resident_cuda import GRAPHED, wait_standby
 from tests.support import PROBE, Ledger, wait_generation

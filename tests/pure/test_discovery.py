@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import pytest
 
-from atomr_mp import cli, errors, hardware
+from atomr_mp import cli, errors
 from atomr_mp.cli import start
-from atomr_mp.process import nvml
+from atomr_mp.process.gpus import hardware, nvml
 from atomr_mp.startup import config
 from atomr_mp.startup.config import MAX_DEVICES, Config
 from atomr_mp.supervision.placement import ComputeMode, Gpu

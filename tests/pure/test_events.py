@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.process.events import LOST, MAX_EVENT_BYTES, EventLog, Follower, Scalar, read_events
+from atomr_mp.process.files.events import LOST, MAX_EVENT_BYTES, EventLog, Follower, Scalar, read_events
 
 SCALARS = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text()
 EVENTS = st.lists(st.dictionaries(st.text(min_size=1), SCALARS, max_size=5), max_size=20)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol import marks
 from atomr_mp.protocol.operators import Inventory, ProcessHeld, SessionHeld
-from atomr_mp.supervision.findings import Finding, State, Supervision, Watch
-from atomr_mp.supervision.ledger import compare
-from atomr_mp.supervision.observed import Memfd, Observed, Process, Socket
+from atomr_mp.supervision.audit.findings import Finding, State, Supervision, Watch
+from atomr_mp.supervision.audit.ledger import compare
+from atomr_mp.supervision.audit.observed import Memfd, Observed, Process, Socket
 
 EPOCH: Final = bytes(range(16))
 LABEL: Final = marks.epoch_label(EPOCH)

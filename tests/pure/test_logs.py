@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.process.logs import PrivateFileHandler, RotatedOutput
+from atomr_mp.process.files.logs import PrivateFileHandler, RotatedOutput
 
 
 @pytest.fixture

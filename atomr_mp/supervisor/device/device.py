@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.process.events import EventLog, Scalar
-from atomr_mp.process.logs import RotatedOutput
-from atomr_mp.process.rundir import HeldRunDirectory
+from atomr_mp.process.files.events import EventLog, Scalar
+from atomr_mp.process.files.logs import RotatedOutput
+from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
 from atomr_mp.protocol.codec import ErrorInfo, clip
 from atomr_mp.protocol.devices import OUT_OF_USE, ActorInfo, DeviceInfo, StandbyInfo

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.process.events import Scalar
+from atomr_mp.process.files.events import Scalar
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.session import IncarnationEnded

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.identity import wait_ended
-from atomr_mp.process.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.process.zygote import NoForkError
 from atomr_mp.protocol import control

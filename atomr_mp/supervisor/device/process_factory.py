@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.process.events import EventLog
-from atomr_mp.process.logs import RotatedOutput
-from atomr_mp.process.rundir import HeldRunDirectory
+from atomr_mp.process.files.events import EventLog
+from atomr_mp.process.files.logs import RotatedOutput
+from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import WorkerProcess, spawn
 from atomr_mp.process.zygote import NoForkError, Zygote
 from atomr_mp.protocol import control

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
-from atomr_mp.process.logs import RotatedOutput
-from atomr_mp.process.rundir import HeldRunDirectory
+from atomr_mp.process.files.logs import RotatedOutput
+from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
 from atomr_mp.supervisor.device.incarnation import Incarnation
 from atomr_mp.supervisor.device.process_factory import Nursery

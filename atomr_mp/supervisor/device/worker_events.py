@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from atomr_mp import errors
-from atomr_mp.process.rundir import HeldRunDirectory
+from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol import control
 from atomr_mp.protocol.devices import ActorInfo
 from atomr_mp.supervision.lifecycle import Event, State, UnexpectedEventError

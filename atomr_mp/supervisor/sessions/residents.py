@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.process.events import EventLog
+from atomr_mp.process.files.events import EventLog
 from atomr_mp.protocol import control, operators, session
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.reclaim import Worker

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from atomr_mp import errors
-from atomr_mp.process import points, safedir
+from atomr_mp.process import points
+from atomr_mp.process.files import safedir
 from atomr_mp.process.identity import Identity, wait_ended
 
 SESSION_SOCKET: Final = "session.sock"

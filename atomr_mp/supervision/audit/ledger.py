@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from atomr_mp.protocol import marks
 from atomr_mp.protocol.operators import Inventory, ProcessHeld
 from atomr_mp.protocol.words import counted
-from atomr_mp.supervision.findings import Finding, State, Supervision
-from atomr_mp.supervision.leftovers import Unsupervised, still_mapped
-from atomr_mp.supervision.observed import Memfd, Observed, Worker, ancestors, descriptors, slab_size, worker_name
+from atomr_mp.supervision.audit.findings import Finding, State, Supervision
+from atomr_mp.supervision.audit.leftovers import Unsupervised, still_mapped
+from atomr_mp.supervision.audit.observed import Memfd, Observed, Worker, ancestors, descriptors, slab_size, worker_name
 
 
 def compare(observed: Observed, supervision: Supervision, believed: Inventory | None) -> list[Finding]:

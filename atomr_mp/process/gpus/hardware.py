@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from atomr_mp.process.nvml import Survey
+    from atomr_mp.process.gpus.nvml import Survey
 
 _PCI: Final = Path("/sys/bus/pci/devices")
 _MPS: Final = Path("/tmp/nvidia-mps")  # noqa: S108 - CUDA's default, which only its daemon makes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atomr_mp.protocol import marks
-from atomr_mp.supervision.findings import Finding, State, Supervision
-from atomr_mp.supervision.observed import (
+from atomr_mp.supervision.audit.findings import Finding, State, Supervision
+from atomr_mp.supervision.audit.observed import (
     Memfd,
     Observed,
     Process,

@@ -17,7 +17,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.process import points
-from atomr_mp.process.logs import shift
+from atomr_mp.process.files.logs import shift
 
 Scalar = str | int | float | bool | None
 

@@ -1,0 +1,1 @@
+"""Files of a pool: the run directory, logs, the event log."""

@@ -1,0 +1,1 @@
+"""The edge to NVML: which GPUs there are, and how they are. No CUDA context is made."""
