@@ -17,11 +17,11 @@ from atomr_mp.client.reply import Reply
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.operator.session import Observer
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
-from atomr_mp.protocol.data import MAX_PRIORITY, MIN_PRIORITY
-from atomr_mp.protocol.devices import OUT_OF_USE, DeviceInfo
-from atomr_mp.protocol.operators import Status
+from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
+from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo
+from atomr_mp.protocol.messages.operators import Status
+from atomr_mp.protocol.messages.suspects import Request
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
-from atomr_mp.protocol.suspects import Request
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.transport.session import SessionConnection
 

@@ -28,8 +28,8 @@ from rich.table import Table
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.protocol.devices import DeviceState
-from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

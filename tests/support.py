@@ -30,7 +30,7 @@ import atomr_mp
 from atomr_mp import testing
 from atomr_mp.process import scheduling
 from atomr_mp.process.identity import wait_ended
-from atomr_mp.protocol.devices import DeviceInfo, DeviceState
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.supervision.watchdog import Thread
 
 LEDGER: Final = "ATOMR_MP_TEST"

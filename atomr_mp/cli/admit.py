@@ -10,7 +10,7 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, counted, observe, open_pool
 
 if TYPE_CHECKING:
-    from atomr_mp.protocol.operators import QuarantinedRequest
+    from atomr_mp.protocol.messages.operators import QuarantinedRequest
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:

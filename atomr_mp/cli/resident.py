@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from atomr_mp.cli.common import Commands, add_pool, observe, open_pool, size
 
 if TYPE_CHECKING:
-    from atomr_mp.protocol.operators import ResidentInfo
+    from atomr_mp.protocol.messages.operators import ResidentInfo
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_p
 
 if TYPE_CHECKING:
     from atomr_mp.operator.session import Observer
-    from atomr_mp.protocol.devices import DeviceInfo
+    from atomr_mp.protocol.messages.devices import DeviceInfo
 
 TIMEOUT_S: Final = 360.0
 """What a drain and a start may take by default, and a margin."""
@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _wait_ready(observer: Observer, device: int, generation: int, until: float) -> DeviceInfo:
-    from atomr_mp.protocol.devices import OUT_OF_USE, DeviceState
-    from atomr_mp.protocol.session import DeviceChanged, Goodbye
+    from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceState
+    from atomr_mp.protocol.messages.session import DeviceChanged, Goodbye
 
     state = "draining"
     while True:

@@ -28,7 +28,7 @@ from atomr_mp.cli.common import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atomr_mp.protocol.operators import BatchStatus, QuarantinedRequest, Status, WorkerStatus
+    from atomr_mp.protocol.messages.operators import BatchStatus, QuarantinedRequest, Status, WorkerStatus
 
 HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"

@@ -30,7 +30,7 @@ from atomr_mp.cli.common import (
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from atomr_mp.protocol.operators import Status, WorkerStatus
+    from atomr_mp.protocol.messages.operators import Status, WorkerStatus
 
 INTERVAL_S: Final = 1.0
 

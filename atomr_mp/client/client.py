@@ -24,7 +24,8 @@ from atomr_mp.client.lanes.retry_policy import Suspicions, was_answered
 from atomr_mp.client.lanes.threads import BlockingLane
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply, Together
-from atomr_mp.protocol import devices, session, suspects, token
+from atomr_mp.protocol import token
+from atomr_mp.protocol.messages import devices, session, suspects
 from atomr_mp.transport.courier import Courier
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import session
 from atomr_mp.protocol.codec import VERSION
+from atomr_mp.protocol.messages import session
 from atomr_mp.transport.session import SessionConnection
 
 HELLO_TIMEOUT_S: Final = 30.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.lanes.device_link import Link
     from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.leases import Lease
-    from atomr_mp.protocol.suspects import Request
+    from atomr_mp.protocol.messages.suspects import Request
     from atomr_mp.tracing import CallSpan
 
 

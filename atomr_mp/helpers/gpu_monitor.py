@@ -13,7 +13,7 @@ from typing import Final
 
 from atomr_mp.process.gpus.health import Monitor
 from atomr_mp.process.prctl import die_with_parent
-from atomr_mp.protocol.health import FROM_HEALTH, FromHealth
+from atomr_mp.protocol.messages.health import FROM_HEALTH, FromHealth
 from atomr_mp.supervision.health import is_well
 
 POLL_S: Final = 5.0

@@ -24,8 +24,8 @@ from atomr_mp import errors
 from atomr_mp.operator.session import Observer
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.prctl import die_with_parent
-from atomr_mp.protocol.devices import DeviceState
-from atomr_mp.protocol.operators import Status, WorkerStatus
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.operators import Status, WorkerStatus
 
 FIRST_BUCKET: Final = 10
 LAST_BUCKET: Final = 36

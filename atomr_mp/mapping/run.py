@@ -20,7 +20,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.reply import Together
 from atomr_mp.mapping.schedule import Depth, Failure, Job, Recorded, Unreadable
-from atomr_mp.protocol.devices import OUT_OF_USE
+from atomr_mp.protocol.messages.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:

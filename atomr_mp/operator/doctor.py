@@ -11,7 +11,7 @@ from atomr_mp.operator.session import Observer
 from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
-from atomr_mp.protocol.operators import Inventory
+from atomr_mp.protocol.messages.operators import Inventory
 from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Supervision, Watch
 from atomr_mp.supervision.audit.ledger import compare
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from atomr_mp.client.handshake import default_name, greet
-from atomr_mp.protocol import operators, session, suspects
+from atomr_mp.protocol.messages import operators, session, suspects
 from atomr_mp.transport.session import SessionConnection
 
 Answers = session.Answer | operators.Reloaded | operators.Residents | operators.Status | operators.Inventory

@@ -19,7 +19,7 @@ from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.identity import Identity, stat_fields
-from atomr_mp.protocol import marks
+from atomr_mp.protocol import process_tags
 from atomr_mp.supervision.audit.observed import Memfd, Observed, Process, Socket, Worker
 
 NVML_S: Final = 5.0
@@ -79,7 +79,7 @@ def _process(
             listeners[listening[link]].append(pid)
     mapped = dict(_mapped(pid))
     environment = _read(f"/proc/{pid}/environ").split(b"\0")
-    marked = f"{marks.RUN_DIR}={run_dir}".encode() in environment
+    marked = f"{process_tags.RUN_DIR}={run_dir}".encode() in environment
     for inode, slab in mapped.items():
         slabs.setdefault(inode, slab)
     return Process(
@@ -100,7 +100,7 @@ def _process(
 
 
 def _worker(environment: list[bytes]) -> tuple[int, int] | None:
-    prefix = f"{marks.WORKER}=".encode()
+    prefix = f"{process_tags.WORKER}=".encode()
     for each in environment:
         if each.startswith(prefix) and (found := re.fullmatch(rb"(\d+)-(\d+)", each.removeprefix(prefix))):
             return int(found[1]), int(found[2])
@@ -127,7 +127,7 @@ def _descriptors(pid: int) -> Iterator[tuple[str, str]]:
 def _kind(link: str) -> str:
     """Return what a descriptor is, in a word."""
     if link.startswith("/memfd:"):
-        return "slab" if marks.owner(_memfd_name(link)) is not None else "memfd"
+        return "slab" if process_tags.owner(_memfd_name(link)) is not None else "memfd"
     if link.startswith("/"):
         return "gpu" if link.startswith("/dev/nvidia") else "file"
     name = link.partition("[")[2].rstrip("]") if link.startswith("anon_inode:[") else link.partition(":")[0]
@@ -142,7 +142,7 @@ def _mapped(pid: int) -> Iterator[tuple[int, Memfd]]:
     """Yield the slabs that a process has mapped, by inode, with as many bytes as it has mapped of them."""
     sizes: Counter[tuple[int, str]] = Counter()
     for line in _read(f"/proc/{pid}/maps").decode("utf-8", "replace").splitlines():
-        if (found := _SLAB_LINE.match(line)) is not None and marks.owner(found["name"]) is not None:
+        if (found := _SLAB_LINE.match(line)) is not None and process_tags.owner(found["name"]) is not None:
             sizes[int(found["inode"]), found["name"]] += int(found["end"], 16) - int(found["begin"], 16)
     for (inode, name), nbytes in sizes.items():
         yield inode, Memfd(name, nbytes)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
-from atomr_mp.protocol import injection
+from atomr_mp.protocol.messages import injection
 
 hook: Callable[[str], None] | None = None
 

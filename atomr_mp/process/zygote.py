@@ -15,7 +15,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.process.identity import Identity, wait_ended
 from atomr_mp.process.spawn import WorkerProcess, abandon, adopt_forked
-from atomr_mp.protocol import zygote
+from atomr_mp.protocol.messages import zygote
 
 MODULE: Final = "atomr_mp_workers.zygote"
 

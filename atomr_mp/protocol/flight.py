@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Generic, TypeVar
 
 from atomr_mp import errors
-from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.words import counted
 
 T = TypeVar("T")

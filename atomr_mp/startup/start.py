@@ -90,7 +90,7 @@ def start(
 def _plan(config: Path | None, settings: dict[str, Any], weight: float, *, temporary: bool) -> Plan:
     import msgspec
 
-    from atomr_mp.protocol.session import check_weight
+    from atomr_mp.protocol.messages.session import check_weight
     from atomr_mp.startup.config import Config, with_source
 
     plan = Config.load(config, **settings).plan()

@@ -12,7 +12,7 @@ from __future__ import annotations
 from enum import StrEnum, auto
 from typing import Final, NamedTuple
 
-from atomr_mp.protocol.health import GpuState, XidSeen
+from atomr_mp.protocol.messages.health import GpuState, XidSeen
 
 
 class Measure(StrEnum):

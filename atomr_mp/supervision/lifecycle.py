@@ -20,7 +20,7 @@ from __future__ import annotations
 from enum import StrEnum, auto
 from typing import Final, NamedTuple
 
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.messages.devices import DeviceState
 
 State = DeviceState
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-from atomr_mp.protocol.suspects import Request, Suspicion, Verdict
+from atomr_mp.protocol.messages.suspects import Request, Suspicion, Verdict
 
 T = TypeVar("T")
 

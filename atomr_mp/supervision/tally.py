@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from atomr_mp.protocol.board import BUCKETS, BoardReader, Counter
-from atomr_mp.protocol.operators import EndCount, Figures
+from atomr_mp.protocol.messages.operators import EndCount, Figures
 
 _MAX: Final = 2**63 - 1
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from atomr_mp import errors
 from atomr_mp.process.files import logs
 from atomr_mp.process.files.rundir import HeldRunDirectory, RunDirectory
-from atomr_mp.protocol import marks, session
+from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import session
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.supervisor import Supervisor
 from atomr_mp.transport.session import SessionPeer
@@ -40,7 +41,7 @@ def main() -> int:
         starter = SessionPeer(socket.socket(fileno=options.starter_fd))
     try:
         with RunDirectory.create(plan.run_path) as run_dir:
-            os.environ[marks.RUN_DIR] = str(run_dir.path)
+            os.environ[process_tags.RUN_DIR] = str(run_dir.path)
             _log_to(run_dir if options.log_to_file else None)
             supervisor = Supervisor(plan, run_dir, starter, bound=options.bound)
             supervisor.run()

@@ -15,9 +15,9 @@ from atomr_mp.process.files.events import EventLog, Scalar
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
-from atomr_mp.protocol import devices, operators, session
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
-from atomr_mp.protocol.marks import epoch_label
+from atomr_mp.protocol.messages import devices, operators, session
+from atomr_mp.protocol.process_tags import epoch_label
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns

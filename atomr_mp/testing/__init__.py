@@ -6,7 +6,18 @@ the same for pools that are started otherwise. A `Ledger` sees that everything i
 that nothing of a pool is left over. `docs/testing.md` has examples.
 """
 
-from atomr_mp.protocol.injection import Exit, Fail, Fault, FullDisk, Hang, HangInKernel, Kill, NoMemory, Point, Poison
+from atomr_mp.protocol.messages.injection import (
+    Exit,
+    Fail,
+    Fault,
+    FullDisk,
+    Hang,
+    HangInKernel,
+    Kill,
+    NoMemory,
+    Point,
+    Poison,
+)
 from atomr_mp.testing.faults import At, Faults, Injection, inject, start
 from atomr_mp.testing.ledger import Ledger, assert_nothing_left
 

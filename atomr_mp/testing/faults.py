@@ -20,8 +20,8 @@ import msgspec
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process import points
-from atomr_mp.protocol import injection
-from atomr_mp.protocol.injection import Fault, Order, Point
+from atomr_mp.protocol.messages import injection
+from atomr_mp.protocol.messages.injection import Fault, Order, Point
 from atomr_mp.protocol.words import counted
 
 WAIT_S: Final = 30.0

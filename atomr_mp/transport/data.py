@@ -18,10 +18,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.protocol import data, zmtp
-from atomr_mp.protocol.framing import JOIN_BELOW_BYTES, pieces
-from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp import stream
+from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp.transport.session import credentials
 
 CHUNK_BYTES: Final = 65536
@@ -63,7 +64,7 @@ class DataConnection:
         self, endpoint: str, login: Login, lane: int, owes: Callable[[DataConnection], object] = lambda _: None
     ) -> None:
         user, secret = login.session.hex().encode(), login.secret.hex().encode()
-        self._stream = zmtp.Dealer(data.routing_id(login.session, lane), user, secret)
+        self._stream = stream.Dealer(data.routing_id(login.session, lane), user, secret)
         self._owes = owes
         self._unsent: deque[memoryview] = deque()
         self.ended = False
@@ -107,7 +108,7 @@ class DataConnection:
     def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message. If the worker has ended, it goes nowhere."""
         if not frames and len(header) < JOIN_BELOW_BYTES:
-            self._put(zmtp.frame(header))
+            self._put(stream.frame(header))
             return
         for piece in pieces(header, frames):
             self._put(piece)

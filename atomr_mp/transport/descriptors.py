@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Final, Generic, Self, TypeVar
 
-from atomr_mp.protocol import session
+from atomr_mp.protocol.messages import session
 
 _LOG: Final = logging.getLogger("atomr_mp.transport")
 

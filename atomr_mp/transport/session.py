@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.protocol import session
+from atomr_mp.protocol.messages import session
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor, Incoming
 

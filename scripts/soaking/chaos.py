@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.process.identity import Identity
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import At, Exit, FullDisk, Hang, HangInKernel, Injection, Kill, NoMemory, Poison
 from soaking.disturbances import Disturbance
 from soaking.soak import CLIENT, WORKER, Moment, Soak

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 import atomr_mp
-from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
+from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
 from soaking import words
 from soaking.caller import GRACE_S, Caller, Links
 from soaking.calls import AnyOf, Large, Noted

@@ -11,7 +11,7 @@ from typing import Any, Final
 import psutil
 
 import atomr_mp
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.messages.devices import DeviceState
 from soaking import everything, words
 from soaking.census import Census
 from soaking.clients import Client

@@ -13,7 +13,7 @@ from atomr_mp import errors
 from atomr_mp.mapping.schedule import Job
 from atomr_mp.operator.session import Observer
 from atomr_mp.process.files.rundir import SESSION_SOCKET
-from atomr_mp.protocol import data
+from atomr_mp.protocol.messages import data
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 
 ADMITTED = f"{ACTORS}/admitted.py:Admitted"

@@ -21,9 +21,9 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.client.lanes.event_loop import MOST_TOLD, LoopLane
-from atomr_mp.protocol.data import MAX_LANES
-from atomr_mp.protocol.devices import DeviceState
-from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded
+from atomr_mp.protocol.messages.data import MAX_LANES
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
 from tests.support import DEADLINE_S, Ledger, client_of, hurry, settled, wait_generation, wait_state, wait_until
 
 THREADS: Final = 8

@@ -20,10 +20,11 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from atomr_mp.protocol import data, zmtp
-from atomr_mp.protocol.framing import JOIN_BELOW_BYTES, unpack
-from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp import stream
+from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, unpack
 from atomr_mp.transport.courier import Courier
 from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
@@ -442,7 +443,7 @@ def test_what_the_other_end_makes_no_room_for_is_sent_when_it_does(tmp_path: Pat
         for content in sent:
             connection.send(content, [])
         assert connection.waits_for == select.EPOLLOUT
-    expected = b"".join(map(zmtp.frame, sent))
+    expected = b"".join(map(stream.frame, sent))
     scripted.accepted.settimeout(DEADLINE_S)
     received = bytearray()
     while not received.endswith(expected[-100:]):
@@ -460,7 +461,7 @@ def test_answers_stand_of_a_worker_that_has_not_read_all(tmp_path: Path) -> None
     connection = scripted.connection
     assert connection.receive() is None
     connection.send(b"never read", [])
-    scripted.accepted.sendall(zmtp.frame(b"first") + zmtp.frame(b"second"))
+    scripted.accepted.sendall(stream.frame(b"first") + stream.frame(b"second"))
     scripted.accepted.close()
     connection.send(b"to nobody", [])
     connection.wait_disconnected(int(DEADLINE_S * 1000))
@@ -485,7 +486,7 @@ def test_an_end_that_is_no_workers_is_not_read_on(
 
 def test_an_end_that_lives_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
     """And what it sends meanwhile is there afterwards."""
-    scripted = Scripted(tmp_path, LOGIN + zmtp.frame(b"message"))
+    scripted = Scripted(tmp_path, LOGIN + stream.frame(b"message"))
     scripted.connection.wait_disconnected(20)
     assert not scripted.connection.ended
     assert scripted.connection.has_message

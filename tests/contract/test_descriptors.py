@@ -15,8 +15,8 @@ from collections.abc import Iterator
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, operators, session
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
+from atomr_mp.protocol.messages import control, operators, session
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import DESCRIPTOR_BYTES, QUEUE_BYTES, SessionConnection, SessionPeer

@@ -18,8 +18,9 @@ import numpy as np
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import data, dtypes
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.messages import data
 from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Device, Event, Export, Memory, Stream

@@ -18,8 +18,8 @@ from atomr_mp import errors, testing
 from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.session import Observer
 from atomr_mp.process.files.events import read_events
-from atomr_mp.protocol.devices import DeviceState
-from atomr_mp.protocol.operators import ResidentInfo
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.operators import ResidentInfo
 from atomr_mp.supervision.audit.findings import State, Supervision
 from tests.crash.test_standby import wait_standby
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, open_descriptors, settled, wait_generation, wait_state

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, dtypes
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES, ErrorInfo
+from atomr_mp.protocol.messages import control
 from atomr_mp.transport import descriptors
 from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.device import open_device

@@ -13,7 +13,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.process.files.events import EventLog, read_events
-from atomr_mp.protocol import control, operators, session
+from atomr_mp.protocol.messages import control, operators, session
 from atomr_mp.supervisor.sessions.residents import Residents
 from atomr_mp.transport.descriptors import Descriptor
 from tests.support import open_descriptors

@@ -22,9 +22,9 @@ from atomr_mp.process.files.events import EventLog
 from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.identity import Identity
 from atomr_mp.process.spawn import ExitCause
-from atomr_mp.protocol import control, devices, operators, session
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import control, devices, operators, session
 from atomr_mp.startup.config import Config
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.reload import Done

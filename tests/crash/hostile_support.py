@@ -24,7 +24,7 @@ import zmq
 
 import atomr_mp
 from atomr_mp.operator.session import Observer
-from atomr_mp.protocol.framing import pack
+from atomr_mp.protocol.zmtp.framing import pack
 from tests.support import Delays
 
 DEADLINE_S: Final = 30.0

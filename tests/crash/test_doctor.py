@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from atomr_mp.operator.doctor import examine
-from atomr_mp.protocol import marks
+from atomr_mp.protocol import process_tags
 from atomr_mp.supervision.audit.findings import Finding, State, Supervision
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, Watched, settled, wait_generation
 
@@ -79,7 +79,7 @@ def test_what_nobody_knows_of_is_unaccounted(ledger: Ledger, what: str) -> None:
         path = {"socket": pool.run_dir / "d0-g99.sock", "note": pool.run_dir / "workers" / "99999999"}.get(what)
         try:
             if path is None:
-                stray = subprocess.Popen(SLEEP, env={**os.environ, marks.RUN_DIR: str(pool.run_dir)})
+                stray = subprocess.Popen(SLEEP, env={**os.environ, process_tags.RUN_DIR: str(pool.run_dir)})
             else:
                 path.touch()
             finding, *others = found(pool.run_dir, State.UNACCOUNTED)

@@ -19,8 +19,8 @@ from atomr_mp import errors
 from atomr_mp.operator.session import Observer
 from atomr_mp.process import adopt, zygote
 from atomr_mp.process.files.events import read_events
-from atomr_mp.protocol import operators, session
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.messages import operators, session
+from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.supervisor.care import health
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop

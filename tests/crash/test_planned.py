@@ -13,8 +13,8 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.protocol.devices import DeviceState
-from atomr_mp.protocol.session import DeviceChanged
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.session import DeviceChanged
 from tests.support import ACTORS, PROBE, Ledger, settled, wait_generation, wait_state, wait_until
 
 

@@ -23,8 +23,8 @@ from atomr_mp.client.handshake import greet
 from atomr_mp.mapping.run import Failure
 from atomr_mp.operator.session import Observer
 from atomr_mp.process.files.events import read_events
-from atomr_mp.protocol.devices import DeviceState
-from atomr_mp.protocol.suspects import Request, Suspect
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.suspects import Request, Suspect
 from atomr_mp.transport.session import SessionConnection
 from tests.contract.test_cli import cli, refusal
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, settled, wait_generation, wait_state, wait_until

@@ -27,7 +27,7 @@ from atomr_mp.process.identity import Identity, boot_id, start_ticks, wait_ended
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
-from atomr_mp.protocol.control import FROM_WORKER, ActorSpec, Prepare, SessionAdmitted
+from atomr_mp.protocol.messages.control import FROM_WORKER, ActorSpec, Prepare, SessionAdmitted
 from atomr_mp.supervision.standby import MAX_FAILURES
 from atomr_mp.supervisor.care import helpers as helpers_module
 from atomr_mp.supervisor.care.helpers import Helpers

@@ -14,7 +14,7 @@ from atomr_mp import errors, testing
 from atomr_mp.cli.status import EXIT, as_json
 from atomr_mp.operator.session import Observer
 from atomr_mp.protocol.allocation import SLAB_BYTES
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.startup import launch
 from atomr_mp.testing import NoMemory
 from tests.crash.test_hangs import HANGING, events

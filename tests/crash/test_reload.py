@@ -13,7 +13,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.messages.devices import DeviceState
 from tests.support import BACKEND, Ledger, settled, wait_generation, wait_state
 
 ACTOR = """

@@ -19,10 +19,11 @@ import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.operator.session import Observer
 from atomr_mp.process.files.events import read_events
-from atomr_mp.protocol import data, token
-from atomr_mp.protocol.devices import DeviceState, StandbyInfo
-from atomr_mp.protocol.operators import StandbyStatus
-from atomr_mp.protocol.session import DeviceChanged
+from atomr_mp.protocol import token
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.devices import DeviceState, StandbyInfo
+from atomr_mp.protocol.messages.operators import StandbyStatus
+from atomr_mp.protocol.messages.session import DeviceChanged
 from atomr_mp.startup import launch
 from tests.support import (
     ACTORS,

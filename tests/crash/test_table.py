@@ -12,7 +12,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import Exit, Fail, Kill
 from tests.support import PROMISE_S, Delays, Gate, Ledger, wait_generation, wait_state
 

@@ -17,8 +17,8 @@ import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.process.files.events import read_events
 from atomr_mp.process.gpus import nvml
-from atomr_mp.protocol import marks
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol import process_tags
+from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import Exit, Fail, FullDisk, Hang, HangInKernel, Kill, Poison
 from atomr_mp_workers import points
 from tests.fake_nvml import Card, FakeNvml
@@ -240,7 +240,7 @@ def test_what_is_left_of_a_pool_is_told(ledger: Ledger) -> None:
     """Also of one that has ended."""
     with ledger.start() as pool:
         testing.assert_nothing_left(pool, 0.1)
-    stray = psutil.Popen(["sleep", "1000"], env={**os.environ, marks.RUN_DIR: str(pool.run_dir)})
+    stray = psutil.Popen(["sleep", "1000"], env={**os.environ, process_tags.RUN_DIR: str(pool.run_dir)})
     try:
         with pytest.raises(AssertionError, match=f"process: pid {stray.pid} .*; `kill -9 {stray.pid}`"):
             testing.assert_nothing_left(pool.run_dir, 0.1)

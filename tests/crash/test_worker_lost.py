@@ -14,7 +14,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.protocol.devices import DeviceState
+from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import Exit, Fail, Hang, Kill
 from tests.support import (
     ACTORS,

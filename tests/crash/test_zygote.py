@@ -16,8 +16,8 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.session import Observer
 from atomr_mp.process.files.events import read_events
-from atomr_mp.protocol.devices import DeviceState
-from atomr_mp.protocol.operators import StandbyStatus
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.standby import MAX_FAILURES
 from tests.support import ACTORS, BACKEND, PROBE, PROMISE_S, Ledger, Watched, settled, wait_generation, wait_state
 

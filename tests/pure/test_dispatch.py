@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, data, token, values
+from atomr_mp.protocol import token, values
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
-from atomr_mp.protocol.control import ActorSpec
-from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.messages import control, data
+from atomr_mp.protocol.messages.control import ActorSpec
+from atomr_mp.protocol.messages.session import Window
 from atomr_mp_workers import Actor, Batch, batch_run, dispatch, method
 from atomr_mp_workers.batch_run import BatchedMethod
 from atomr_mp_workers.buffers import Store

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.control import FROM_WORKER, Fault
+from atomr_mp.protocol.messages.control import FROM_WORKER, Fault
 from atomr_mp_workers.envelope import wire_form
 from atomr_mp_workers.host import FAULT_CHARS
 

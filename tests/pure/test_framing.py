@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.protocol.framing import ALIGNMENT, MAX_MESSAGE_FRAMES, PACKED, pack, unpack
+from atomr_mp.protocol.zmtp.framing import ALIGNMENT, MAX_MESSAGE_FRAMES, PACKED, pack, unpack
 
 HEADERS = st.binary(max_size=100)
 FRAMES = st.lists(st.binary(max_size=40), max_size=20)

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.process.gpus.health import Monitor
-from atomr_mp.protocol.health import FROM_HEALTH, MAX_PROCESSES, FromHealth, GpuMemory, GpuProcess, GpuState, XidSeen
+from atomr_mp.protocol.messages.health import (
+    FROM_HEALTH,
+    MAX_PROCESSES,
+    FromHealth,
+    GpuMemory,
+    GpuProcess,
+    GpuState,
+    XidSeen,
+)
 from atomr_mp.supervision.health import RECOVERY, WELL_LOOKS, XIDS, Health, Measure
 from atomr_mp.supervisor.care.health import PACKET_BYTES
 from tests import fake_nvml

@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp.protocol import injection
-from atomr_mp.protocol.injection import Exit, Fail, Hang, HangInKernel, Kill, NoMemory, Order, Poison
+from atomr_mp.protocol.messages import injection
+from atomr_mp.protocol.messages.injection import Exit, Fail, Hang, HangInKernel, Kill, NoMemory, Order, Poison
 
 FAULTS = st.one_of(
     st.builds(Kill, st.integers(1, 64)),

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp.protocol import marks
-from atomr_mp.protocol.operators import Inventory, ProcessHeld, SessionHeld
+from atomr_mp.protocol import process_tags
+from atomr_mp.protocol.messages.operators import Inventory, ProcessHeld, SessionHeld
 from atomr_mp.supervision.audit.findings import Finding, State, Supervision, Watch
 from atomr_mp.supervision.audit.ledger import compare
 from atomr_mp.supervision.audit.observed import Memfd, Observed, Process, Socket
 
 EPOCH: Final = bytes(range(16))
-LABEL: Final = marks.epoch_label(EPOCH)
+LABEL: Final = process_tags.epoch_label(EPOCH)
 SUPERVISOR: Final = 100
 CLIENT: Final = 900
 
@@ -30,14 +30,14 @@ def process(pid: int, **facts: Any) -> Process:
 
 def slab(device: int, generation: int, epoch: bytes = EPOCH) -> Memfd:
     """Return a worker's slab."""
-    return Memfd(marks.slab_name(epoch, device, generation), 4096)
+    return Memfd(process_tags.slab_name(epoch, device, generation), 4096)
 
 
 def pool(devices: int, clients: int = 1) -> tuple[dict[str, Any], Inventory]:
     """Return an honest pool: what there is, as a dict to be changed, and what is believed."""
     workers = {device: 200 + device for device in range(devices)}
     slabs = {device + 1: slab(device, 3) for device in range(devices)}
-    slabs[50] = Memfd(marks.client_slab_name(EPOCH), 8192)
+    slabs[50] = Memfd(process_tags.client_slab_name(EPOCH), 8192)
     clients_pids = [CLIENT + number for number in range(clients)]
     processes = {
         SUPERVISOR: process(SUPERVISOR, watches=tuple(workers.values()), opened=frozenset({50})),
@@ -317,7 +317,7 @@ def test_anything_can_be_compared(
 def test_resident_memory_is_told_with_its_users() -> None:
     """What the supervisor keeps, what it does not keep, and what it keeps without knowing."""
     observed, believed = pool(2)
-    name = marks.resident_name(EPOCH)
+    name = process_tags.resident_name(EPOCH)
     observed["slabs"] |= {inode: Memfd(name, 2**21) for inode in (70, 71, 72)}
     processes = observed["processes"]
     processes[SUPERVISOR] = processes[SUPERVISOR]._replace(opened=frozenset({50, 70, 72}))
@@ -356,7 +356,9 @@ def test_only_what_lasts_is_told(steps: list[tuple[float, frozenset[str]]]) -> N
 
 def test_names_of_memory_say_whose_it_is() -> None:
     """Those of others are of nobody that is known."""
-    assert marks.owner(marks.slab_name(EPOCH, 3, 17)) == (LABEL, (3, 17), False)
-    assert marks.owner(marks.client_slab_name(EPOCH)) == (LABEL, None, False)
-    assert marks.owner(marks.resident_name(EPOCH)) == (LABEL, None, True)
-    assert [marks.owner(name) for name in ("", "atomr-mp-board", "atomr-mp-slab", "atomr-mp-client-x")] == [None] * 4
+    assert process_tags.owner(process_tags.slab_name(EPOCH, 3, 17)) == (LABEL, (3, 17), False)
+    assert process_tags.owner(process_tags.client_slab_name(EPOCH)) == (LABEL, None, False)
+    assert process_tags.owner(process_tags.resident_name(EPOCH)) == (LABEL, None, True)
+    assert [process_tags.owner(name) for name in ("", "atomr-mp-board", "atomr-mp-slab", "atomr-mp-client-x")] == [
+        None
+    ] * 4

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
-from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp_workers import Actor, Batch, by_shape, method
 from atomr_mp_workers.loading import LoadedMethod, load
 

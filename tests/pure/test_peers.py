@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.protocol import control
-from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.session import Window
 from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.peers import MOST_EARLY, MOST_FORMER, Peers, Serials
 

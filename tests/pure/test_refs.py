@@ -24,8 +24,8 @@ from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, wire_of,
 from atomr_mp.client.memory.worker_slabs import Mappings
 from atomr_mp.interop.host import Mapping, make_sealed
 from atomr_mp.protocol import dtypes, token
-from atomr_mp.protocol.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.refs import WireRef
 
 EPOCH = bytes.fromhex("ab12cd34") + bytes(12)

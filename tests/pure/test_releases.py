@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.client.memory.leases import Borrow, Kind, Releases
-from atomr_mp.protocol import data, token
+from atomr_mp.protocol import token
+from atomr_mp.protocol.messages import data
 
 TOKEN = token.pack(bytes(range(16)), 3, 7)
 

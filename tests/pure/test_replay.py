@@ -22,8 +22,9 @@ from atomr_mp.client.lanes.device_link import Link
 from atomr_mp.client.lanes.retry_policy import Suspicions
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
-from atomr_mp.protocol import data, devices, session, suspects, token
+from atomr_mp.protocol import token
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import data, devices, session, suspects
 
 EPOCH = bytes(16)
 METHODS = {

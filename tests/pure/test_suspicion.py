@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from atomr_mp.protocol.suspects import Request, Suspicion, Verdict
+from atomr_mp.protocol.messages.suspects import Request, Suspicion, Verdict
 from atomr_mp.supervision.suspicion import STRUCK_S, SUSPECTED_S, Cause, Death, Docket, End, cause_of
 
 A, B, C = (Request("A.run", bytes([n]) * 16) for n in range(3))

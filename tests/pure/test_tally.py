@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter, Counter
-from atomr_mp.protocol.operators import EndCount
+from atomr_mp.protocol.messages.operators import EndCount
 from atomr_mp.supervision.tally import Tally
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol.control import ActorSpec
+from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.startup.config import actor_specs
 from atomr_mp.startup.targets import target, targets
 from atomr_mp_workers import Actor, method

@@ -13,8 +13,8 @@ from rich.console import Console
 from atomr_mp.cli import status, top
 from atomr_mp.cli.common import short_count, short_duration, short_size
 from atomr_mp.cli.top import Sample, batches, quantile, view
-from atomr_mp.protocol.devices import DeviceInfo, DeviceState
-from atomr_mp.protocol.operators import BatchStatus, Figures, StandbyStatus, Status, WorkerStatus
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
+from atomr_mp.protocol.messages.operators import BatchStatus, Figures, StandbyStatus, Status, WorkerStatus
 
 NS = st.integers(1, 2**40)
 

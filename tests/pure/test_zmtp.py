@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.protocol import zmtp
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
-from atomr_mp.protocol.zmtp import MAX_COMMAND_BYTES, Dealer, Router, Stream
+from atomr_mp.protocol.zmtp import stream
+from atomr_mp.protocol.zmtp.stream import MAX_COMMAND_BYTES, Dealer, Router, Stream
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"PLAIN".ljust(20, b"\0") + b"\x01" + bytes(31)
 """As libzmq 4.3 sends it."""
@@ -98,7 +98,7 @@ def test_the_two_ends_understand_each_other(cuts: list[int], messages: list[byte
             on_the_way[at] = on_the_way[at][size:]
     for end in ends:
         assert end.ready
-        pour(end, b"".join(map(zmtp.frame, messages)))
+        pour(end, b"".join(map(stream.frame, messages)))
         assert list(end.messages) == messages
 
 
@@ -118,7 +118,7 @@ def test_who_is_not_let_in_is_told_so(content: bytes, answer: bytes) -> None:
     assert logged_in_to.refused
     assert not logged_in_to.ready
     with pytest.raises(errors.ProtocolError, match="before the login"):
-        pour(logged_in_to, zmtp.frame(b"message"))
+        pour(logged_in_to, stream.frame(b"message"))
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 255, 256, 65536])
@@ -126,8 +126,8 @@ def test_a_message_is_one_frame(nbytes: int) -> None:
     """Short or long by its size."""
     message = b"x" * nbytes
     head = bytes([0, nbytes]) if nbytes < 256 else b"\x02" + nbytes.to_bytes(8, "big")
-    assert zmtp.frame(message) == head + message
-    assert zmtp.frame_head(nbytes) == head
+    assert stream.frame(message) == head + message
+    assert stream.frame_head(nbytes) == head
 
 
 @given(
@@ -138,7 +138,7 @@ def test_a_message_is_one_frame(nbytes: int) -> None:
 def test_messages_come_out_as_they_went_in(messages: list[bytes], cuts: list[int], early: list[int]) -> None:
     """However the bytes are cut; each in memory of its own, which begins where arrays may."""
     taker = dealer(ready=False)
-    content = LOGIN + b"".join(map(zmtp.frame, messages))
+    content = LOGIN + b"".join(map(stream.frame, messages))
     for size in (*early, *cuts):
         pour(taker, content[:size])
         content = content[size:]
@@ -206,5 +206,5 @@ def test_what_no_client_says_is_refused(content: bytes, reason: str) -> None:
 def test_commands_after_the_login_are_passed_over() -> None:
     """As RFC 23 asks of those that a peer does not know."""
     taker = dealer()
-    assert pour(taker, b"\x04\x05\x04PING" + zmtp.frame(b"message")) == b""
+    assert pour(taker, b"\x04\x05\x04PING" + stream.frame(b"message")) == b""
     assert list(taker.messages) == [b"message"]

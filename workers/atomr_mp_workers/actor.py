@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar, overload
 
-from atomr_mp.protocol.data import MAX_ITEMS
+from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp_workers.arrays import DeviceArray
 
 

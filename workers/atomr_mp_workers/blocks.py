@@ -9,8 +9,8 @@ from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.protocol.allocation import Space
-from atomr_mp.protocol.data import MAX_RELEASED
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp_workers.borrows import Borrows
 from atomr_mp_workers.device.base import Device, Memory, Slab

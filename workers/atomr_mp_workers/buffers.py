@@ -21,8 +21,8 @@ from typing import Any, Final, TypeVar
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
-from atomr_mp.protocol.data import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.messages.data import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
 from atomr_mp_workers import points
 from atomr_mp_workers.arrays import DeviceArray

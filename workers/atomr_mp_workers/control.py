@@ -11,8 +11,8 @@ from collections import deque
 from typing import Final, NoReturn, TypeVar
 
 from atomr_mp.errors import ProtocolError
-from atomr_mp.protocol import control
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
+from atomr_mp.protocol.messages import control
 
 
 class SupervisorGoneError(Exception):

@@ -8,9 +8,9 @@ import time
 from collections import deque
 from typing import Final
 
-from atomr_mp.protocol import zmtp
-from atomr_mp.protocol.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp import stream
+from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
 from atomr_mp_workers.late_answers import LateAnswers
 
 CHUNK_BYTES: Final = 65536
@@ -33,7 +33,7 @@ class DataPeer:
         late: Sends what cannot be sent at once, because the peer makes no room.
     """
 
-    def __init__(self, connected: socket.socket, stream: zmtp.Router, poll: select.epoll, late: LateAnswers) -> None:
+    def __init__(self, connected: socket.socket, stream: stream.Router, poll: select.epoll, late: LateAnswers) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._socket = connected
@@ -76,7 +76,7 @@ class DataPeer:
     def send(self, header: bytes, frames: list[Buffer]) -> None:
         """Send a message."""
         if not frames and len(header) < JOIN_BELOW_BYTES:
-            self._put(zmtp.frame(header))
+            self._put(stream.frame(header))
             return
         for piece in pieces(header, frames):
             self._put(piece)

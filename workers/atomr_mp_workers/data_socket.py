@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import zmtp
-from atomr_mp.protocol.data import session_of
-from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.messages.data import session_of
+from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp import stream
 from atomr_mp_workers.data_peer import DataPeer
 from atomr_mp_workers.late_answers import LateAnswers
 
@@ -189,7 +189,7 @@ class DataSocket:
                     return  # it has gone again
                 self._turn_away()
                 return
-            peer = DataPeer(connected, zmtp.Router(self._admits, self._takes), self._poll, self._late)
+            peer = DataPeer(connected, stream.Router(self._admits, self._takes), self._poll, self._late)
             self._peers[peer.descriptor] = peer
 
     def _turn_away(self) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import data, token, values
+from atomr_mp.protocol import token, values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
+from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers import points, tracing
 from atomr_mp_workers.arrays import DeviceArray

@@ -18,13 +18,14 @@ from functools import partial
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, data, token
+from atomr_mp.protocol import token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.extras import how_to_install
-from atomr_mp.protocol.framing import unpack
-from atomr_mp.protocol.marks import resident_name, slab_name
+from atomr_mp.protocol.messages import control, data
+from atomr_mp.protocol.process_tags import resident_name, slab_name
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp_workers import points, tracing
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.batch_run import BatchedMethod

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, injection
-from atomr_mp.protocol.injection import Exit, Fail, Fault, Hang, HangInKernel, Kill, NoMemory, Point, Poison
+from atomr_mp.protocol.messages import control, injection
+from atomr_mp.protocol.messages.injection import Exit, Fail, Fault, Hang, HangInKernel, Kill, NoMemory, Point, Poison
 from atomr_mp_workers.envelope import FatalError
 
 OF_ARGUMENTS: Final = ("decode", "borrow")

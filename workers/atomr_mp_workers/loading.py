@@ -24,11 +24,11 @@ import msgspec
 
 from atomr_mp.errors import ActorLoadFailed, BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
-from atomr_mp.protocol.control import ActorSpec
-from atomr_mp.protocol.data import MAX_ITEMS
-from atomr_mp.protocol.devices import ActorInfo, MethodInfo
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
+from atomr_mp.protocol.messages.control import ActorSpec
+from atomr_mp.protocol.messages.data import MAX_ITEMS
+from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers import points

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol import data, values
+from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import data
 from atomr_mp_workers.request import Request, encode, unsendable
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, data
-from atomr_mp.protocol.session import Window
+from atomr_mp.protocol.messages import control, data
+from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.buffers import Store

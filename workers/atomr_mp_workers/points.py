@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from typing import Protocol
 
-from atomr_mp.protocol import control
-from atomr_mp.protocol.injection import DIRECTORY, Point
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.injection import DIRECTORY, Point
 
 
 class Hook(Protocol):

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import data, values
+from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD
+from atomr_mp.protocol.messages import data
 from atomr_mp_workers import points, tracing
 from atomr_mp_workers.blocks import Block, Holder
 from atomr_mp_workers.device.base import Event

@@ -19,8 +19,9 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, dtypes
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import MAX_BYTES, Layout
+from atomr_mp.protocol.messages import control
 from atomr_mp_workers import points
 from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.device.base import Device, Resident

@@ -9,8 +9,9 @@ import signal
 import sys
 from typing import NoReturn
 
-from atomr_mp.protocol import control, marks
+from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.board import BoardWriter
+from atomr_mp.protocol.messages import control
 from atomr_mp_workers import points, self_signals
 from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
 from atomr_mp_workers.device import prepare_device
@@ -71,7 +72,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         name_device(start.device, start.generation)
         if points.hook is not None:
             points.hook.begin(start)
-        os.environ[marks.WORKER] = f"{start.device}-{start.generation}"
+        os.environ[process_tags.WORKER] = f"{start.device}-{start.generation}"
         Host(start, channel, board, loader).run()
     except SupervisorGoneError:
         return 1

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NoReturn
 
-from atomr_mp.protocol import zygote
+from atomr_mp.protocol.messages import zygote
 from atomr_mp_workers import self_signals
 from atomr_mp_workers.lifeline import die_with
 

@@ -22,13 +22,14 @@ from atomr_mp.client.lanes.retry import Resending
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.memory.leases import Lease, Releases
 from atomr_mp.client.reply import Part, Reply, Together, set_done
-from atomr_mp.protocol import data, values
+from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.devices import DeviceInfo
 from atomr_mp.protocol.flight import Flight
-from atomr_mp.protocol.framing import unpack
-from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
-from atomr_mp.protocol.suspects import Suspicions
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.devices import DeviceInfo
+from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
+from atomr_mp.protocol.messages.suspects import Suspicions
+from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.protocol import token
-from atomr_mp.protocol.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.flight import Flight
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 
 if TYPE_CHECKING:
     from atomr_mp.client.lanes.retry_policy import Lost

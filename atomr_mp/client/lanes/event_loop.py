@@ -14,8 +14,8 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import Link
 from atomr_mp.client.reply import Reply
-from atomr_mp.protocol.devices import DeviceInfo
-from atomr_mp.protocol.session import DeviceChanged, IncarnationEnded, IncarnationStopped
+from atomr_mp.protocol.messages.devices import DeviceInfo
+from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import errors
 from atomr_mp.client.lanes.device_link import CLOSED, Attached, Link, unavailable
 from atomr_mp.client.reply import Together
-from atomr_mp.protocol.devices import DeviceInfo, DeviceState, StandbyInfo
-from atomr_mp.protocol.session import IncarnationEnded
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, StandbyInfo
+from atomr_mp.protocol.messages.session import IncarnationEnded
 
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client

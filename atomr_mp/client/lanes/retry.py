@@ -11,8 +11,8 @@ from atomr_mp import errors
 from atomr_mp.client.lanes.device_link import CLOSED, Link, unavailable
 from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, poison
 from atomr_mp.client.reply import Together
-from atomr_mp.protocol.session import IncarnationEnded
-from atomr_mp.protocol.suspects import Request, Suspicion, Suspicions, Verdict
+from atomr_mp.protocol.messages.session import IncarnationEnded
+from atomr_mp.protocol.messages.suspects import Request, Suspicion, Suspicions, Verdict
 
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.protocol import values
-from atomr_mp.protocol.devices import MethodInfo
-from atomr_mp.protocol.suspects import Request, Suspicion, Verdict
+from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.protocol.messages.suspects import Request, Suspicion, Verdict
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply, Together

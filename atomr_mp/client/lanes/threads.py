@@ -15,8 +15,8 @@ from atomr_mp.client.lanes.base import MESSAGE_CALLS, Lane, Told
 from atomr_mp.client.lanes.device_link import Link
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
-from atomr_mp.protocol import data
-from atomr_mp.protocol.devices import DeviceInfo
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.transport.data import DataConnection
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Final
 
-from atomr_mp.protocol import data, token
+from atomr_mp.protocol import token
+from atomr_mp.protocol.messages import data
 
 _LOG: Final = logging.getLogger("atomr_mp.client.client")
 

@@ -21,10 +21,10 @@ from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_sh
 from atomr_mp.client.memory.worker_slabs import Mapping as SlabMapping
 from atomr_mp.client.memory.worker_slabs import Mappings
 from atomr_mp.interop.host import Mapping as HostMapping
-from atomr_mp.protocol import session
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
-from atomr_mp.protocol.marks import client_slab_name
+from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.process_tags import client_slab_name
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import SHARED_BYTES
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 from atomr_mp.process import points
-from atomr_mp.protocol.health import MAX_PROCESSES, GpuMemory, GpuProcess, GpuState, XidSeen
+from atomr_mp.protocol.messages.health import MAX_PROCESSES, GpuMemory, GpuProcess, GpuState, XidSeen
 
 NOT_TOLD: Final = {3, 4, 6, 13}
 """Not supported, no permission, not found, no such function: a GPU or a driver that does not tell this."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from atomr_mp.protocol import marks
-from atomr_mp.protocol.operators import Inventory, ProcessHeld
+from atomr_mp.protocol import process_tags
+from atomr_mp.protocol.messages.operators import Inventory, ProcessHeld
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.audit.findings import Finding, State, Supervision
 from atomr_mp.supervision.audit.leftovers import Unsupervised, still_mapped
@@ -37,7 +37,7 @@ class _Compared:
             (each.device, each.generation): each for each in believed.processes if each.device is not None
         }
         self._clients = {each.pid for each in believed.sessions if each.pid is not None}
-        self._epoch = marks.epoch_label(believed.epoch)
+        self._epoch = process_tags.epoch_label(believed.epoch)
         self._knows_pids = self._are_ours({pid for taken in observed.gpus.values() for pid, _ in taken})
 
     def findings(self) -> Iterator[Finding]:
@@ -242,7 +242,7 @@ class _Compared:
     def _slabs(self) -> Iterator[Finding]:
         """Tell of slabs that no worker has any more, and of clients' own."""
         for inode, slab in sorted(self._observed.slabs.items()):
-            of = marks.owner(slab.name)
+            of = process_tags.owner(slab.name)
             if of is None or of.epoch != self._epoch:
                 continue
             if of.resident:
@@ -325,7 +325,7 @@ class _Compared:
 
 
 def _worker_of(slab: Memfd, epoch: str) -> Worker | None:
-    of = marks.owner(slab.name)
+    of = process_tags.owner(slab.name)
     return of.worker if of is not None and of.epoch == epoch else None
 
 

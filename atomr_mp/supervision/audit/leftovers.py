@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atomr_mp.protocol import marks
+from atomr_mp.protocol import process_tags
 from atomr_mp.supervision.audit.findings import Finding, State, Supervision
 from atomr_mp.supervision.audit.observed import (
     Memfd,
@@ -83,7 +83,7 @@ class Unsupervised:
         """Tell what living processes have mapped that are not the pool's."""
         others = [each for each in self._processes if each.pid not in {*self._ours, self._observed.supervisor}]
         for inode, slab in sorted(self._observed.slabs.items()):
-            of = marks.owner(slab.name)
+            of = process_tags.owner(slab.name)
             if of is not None and of.epoch == self._observed.epoch:
                 for each in others:
                     if inode in each.mapped | each.opened and of.resident:

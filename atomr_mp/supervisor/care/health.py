@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.health import FROM_HEALTH, GpuMemory
+from atomr_mp.protocol.messages.health import FROM_HEALTH, GpuMemory
 from atomr_mp.supervision.health import Health, Judgement, Measure
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.care.helpers import Helpers

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from atomr_mp.process.identity import start_ticks
-from atomr_mp.protocol import operators
 from atomr_mp.protocol.board import Gauge
+from atomr_mp.protocol.messages import operators
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.device.device import Device
 from atomr_mp.supervisor.device.incarnation import Incarnation

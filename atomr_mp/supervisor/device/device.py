@@ -12,10 +12,10 @@ from atomr_mp import errors
 from atomr_mp.process.files.events import EventLog, Scalar
 from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
-from atomr_mp.protocol import control
 from atomr_mp.protocol.codec import ErrorInfo, clip
-from atomr_mp.protocol.devices import OUT_OF_USE, ActorInfo, DeviceInfo, StandbyInfo
-from atomr_mp.protocol.operators import Figures
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.devices import OUT_OF_USE, ActorInfo, DeviceInfo, StandbyInfo
+from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.lifecycle import Action, Event, State, step
 from atomr_mp.supervision.standby import StandbyMode, Turns

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import clip
-from atomr_mp.protocol.operators import Figures
+from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.tally import Tally
 from atomr_mp.supervisor.device.incarnation import Incarnation
@@ -17,7 +17,7 @@ from atomr_mp.supervisor.device.listener import Audience
 from atomr_mp.supervisor.device.restarts import Restarts
 
 if TYPE_CHECKING:
-    from atomr_mp.protocol.session import IncarnationEnded
+    from atomr_mp.protocol.messages.session import IncarnationEnded
     from atomr_mp.supervisor.device.device import Device
 
 FAULT_CHARS: Final = 300

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from atomr_mp import errors
 from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.spawn import ExitCause, WorkerProcess
-from atomr_mp.protocol import control
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
-from atomr_mp.protocol.devices import ActorInfo
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor

@@ -9,8 +9,8 @@ from atomr_mp import errors
 from atomr_mp.process.files.events import Scalar
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.session import IncarnationEnded
-from atomr_mp.protocol.suspects import MAX_SUSPECTS
+from atomr_mp.protocol.messages.session import IncarnationEnded
+from atomr_mp.protocol.messages.suspects import MAX_SUSPECTS
 from atomr_mp.supervision.suspicion import Cause, Death, cause_of
 from atomr_mp.supervisor.device.incarnation import Incarnation
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Protocol
 
-from atomr_mp.protocol import control
-from atomr_mp.protocol.devices import ActorInfo
-from atomr_mp.protocol.session import IncarnationEnded
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.devices import ActorInfo
+from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.transport.descriptors import Descriptor
 

@@ -12,7 +12,7 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.process.zygote import NoForkError
-from atomr_mp.protocol import control
+from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.standby import MAX_FAILURES
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.transport import descriptors

@@ -14,7 +14,7 @@ from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import WorkerProcess, spawn
 from atomr_mp.process.zygote import NoForkError, Zygote
-from atomr_mp.protocol import control
+from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.standby import StandbyMode, StandbyState, delay_s, failures_after
 from atomr_mp.supervisor.device.prefork_pool import NO_GENERATION, Reserve
 from atomr_mp.supervisor.loop import Loop, Timer

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from atomr_mp.protocol.operators import StandbyStatus
+from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.standby import MAX_FAILURES, StandbyMode, StandbyState, Turns, delay_s, failures_after

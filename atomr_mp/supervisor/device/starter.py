@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
 from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
-from atomr_mp.protocol import control
+from atomr_mp.protocol.messages import control
 from atomr_mp.supervisor.device.incarnation import Incarnation
 from atomr_mp.supervisor.device.process_factory import Nursery
 from atomr_mp.supervisor.loop import Loop

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import control
+from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.lifecycle import Event, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.suspicion import Death

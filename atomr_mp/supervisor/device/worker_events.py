@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from atomr_mp import errors
 from atomr_mp.process.files.rundir import HeldRunDirectory
-from atomr_mp.protocol import control
-from atomr_mp.protocol.devices import ActorInfo
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.supervision.lifecycle import Event, State, UnexpectedEventError
 from atomr_mp.supervisor.device.incarnation import Incarnation
 from atomr_mp.supervisor.device.listener import Audience

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.process.files.events import EventLog
-from atomr_mp.protocol import control, operators, session
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import control, operators, session
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, Fill, Key, Refuse, Registry, Shape
 from atomr_mp.supervisor.sessions.slabs import check_memory

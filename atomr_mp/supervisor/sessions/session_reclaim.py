@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from atomr_mp import errors
 from atomr_mp.process.identity import wait_ended
-from atomr_mp.protocol import control
+from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.reclaim import Due, Reclaims, Worker
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, devices, operators, session, suspects
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
+from atomr_mp.protocol.messages import control, devices, operators, session, suspects
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.loop import Loop, Timer

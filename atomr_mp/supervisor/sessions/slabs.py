@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.protocol import control, session
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import control, session
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room
 from atomr_mp.transport.descriptors import Descriptor

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import operators, session, suspects
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import operators, session, suspects
 from atomr_mp.supervision.suspicion import SUSPECTED_S, Death, Docket, End
 from atomr_mp.supervisor.loop import Loop
 

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.marks import RESIDENT, SLAB
+from atomr_mp.protocol.process_tags import RESIDENT, SLAB
 
 
 class Export(NamedTuple):

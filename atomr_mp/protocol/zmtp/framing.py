@@ -16,8 +16,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import zmtp
 from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp import stream
 
 PACKED: Final = 0xC1
 """The one byte with which nothing in msgpack begins."""
@@ -35,8 +35,8 @@ JOIN_BELOW_BYTES: Final = 16384
 def pieces(header: bytes, frames: Sequence[Buffer]) -> Sequence[Buffer]:
     """Return what is to be sent of a message, one after the other, if it is not just a small header."""
     if frames:
-        return (zmtp.frame_of(pack(header, frames)),)
-    return zmtp.frame_head(len(header)), header
+        return (stream.frame_of(pack(header, frames)),)
+    return stream.frame_head(len(header)), header
 
 
 def pack(header: bytes, frames: Sequence[Buffer]) -> list[Buffer]:

@@ -9,7 +9,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import U16, U32, ErrorInfo, Message, Name, Text
-from atomr_mp.protocol.data import MAX_ITEMS
+from atomr_mp.protocol.messages.data import MAX_ITEMS
 
 
 class DeviceState(StrEnum):

@@ -29,8 +29,8 @@ from atomr_mp.protocol.codec import (
     Name,
     Weight,
 )
-from atomr_mp.protocol.devices import ActorInfo, DeviceInfo
-from atomr_mp.protocol.operators import (
+from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
+from atomr_mp.protocol.messages.operators import (
     AdmitRequest,
     FreeResident,
     Inventory,
@@ -44,8 +44,8 @@ from atomr_mp.protocol.operators import (
     StatusRequest,
     StopRequest,
 )
+from atomr_mp.protocol.messages.suspects import Acquit, Suspect, Suspicion, Suspicions
 from atomr_mp.protocol.refs import SlabNumber
-from atomr_mp.protocol.suspects import Acquit, Suspect, Suspicion, Suspicions
 
 SlabHandle = Annotated[bytes, msgspec.Meta(max_length=64)]
 """What opens a slab where no file descriptor does: a CUDA IPC handle; empty on the host backend."""

@@ -8,8 +8,8 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Message, Name, Text, Weight
-from atomr_mp.protocol.devices import DeviceInfo
-from atomr_mp.protocol.suspects import Request
+from atomr_mp.protocol.messages.devices import DeviceInfo
+from atomr_mp.protocol.messages.suspects import Request
 
 
 class StatusRequest(Message, frozen=True, tag="status"):

@@ -1,0 +1,1 @@
+"""Messages, one channel a file. Pure."""

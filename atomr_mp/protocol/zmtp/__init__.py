@@ -1,0 +1,1 @@
+"""ZMTP, the protocol between ZeroMQ sockets, without any input or output."""
