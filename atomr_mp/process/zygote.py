@@ -17,7 +17,7 @@ from atomr_mp.process.identity import Identity, wait_ended
 from atomr_mp.process.spawn import WorkerProcess, abandon, adopt_forked
 from atomr_mp.protocol.messages import zygote
 
-MODULE: Final = "atomr_mp_workers.zygote"
+MODULE: Final = "atomr_mp_workers.boot.zygote"
 
 FORK_S: Final = 1.0
 """How long a fork may take, milliseconds as a rule; the supervisor does nothing else meanwhile."""

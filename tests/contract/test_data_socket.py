@@ -27,7 +27,7 @@ from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, unpack
 from atomr_mp.transport.courier import Courier
 from atomr_mp.transport.data import DataConnection, Login
-from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
+from atomr_mp_workers.wire.data_socket import DataSocket, PeerNotReadingError
 
 DEADLINE_S: Final = 10.0
 REFUSED: Final = {zmq.Event.HANDSHAKE_FAILED_AUTH, zmq.Event.HANDSHAKE_FAILED_PROTOCOL}

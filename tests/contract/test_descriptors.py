@@ -20,7 +20,7 @@ from atomr_mp.protocol.messages import control, operators, session
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import DESCRIPTOR_BYTES, QUEUE_BYTES, SessionConnection, SessionPeer
-from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
+from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from tests.support import open_descriptors
 
 KERNEL_LIMIT = 253

@@ -21,15 +21,15 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import data
-from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Device, Event, Export, Memory, Stream
 from atomr_mp_workers.device.host_memory import SEALS
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.request import Request
-from atomr_mp_workers.streams import POOLED, StreamAllocator
-from atomr_mp_workers.threads import STRATEGIES, Completions
-from atomr_mp_workers.underway import Underway
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.requests.streams import POOLED, StreamAllocator
+from atomr_mp_workers.requests.threads import STRATEGIES, Completions
 from tests.support import DEADLINE_S, Edges, Ledger, open_descriptors
 
 SLAB_BYTES: Final = 2**21

@@ -22,11 +22,11 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES, ErrorInfo
 from atomr_mp.protocol.messages import control
 from atomr_mp.transport import descriptors
-from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Resident
 from atomr_mp_workers.device.host_resident import SEALED, HostResident
-from atomr_mp_workers.residents import ALIGNMENT, BLOB_BYTES, Residents, lay_out
+from atomr_mp_workers.memory.residents import ALIGNMENT, BLOB_BYTES, Residents, lay_out
+from atomr_mp_workers.wire.control import ControlChannel
 from tests.support import Ledger, open_descriptors
 
 LAYOUT: Final = {"a": ((3, 4), "float32"), "b": ((5,), np.int64)}

@@ -39,7 +39,7 @@ from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.supervisor.sessions.slabs import MAX_ASKS, MAX_SLABS
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionConnection, SessionListener, SessionPeer
-from atomr_mp_workers.control import ControlChannel
+from atomr_mp_workers.wire.control import ControlChannel
 from tests.support import DEADLINE_S, open_descriptors
 
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

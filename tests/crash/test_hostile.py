@@ -45,8 +45,8 @@ from atomr_mp.supervisor.sessions.residents import Residents
 from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp.transport.session import Credentials, SessionConnection, SessionListener, SessionPeer, refusal
-from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
-from atomr_mp_workers.peers import MOST_EARLY
+from atomr_mp_workers.requests.peers import MOST_EARLY
+from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 from tests.crash.hostile_support import (
     COMMAND,
     DEADLINE_S,

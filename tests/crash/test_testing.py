@@ -20,7 +20,7 @@ from atomr_mp.process.gpus import nvml
 from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import Exit, Fail, FullDisk, Hang, HangInKernel, Kill, Poison
-from atomr_mp_workers import points
+from atomr_mp_workers.fault_points import hooks
 from tests.fake_nvml import Card, FakeNvml
 from tests.support import BACKEND, Ledger, settled, wait_generation, wait_state
 
@@ -178,7 +178,7 @@ def test_what_cannot_happen_is_refused(ledger: Ledger, pool: atomr_mp.Pool) -> N
     for at, fault in [("import", Poison()), ("disk", Kill()), ("setup", FullDisk()), ("nvml", Kill())]:
         with pytest.raises(errors.ConfigurationError):
             testing.inject(pool, at=at, fault=fault)  # type: ignore[arg-type]
-    assert points.hook is None
+    assert hooks.hook is None
 
 
 def test_faults_leave_no_files(ledger: Ledger) -> None:

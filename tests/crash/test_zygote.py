@@ -54,7 +54,7 @@ def made_ahead(pool: atomr_mp.Pool) -> set[int]:
 def is_ahead(process: psutil.Process) -> bool:
     """Return whether a process was forked and has not ended; on a GPU there is one that was not."""
     try:
-        return process.status() != psutil.STATUS_ZOMBIE and "atomr_mp_workers.zygote" in process.cmdline()
+        return process.status() != psutil.STATUS_ZOMBIE and "atomr_mp_workers.boot.zygote" in process.cmdline()
     except psutil.NoSuchProcess:
         return False
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp.protocol.libraries.base import LibraryRequest, operands
-from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.blocks import Block
 from atomr_mp_workers.libraries.base import Later
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Block
 from tests.fake_arrays import FakeArray
 
 NOTHING: Final[Any] = None

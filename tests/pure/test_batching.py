@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from atomr_mp_workers.batching import MOST_PASSED, Forming, Limits
+from atomr_mp_workers.requests.batches.former import MOST_PASSED, Forming, Limits
 
 WAIT_NS = 1000
 

@@ -28,15 +28,15 @@ from atomr_mp import errors
 from atomr_mp.protocol import allocation, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp_workers import buffers
-from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.blocks import Holder
-from atomr_mp_workers.borrows import Borrows
-from atomr_mp_workers.buffers import ActorMemory, Store
 from atomr_mp_workers.device.base import Event, Memory, Slab
 from atomr_mp_workers.device.host import HostDevice, HostEvent
 from atomr_mp_workers.device.host_memory import SEALS
-from atomr_mp_workers.underway import Underway
+from atomr_mp_workers.memory import store as store_module
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.memory.borrows import Borrows
+from atomr_mp_workers.memory.store import ActorMemory, Store
+from atomr_mp_workers.requests.in_progress import Underway
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -178,8 +178,8 @@ class DeviceMemory(RuleBasedStateMachine):
         for patch in (
             mock.patch.object(allocation, "SLAB_BYTES", SMALL_SLAB_BYTES),
             mock.patch.object(allocation, "_PAGE_BYTES", SMALL_PAGE_BYTES),
-            mock.patch.object(buffers, "CACHED_BYTES", CACHED_BYTES),
-            mock.patch.object(buffers, "time", self.clock),
+            mock.patch.object(store_module, "CACHED_BYTES", CACHED_BYTES),
+            mock.patch.object(store_module, "time", self.clock),
         ):
             self.patches.enter_context(patch)
         self.device = CountingDevice()
@@ -800,7 +800,7 @@ def small() -> Iterator[Clock]:
     with (
         mock.patch.object(allocation, "SLAB_BYTES", SMALL_SLAB_BYTES),
         mock.patch.object(allocation, "_PAGE_BYTES", SMALL_PAGE_BYTES),
-        mock.patch.object(buffers, "time", clock),
+        mock.patch.object(store_module, "time", clock),
     ):
         yield clock
 
@@ -908,7 +908,7 @@ def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
     store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     session = store.admit(1)
     assert store.place(session, np.zeros(QUOTA_BYTES + 1, np.uint8)) is None
-    with mock.patch.object(buffers, "MAX_PAYLOAD_BYTES", QUOTA_BYTES):
+    with mock.patch.object(store_module, "MAX_PAYLOAD_BYTES", QUOTA_BYTES):
         assert refused(errors.OutOfMemory, store.place, session, np.zeros(QUOTA_BYTES + 1, np.uint8))
     assert store.statistics()["slabs"] == 0
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from atomr_mp_workers.threads import STRATEGIES, Completions
-from atomr_mp_workers.underway import Underway
+from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.threads import STRATEGIES, Completions
 
 
 class Device:

@@ -19,20 +19,22 @@ from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.session import Window
-from atomr_mp_workers import Actor, Batch, batch_run, dispatch, method
-from atomr_mp_workers.batch_run import BatchedMethod
-from atomr_mp_workers.buffers import Store
+from atomr_mp_workers import Actor, Batch, method
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
-from atomr_mp_workers.dispatch import AHEAD, Dispatcher
-from atomr_mp_workers.envelope import Envelope, FatalError
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import Method, load
-from atomr_mp_workers.peers import Peer, Peers
-from atomr_mp_workers.streams import StreamAllocator
-from atomr_mp_workers.threads import ActorThreads, Completions
-from atomr_mp_workers.underway import Underway
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests import dispatch
+from atomr_mp_workers.requests.batches import batch_run
+from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
+from atomr_mp_workers.requests.dispatch import AHEAD, Dispatcher
+from atomr_mp_workers.requests.envelope import Envelope, FatalError
+from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.peers import Peer, Peers
+from atomr_mp_workers.requests.streams import StreamAllocator
+from atomr_mp_workers.requests.threads import ActorThreads, Completions
 from tests.support import Edges
 
 NEVER_NS = 2**62

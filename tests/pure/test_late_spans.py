@@ -13,7 +13,7 @@ pytest.importorskip("opentelemetry.trace")
 
 from opentelemetry.trace import Span, SpanContext  # after the look whether it is there
 
-from atomr_mp_workers.spans import LateSpan
+from atomr_mp_workers.requests.spans import LateSpan
 
 USES = sorted(name for name, _ in inspect.getmembers(Span, inspect.isfunction) if not name.startswith("_"))
 

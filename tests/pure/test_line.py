@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.protocol.codec import MAX_WEIGHT, MIN_WEIGHT
-from atomr_mp_workers.line import Line
+from atomr_mp_workers.requests.fair_queue import Line
 
 
 @given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from("abc"), st.integers(-2, 2))), max_size=80))

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.session import Window
-from atomr_mp_workers.blocks import Holder
-from atomr_mp_workers.peers import MOST_EARLY, MOST_FORMER, Peers, Serials
+from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.requests.peers import MOST_EARLY, MOST_FORMER, Peers, Serials
 
 
 @given(st.permutations(range(1, 30)), st.integers(0, 29))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from atomr_mp_workers.underway import Underway
+from atomr_mp_workers.requests.in_progress import Underway
 
 
 @pytest.fixture

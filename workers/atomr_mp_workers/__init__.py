@@ -5,6 +5,6 @@ take many requests at a time, and for annotations `Context` and `DeviceArray`.
 """
 
 from atomr_mp_workers.actor import Actor, Batch, Context, by_shape, method
-from atomr_mp_workers.arrays import DeviceArray
+from atomr_mp_workers.memory.arrays import DeviceArray
 
 __all__ = ["Actor", "Batch", "Context", "DeviceArray", "by_shape", "method"]

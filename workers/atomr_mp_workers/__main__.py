@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from atomr_mp_workers.working import work
+from atomr_mp_workers.boot.worker_main import work
 
 
 def main() -> None:

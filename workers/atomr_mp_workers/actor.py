@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar, overload
 
 from atomr_mp.protocol.messages.data import MAX_ITEMS
-from atomr_mp_workers.arrays import DeviceArray
+from atomr_mp_workers.memory.arrays import DeviceArray
 
 
 class DeviceMemory(Protocol):
@@ -142,7 +142,7 @@ class Context:
             InvalidRequest: The module has no parameters, or one is missing in what `load` has returned.
             AtomrError: As in `resident`.
         """
-        from atomr_mp_workers.torch_resident import move
+        from atomr_mp_workers.memory.torch_resident import move
 
         move(self, module, name, version, load, checksum=checksum)
 

@@ -26,29 +26,30 @@ from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.process_tags import resident_name, slab_name
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
-from atomr_mp_workers import points, tracing
+from atomr_mp_workers import tracing
 from atomr_mp_workers.actor import Context
-from atomr_mp_workers.batch_run import BatchedMethod
-from atomr_mp_workers.batching import NEVER_NS
-from atomr_mp_workers.buffers import ActorMemory, Store
-from atomr_mp_workers.control import ControlChannel
-from atomr_mp_workers.data_socket import DataSocket, PeerNotReadingError
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
-from atomr_mp_workers.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
-from atomr_mp_workers.envelope import Envelope, FatalError, wire_form
+from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, Method, threads_of
-from atomr_mp_workers.peers import Peer, Peers, Session
-from atomr_mp_workers.predecessor import Predecessor
-from atomr_mp_workers.request import current_holder
-from atomr_mp_workers.residents import Residents
-from atomr_mp_workers.stacks import show_unfinished
-from atomr_mp_workers.streams import StreamAllocator
-from atomr_mp_workers.threads import ActorThreads, Completions
-from atomr_mp_workers.underway import Underway
-from atomr_mp_workers.watching import Watching
+from atomr_mp_workers.memory.predecessor import Predecessor
+from atomr_mp_workers.memory.residents import Residents
+from atomr_mp_workers.memory.store import ActorMemory, Store
+from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
+from atomr_mp_workers.requests.batches.former import NEVER_NS
+from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
+from atomr_mp_workers.requests.envelope import Envelope, FatalError, wire_form
+from atomr_mp_workers.requests.hang_limits import Watching
+from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.peers import Peer, Peers, Session
+from atomr_mp_workers.requests.request import current_holder
+from atomr_mp_workers.requests.stacks import show_unfinished
+from atomr_mp_workers.requests.streams import StreamAllocator
+from atomr_mp_workers.requests.threads import ActorThreads, Completions
+from atomr_mp_workers.wire.control import ControlChannel
+from atomr_mp_workers.wire.data_socket import DataSocket, PeerNotReadingError
 
 TURN_MESSAGES: Final = 32
 """Messages read in one turn, before the supervisor is listened to again."""
@@ -132,7 +133,7 @@ class Host:
             device = self._device = open_device(start.backend, execution.completion)
             device.host.slab_name = slab_name(start.epoch, start.device, start.generation)
             device.host.resident_name = resident_name(start.epoch)
-            if device.asynchronous or points.hook is not None:
+            if device.asynchronous or hooks.hook is not None:
                 show_unfinished(device.unfinished, self._board)
             underway = Underway()
             self._completions = Completions(execution.completion, device, underway)
@@ -204,7 +205,7 @@ class Host:
         """Have an actor set itself up, on its stream if it has one."""
         setup = partial(actor.instance.setup, context)
         try:
-            points.point("setup", actor.name)
+            hooks.point("setup", actor.name)
             if stream is None:
                 setup()
             else:
@@ -242,7 +243,7 @@ class Host:
         # Everything made so far lives as long as the process; a full collection need not look at it again.
         gc.collect()
         gc.freeze()
-        points.point("ready")
+        hooks.point("ready")
         self._obey()  # first: whom it knows when it is ready can call at once
         self._tidy()  # the board shows what the setup took: an idle worker has no other turn
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
@@ -356,7 +357,7 @@ class Host:
             case control.Promote():
                 pidfd = self._channel.take_descriptor()
                 self._store.predecessor = None if pidfd is None else Predecessor(pidfd)
-                points.point("promotion")
+                hooks.point("promotion")
                 self._serves = True
             case control.Drain():
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)

@@ -31,12 +31,12 @@ from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
-from atomr_mp_workers import points
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
-from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.blocks import Holder
 from atomr_mp_workers.device.base import Stream
-from atomr_mp_workers.streams import PRIORITIES
+from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.requests.streams import PRIORITIES
 
 MAX_THREADS: Final = 64
 """Of an actor; the board has room for 256."""
@@ -373,7 +373,7 @@ def _class(spec: ActorSpec) -> type[Actor]:
 def _module(target: str, location: str, name: str) -> types.ModuleType:
     global importing  # noqa: PLW0603 - one import at a time, on the process's main thread
     try:
-        points.point("import", name)
+        hooks.point("import", name)
         importing = True
         directory, slash, module = location.rpartition("/")
         if location.endswith(".py"):

@@ -15,8 +15,8 @@ from atomr_mp.protocol.extras import how_to_install
 
 if TYPE_CHECKING:
     from atomr_mp.errors import AtomrError
-    from atomr_mp_workers.request import Request
-    from atomr_mp_workers.spans import LateSpan
+    from atomr_mp_workers.requests.request import Request
+    from atomr_mp_workers.requests.spans import LateSpan
 
 __all__ = ["instrument"]
 
@@ -58,7 +58,7 @@ class Tracer:
         from opentelemetry import context, trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        from atomr_mp_workers.spans import LateSpan
+        from atomr_mp_workers.requests.spans import LateSpan
 
         self._trace = trace
         self._late_span = LateSpan

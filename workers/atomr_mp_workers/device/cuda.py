@@ -21,7 +21,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import Arrays, Device, Event, Memory, Resident, Slab, Stream, Work
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
 from atomr_mp_workers.device.cuda_streams import NOT_READY, CudaEvent, CudaStream, query
-from atomr_mp_workers.faults import STICKY, UNKNOWN, poisoned, translate
+from atomr_mp_workers.device.faults import STICKY, UNKNOWN, poisoned, translate
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_resident import CudaResident

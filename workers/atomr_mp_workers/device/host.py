@@ -12,8 +12,8 @@ from typing import Any
 
 from atomr_mp import errors
 from atomr_mp.protocol.board import DEFAULT_STREAM
-from atomr_mp_workers import points
 from atomr_mp_workers.device.base import Device, Event, Memory, Resident, Slab, Stream, Work
+from atomr_mp_workers.fault_points import hooks
 
 
 class HostEvent:
@@ -141,7 +141,7 @@ class HostDevice(Device):
 
     def unfinished(self) -> int:
         """Return what a test wants a GPU not to have finished."""
-        return DEFAULT_STREAM if points.hook is not None and points.hook.in_kernel else 0
+        return DEFAULT_STREAM if hooks.hook is not None and hooks.hook.in_kernel else 0
 
     def copy(self, source: Any, target: Any) -> None:
         """Copy at once."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from atomr_mp_workers.blocks import Holder
-from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Device, Stream
-from atomr_mp_workers.streams import StreamAllocator
+from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.streams import StreamAllocator
 
 
 @dataclass(frozen=True)

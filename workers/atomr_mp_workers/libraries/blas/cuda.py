@@ -44,9 +44,9 @@ from atomr_mp_workers.libraries.blas.kinds import (
 from atomr_mp_workers.libraries.slots import Slots
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.arrays import DeviceArray
     from atomr_mp_workers.device.base import Stream
     from atomr_mp_workers.device.cuda_streams import CudaStream
+    from atomr_mp_workers.memory.arrays import DeviceArray
 
 WORKSPACE_BYTES: Final = 2**25
 """What cuBLAS recommends from Hopper on, and more than enough before (cublasSetWorkspace)."""

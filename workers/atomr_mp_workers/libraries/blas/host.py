@@ -19,7 +19,7 @@ from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.libraries.base import Library
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.arrays import DeviceArray
+    from atomr_mp_workers.memory.arrays import DeviceArray
 
 Array = npt.NDArray[Any]
 

@@ -10,8 +10,8 @@ from cupy.cuda import runtime
 
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import memory
-from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.libraries.memory.base import Memory, number_for
+from atomr_mp_workers.memory.arrays import DeviceArray
 
 
 class CudaMemory(Memory):

@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp.protocol.libraries import memory
-from atomr_mp_workers.arrays import DeviceArray
 from atomr_mp_workers.libraries.memory.base import Memory, number_for
+from atomr_mp_workers.memory.arrays import DeviceArray
 
 
 class HostMemory(Memory):

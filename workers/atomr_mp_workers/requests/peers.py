@@ -14,11 +14,11 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
-from atomr_mp_workers.blocks import Holder
-from atomr_mp_workers.buffers import Store
+from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.memory.store import Store
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.request import Request
+    from atomr_mp_workers.requests.request import Request
 
 WEIGHT: Final[attrgetter[float]] = attrgetter("weight")
 """Weighs a session, see `line.Line`."""

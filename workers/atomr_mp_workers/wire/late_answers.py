@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.data_peer import DataPeer
+    from atomr_mp_workers.wire.data_peer import DataPeer
 
 
 class LateAnswers:

@@ -9,7 +9,7 @@ from atomr_mp.protocol.layout import Index, Layout, Operand
 from atomr_mp.protocol.refs import WireRef
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.blocks import Block
+    from atomr_mp_workers.memory.blocks import Block
 
 
 class DeviceArray(Operand):

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Final
 
-from atomr_mp_workers.request import current_request
+from atomr_mp_workers.requests.request import current_request
 
 _PLAIN: Final = "%(at)s %(levelname)s device=%(device)d generation=%(generation)d%(request)s %(name)s: %(message)s"
 

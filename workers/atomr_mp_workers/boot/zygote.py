@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from atomr_mp.protocol.messages import zygote
-from atomr_mp_workers import self_signals
-from atomr_mp_workers.lifeline import die_with
+from atomr_mp_workers.boot import self_signals
+from atomr_mp_workers.boot.lifeline import die_with
 
 BLAS_THREADS: Final = "OPENBLAS_NUM_THREADS"
 """NumPy's BLAS starts its threads when it is imported, unless this is 1."""
 
 RUNTIME: Final = (
-    "atomr_mp_workers.working",
+    "atomr_mp_workers.boot.worker_main",
     "atomr_mp_workers.device.host",
     "atomr_mp_workers.device.host_memory",  # and with it NumPy
     "numpy.random",
@@ -41,7 +41,7 @@ OF_BACKEND: Final[dict[str, tuple[str, ...]]] = {"host": (), "cuda": ("cupy",)}
 def main() -> None:
     """Import, then fork as often as told, until the supervisor hangs up."""
     parser = argparse.ArgumentParser(
-        prog="atomr_mp_workers.zygote", description="internal: started by the supervisor", allow_abbrev=False
+        prog="atomr_mp_workers.boot.zygote", description="internal: started by the supervisor", allow_abbrev=False
     )
     parser.add_argument("--fd", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)
@@ -170,7 +170,7 @@ class Forks:
             os.environb.update(order.environment)
             _reseed()
             _allow_blas_threads(self._set_blas_threads)
-            from atomr_mp_workers.working import work
+            from atomr_mp_workers.boot.worker_main import work
 
             # Nothing comes if the zygote has died: then nobody knows of this process.
             told = os.read(go_here, 1)

@@ -10,8 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from atomr_mp_workers.envelope import Envelope
-from atomr_mp_workers.request import Request
+from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.request import Request
 
 
 class Isolation:

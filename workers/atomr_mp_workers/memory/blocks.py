@@ -12,11 +12,11 @@ from atomr_mp.protocol.allocation import Space
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.refs import SlabNumber
-from atomr_mp_workers.borrows import Borrows
 from atomr_mp_workers.device.base import Device, Memory, Slab
+from atomr_mp_workers.memory.borrows import Borrows
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.arrays import DeviceArray
+    from atomr_mp_workers.memory.arrays import DeviceArray
 
 OURS: Final = -1
 """Stands for a session's number: this process itself."""

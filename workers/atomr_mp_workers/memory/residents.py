@@ -22,9 +22,9 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import MAX_BYTES, Layout
 from atomr_mp.protocol.messages import control
-from atomr_mp_workers import points
-from atomr_mp_workers.control import ControlChannel
 from atomr_mp_workers.device.base import Device, Resident
+from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.wire.control import ControlChannel
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")
 
@@ -122,7 +122,7 @@ class Residents:
         try:
             memory = self._device.make_resident(wanted.nbytes)
             arrays = wanted.arrays(memory, writable=True)
-            points.point("fill", name)
+            hooks.point("fill", name)
             fill(MappingProxyType(arrays))
             descriptor = memory.seal()
             import numpy as np

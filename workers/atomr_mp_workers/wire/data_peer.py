@@ -11,7 +11,7 @@ from typing import Final
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces
-from atomr_mp_workers.late_answers import LateAnswers
+from atomr_mp_workers.wire.late_answers import LateAnswers
 
 CHUNK_BYTES: Final = 65536
 """What is received at a time, but of large messages."""

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp_workers.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.device.base import Device, Stream
-from atomr_mp_workers.envelope import Envelope, FatalError
-from atomr_mp_workers.isolation import Isolation
-from atomr_mp_workers.line import Line
-from atomr_mp_workers.many import Part
-from atomr_mp_workers.peers import WEIGHT, Peer
-from atomr_mp_workers.request import Request, Run
-from atomr_mp_workers.threads import ActorThreads, Completions
+from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
+from atomr_mp_workers.requests.batches.items import Part
+from atomr_mp_workers.requests.envelope import Envelope, FatalError
+from atomr_mp_workers.requests.fair_queue import Line
+from atomr_mp_workers.requests.isolation import Isolation
+from atomr_mp_workers.requests.peers import WEIGHT, Peer
+from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.requests.threads import ActorThreads, Completions
 
 TURN_NS: Final = 500_000
 """How long a turn runs queued requests before the loop looks at its channels again."""

@@ -12,15 +12,15 @@ from typing import Any, Final
 from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.words import counted
-from atomr_mp_workers.batching import Forming, Limits
-from atomr_mp_workers.blocks import Holder
-from atomr_mp_workers.buffers import Store
 from atomr_mp_workers.device.base import Event
-from atomr_mp_workers.envelope import Envelope, describe
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.many import Many, Part, results_of
-from atomr_mp_workers.peers import WEIGHT
-from atomr_mp_workers.request import Request, Run
+from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.batches.former import Forming, Limits
+from atomr_mp_workers.requests.batches.items import Many, Part, results_of
+from atomr_mp_workers.requests.envelope import Envelope, describe
+from atomr_mp_workers.requests.peers import WEIGHT
+from atomr_mp_workers.requests.request import Request, Run
 
 MOST_AHEAD: Final = 2
 """Batches of one method that a stream or a thread has at a time, the second only if it is full: so the next one is

@@ -11,15 +11,16 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD
 from atomr_mp.protocol.messages import data
-from atomr_mp_workers import points, tracing
-from atomr_mp_workers.blocks import Block, Holder
+from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import Event
+from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.libraries.base import Later
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.peers import Peer
+from atomr_mp_workers.memory.blocks import Block, Holder
+from atomr_mp_workers.requests.peers import Peer
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.threads import Completions
+    from atomr_mp_workers.requests.threads import Completions
 
 
 class Run(ABC):
@@ -60,8 +61,8 @@ class Run(ABC):
         entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
         method = self.method
         try:
-            if points.hook is not None:
-                points.hook("enqueue", method.name)
+            if hooks.hook is not None:
+                hooks.hook("enqueue", method.name)
             self.take(method.function(*self.arguments))
         except errors.AtomrError as error:
             self.error = error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from atomr_mp_workers.line import Line, equally
+from atomr_mp_workers.requests.fair_queue import Line, equally
 
 T = TypeVar("T")
 

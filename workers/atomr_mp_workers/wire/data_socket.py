@@ -25,8 +25,8 @@ from atomr_mp.protocol.messages.data import session_of
 from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp import stream
-from atomr_mp_workers.data_peer import DataPeer
-from atomr_mp_workers.late_answers import LateAnswers
+from atomr_mp_workers.wire.data_peer import DataPeer
+from atomr_mp_workers.wire.late_answers import LateAnswers
 
 FLUSH_MS: Final = 1000
 """How long the last answers may take to reach the kernel when the socket is closed in good order."""

@@ -24,12 +24,12 @@ from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages.data import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
-from atomr_mp_workers import points
-from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.blocks import OURS, SEVERAL, Block, Extent, Holder, OwnSlab, Use
 from atomr_mp_workers.device.base import Device, Export, Memory, Slab
-from atomr_mp_workers.predecessor import Predecessor
-from atomr_mp_workers.underway import Underway
+from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import OURS, SEVERAL, Block, Extent, Holder, OwnSlab, Use
+from atomr_mp_workers.memory.predecessor import Predecessor
+from atomr_mp_workers.requests.in_progress import Underway
 
 K = TypeVar("K")
 
@@ -636,7 +636,7 @@ class Store:
 
 
 def _make_slab(size: int, device: Device) -> Slab:
-    points.point("allocate")
+    hooks.point("allocate")
     return device.make_slab(size)
 
 

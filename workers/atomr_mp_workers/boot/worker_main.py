@@ -12,15 +12,16 @@ from typing import NoReturn
 from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.messages import control
-from atomr_mp_workers import points, self_signals
-from atomr_mp_workers.control import ControlChannel, SupervisorGoneError
+from atomr_mp_workers.boot import self_signals
+from atomr_mp_workers.boot.lifeline import die_with, guard_forks
+from atomr_mp_workers.boot.log import name_device, start_logging
 from atomr_mp_workers.device import prepare_device
-from atomr_mp_workers.envelope import FatalError
+from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.host import Host
-from atomr_mp_workers.lifeline import die_with, guard_forks
 from atomr_mp_workers.loading import Loader
-from atomr_mp_workers.log import name_device, start_logging
-from atomr_mp_workers.stacks import show_stacks
+from atomr_mp_workers.requests.envelope import FatalError
+from atomr_mp_workers.requests.stacks import show_stacks
+from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 
 
 def work(control_fd: int, board_fd: int, parent: int) -> NoReturn:
@@ -60,7 +61,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
     channel = ControlChannel(control_fd)
     guard_forks([channel.fileno(), board_fd])
     try:
-        points.arm()
+        hooks.arm()
         loader = Loader()
         start = channel.receive()
         if isinstance(start, control.Prepare):
@@ -70,8 +71,8 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         if not isinstance(start, control.Start):
             raise SupervisorGoneError(f"out of turn: {start!r}")
         name_device(start.device, start.generation)
-        if points.hook is not None:
-            points.hook.begin(start)
+        if hooks.hook is not None:
+            hooks.hook.begin(start)
         os.environ[process_tags.WORKER] = f"{start.device}-{start.generation}"
         Host(start, channel, board, loader).run()
     except SupervisorGoneError:

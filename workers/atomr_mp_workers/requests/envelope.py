@@ -18,15 +18,16 @@ from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.words import counted
-from atomr_mp_workers import points, tracing
-from atomr_mp_workers.arrays import DeviceArray
-from atomr_mp_workers.buffers import Store
+from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import Event
+from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.many import Many, Part
-from atomr_mp_workers.peers import Peer, Session
-from atomr_mp_workers.request import Request, Run
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.batches.items import Many, Part
+from atomr_mp_workers.requests.peers import Peer, Session
+from atomr_mp_workers.requests.request import Request, Run
 
 
 class FatalError(Exception):
@@ -154,8 +155,8 @@ class Envelope:
         method = many.method
         assert method.items is not None  # as was checked when it came
         try:
-            if points.hook is not None:
-                points.hook("decode", method.name)
+            if hooks.hook is not None:
+                hooks.hook("decode", method.name)
             rows = method.items(many.body, many.frames)
             if len(rows) != many.items:
                 raise errors.InvalidRequest(f"{counted(len(rows), 'item')} in a call of {many.items}")
@@ -282,7 +283,7 @@ class Envelope:
         Raises:
             FatalError: The error ends this worker.
         """
-        if points.hook is not None:
+        if hooks.hook is not None:
             _come_by(request)
         if request.later is not None and request.raised is None:
             request.read_later()
@@ -381,12 +382,12 @@ class Envelope:
         method, session = request.method, request.peer.session
         resolved = session.holder.resolved
         try:
-            if points.hook is not None:
-                points.hook("decode", method.name)
+            if hooks.hook is not None:
+                hooks.hook("decode", method.name)
             request.arguments = method.arguments(request.body, request.frames, session.resolve)
             if resolved:
-                if points.hook is not None:
-                    points.hook("borrow", method.name)
+                if hooks.hook is not None:
+                    hooks.hook("borrow", method.name)
                 self._borrow(request, request.arguments, resolved)
                 if method.admit is not None:
                     method.admit(request.arguments[0], session.holder)
@@ -526,7 +527,7 @@ class Envelope:
 def _come_by(request: Request) -> None:
     """Come by the point before a request's answer; what happens there is the request's."""
     try:
-        points.point("before_reply", request.method.name)
+        hooks.point("before_reply", request.method.name)
     except Exception as raised:  # noqa: BLE001 - as in `Run.call`
         request.encoded = request.later = None
         if isinstance(raised, errors.AtomrError):

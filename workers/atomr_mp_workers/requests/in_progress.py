@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.request import Run
+    from atomr_mp_workers.requests.request import Run
 
 
 class Underway:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, cast
 
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Device
-from atomr_mp_workers.line import Line
-from atomr_mp_workers.peers import WEIGHT
-from atomr_mp_workers.request import Request, Run
-from atomr_mp_workers.underway import Underway
+from atomr_mp_workers.requests.fair_queue import Line
+from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.peers import WEIGHT
+from atomr_mp_workers.requests.request import Request, Run
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.batch_run import BatchedMethod
+    from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 
 STRATEGIES: Final = ("adaptive", "host_function", "polled", "synchronous")
 """How the loop learns of the end of work on streams: by looking for a short time, then by a descriptor; by the

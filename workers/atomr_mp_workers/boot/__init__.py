@@ -1,0 +1,1 @@
+"""How a worker process comes to be: forked or started, named, tied to its supervisor."""

@@ -1,0 +1,1 @@
+"""Named places at which a test can make a worker fail."""

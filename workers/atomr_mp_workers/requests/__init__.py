@@ -1,0 +1,1 @@
+"""Requests in a worker: from their arrival to their reply."""

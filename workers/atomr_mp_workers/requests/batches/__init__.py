@@ -1,0 +1,1 @@
+"""Batched methods: which requests run together, and how."""

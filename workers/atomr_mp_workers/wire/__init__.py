@@ -1,0 +1,1 @@
+"""The channels of a worker: control to the supervisor, data to clients."""
