@@ -64,7 +64,7 @@ class Device:
             OutOfMemory: There is no room.
         """
         content = _as_array(array)
-        return self._client.buffers.put(content, _known(content.dtype), self.index)
+        return self._client.memory.put(content, _known(content.dtype), self.index)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
         """Make a buffer with whatever was in the memory before.
@@ -78,7 +78,7 @@ class Device:
             OutOfMemory: There is no room.
         """
         request = memory.Empty(lengths(shape), dtype_name(dtype))
-        return self._client.buffers.request(request, self.index)  # type: ignore[no-any-return]
+        return self._client.memory.request(request, self.index)  # type: ignore[no-any-return]
 
     def zeros(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
         """Make a buffer of zeros; see `empty`."""
@@ -87,11 +87,11 @@ class Device:
     def full(self, shape: int | Sequence[int], value: complex, dtype: DTypeLike = "float32") -> GpuRef:
         """Make a buffer filled with a value; see `empty`."""
         request = memory.Full(lengths(shape), dtype_name(dtype), to_scalar(value))
-        return self._client.buffers.request(request, self.index)  # type: ignore[no-any-return]
+        return self._client.memory.request(request, self.index)  # type: ignore[no-any-return]
 
     def statistics(self) -> dict[str, int]:
         """Return figures of the device's memory; bytes where a name ends in `_bytes`."""
-        return self._client.buffers.request(memory.Statistics(), self.index)  # type: ignore[no-any-return]
+        return self._client.memory.request(memory.Statistics(), self.index)  # type: ignore[no-any-return]
 
     def request(self, library: str, request: LibraryRequest, deadline_s: float | None = None) -> Reply:
         """Send a request of a library, which has been checked. What `device.blas` and the like are made of.

@@ -15,12 +15,12 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo
 from atomr_mp.protocol.messages.operators import Status
-from atomr_mp.protocol.messages.suspects import Request
+from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.transport.session import SessionConnection
@@ -146,7 +146,7 @@ class Pool:
             InvalidRequest: There can be no such array.
             OutOfMemory: There is no such memory.
         """
-        return self._client.buffers.host_array(tuple(lengths(shape)), dtype_name(dtype))
+        return self._client.memory.host_array(tuple(lengths(shape)), dtype_name(dtype))
 
     def claim(self, shared: bytes) -> GpuRef:
         """Take what another client has shared with `GpuRef.share`, once. Blocks.
@@ -157,7 +157,7 @@ class Pool:
             GpuRefReleased: It was claimed before, or its time is over.
             ProtocolError: These bytes are no share.
         """
-        return self._client.buffers.claim(shared)
+        return self._client.memory.claim(shared)
 
     @property
     def methods(self) -> list[str]:
@@ -293,7 +293,7 @@ class Pool:
                 Path(journal), method, info.parameters, idempotent=info.idempotent, retry_failed=retry_failed
             )
             if kept.poisonous:
-                self._admit(kept, {Request(method, item) for item in kept.poisonous.values()})
+                self._admit(kept, {RequestKey(method, item) for item in kept.poisonous.values()})
         mapper = self._mapper or self._make_mapper()
         return mapper.map(
             method,
@@ -364,12 +364,12 @@ class Pool:
 
     def status(self) -> Status:
         """Return a snapshot of the pool: states, queues, processes."""
-        with Observer(self._session_socket) as observer:
+        with OperatorSession(self._session_socket) as observer:
             return observer.status()
 
     def restart(self, device: int) -> None:
         """Have a device's worker replaced after it has finished what it holds; returns at once."""
-        with Observer(self._session_socket) as observer:
+        with OperatorSession(self._session_socket) as observer:
             observer.restart(device)
 
     def reload(self, timeout_s: float = 600.0) -> list[str]:
@@ -387,7 +387,7 @@ class Pool:
             InvalidRequest: A reload goes on already, or the pool stops.
             TimeoutError: It is not done yet, and goes on.
         """
-        with Observer(self._session_socket) as observer:
+        with OperatorSession(self._session_socket) as observer:
             return observer.reload(timeout_s)
 
     def on_event(self, listener: Callable[[Any], object]) -> None:
@@ -405,7 +405,7 @@ class Pool:
         """
         self._close(interrupted=False)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def _close(self, *, interrupted: bool) -> None:
         if self._client.forked:
             return  # the pool is our parent's
@@ -428,7 +428,7 @@ class Pool:
             KeyboardInterrupt: The pool has ended; or this was the second interrupt, and it has not.
         """
         # Without an answer, or a descriptor to ask with, the end of our session has to do.
-        with contextlib.suppress(errors.AtomrError, OSError), Observer(self._session_socket) as observer:
+        with contextlib.suppress(errors.AtomrError, OSError), OperatorSession(self._session_socket) as observer:
             observer.stop()
             if interrupted:
                 self._say_what_is_waited_for(observer)
@@ -440,7 +440,7 @@ class Pool:
                     process.wait()
                 raise
 
-    def _say_what_is_waited_for(self, observer: Observer) -> None:
+    def _say_what_is_waited_for(self, observer: OperatorSession) -> None:
         """Tell the person who has pressed Ctrl-C why the pool does not end at once, if it does not."""
         with contextlib.suppress(errors.AtomrError, OSError):  # it has ended meanwhile
             waiting = observer.status().unanswered
@@ -451,10 +451,10 @@ class Pool:
                 )
                 sys.stderr.flush()
 
-    def _admit(self, journal: Journal, requests: set[Request]) -> None:
+    def _admit(self, journal: Journal, requests: set[RequestKey]) -> None:
         """Have requests admitted that are refused; those of other maps stay refused."""
         try:
-            with Observer(self._session_socket) as observer:
+            with OperatorSession(self._session_socket) as observer:
                 refused = [each.request for each in observer.status().quarantined if each.request in requests]
                 for request in refused:
                     with contextlib.suppress(errors.InvalidRequest):  # somebody else was faster
@@ -465,7 +465,7 @@ class Pool:
             journal.close()
             raise
 
-    @interrupts.whole  # packages of which half is imported cannot be imported again
+    @interrupts.defer_interrupts  # packages of which half is imported cannot be imported again
     def _make_mapper(self) -> Mapper:
         from atomr_mp.mapping.run import Mapper  # late: it takes asyncio, which the rest does without
 

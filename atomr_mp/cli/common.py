@@ -13,7 +13,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import words
 
 if TYPE_CHECKING:
-    from atomr_mp.operator.session import Observer
+    from atomr_mp.operator.session import OperatorSession
     from atomr_mp.process.files.rundir import RunDirectory
 
 counted = words.counted
@@ -105,16 +105,16 @@ def open_pool(options: argparse.Namespace) -> RunDirectory:
 
 
 @contextlib.contextmanager
-def observe(directory: RunDirectory) -> Iterator[Observer]:
+def observe(directory: RunDirectory) -> Iterator[OperatorSession]:
     """Open a session for questions and orders.
 
     Raises:
         PoolLost: The supervisor is gone, or does not answer.
     """
-    from atomr_mp.operator.session import Observer
+    from atomr_mp.operator.session import OperatorSession
 
     try:
-        with Observer(directory.session_socket) as observer:
+        with OperatorSession(directory.session_socket) as observer:
             yield observer
     except TimeoutError as error:
         pid = directory.supervisor.pid

@@ -11,7 +11,7 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_pool
 
 if TYPE_CHECKING:
-    from atomr_mp.operator.session import Observer
+    from atomr_mp.operator.session import OperatorSession
     from atomr_mp.protocol.messages.devices import DeviceInfo
 
 TIMEOUT_S: Final = 360.0
@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _wait_ready(observer: Observer, device: int, generation: int, until: float) -> DeviceInfo:
+def _wait_ready(observer: OperatorSession, device: int, generation: int, until: float) -> DeviceInfo:
     from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceState
     from atomr_mp.protocol.messages.session import DeviceChanged, Goodbye
 

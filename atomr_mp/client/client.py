@@ -20,10 +20,10 @@ from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane, Told
-from atomr_mp.client.lanes.retry_policy import Suspicions, was_answered
-from atomr_mp.client.lanes.threads import BlockingLane
+from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
+from atomr_mp.client.lanes.threads import ThreadsLane
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.client.reply import Reply, Together
+from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.protocol import token
 from atomr_mp.protocol.messages import devices, session, suspects
 from atomr_mp.transport.courier import Courier
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from atomr_mp.client.lanes.event_loop import LoopLane
+    from atomr_mp.client.lanes.event_loop import EventLoopLane
     from atomr_mp.client.memory.argument_slabs import Placement
-    from atomr_mp.client.memory.memory import Buffers
+    from atomr_mp.client.memory.memory import ClientMemory
 
 _LOG: Final = logging.getLogger("atomr_mp")
 
@@ -86,7 +86,7 @@ class Client:
         self.devices = list(welcome.devices)
         """The devices as last heard of."""
         self.max_replays: Final = welcome.max_replays if max_replays is None else max_replays
-        self.suspicions: Final = Suspicions(welcome.suspicions)
+        self.suspicions: Final = KnownSuspicions(welcome.suspicions)
         self.methods: dict[str, devices.MethodInfo] = {}
         """The pool's requests by "Actor.method"."""
         self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
@@ -106,7 +106,7 @@ class Client:
         self._memory_lock = threading.Lock()
         """Held to make what is below."""
         self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
-        self._buffers: Buffers | None = None
+        self._memory: ClientMemory | None = None
         self._ids = itertools.count(1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
@@ -114,8 +114,8 @@ class Client:
         """Our session has ended, not the pool: its workers will not disconnect."""
         self.forked = False
         """This process was forked from the client's: nothing can be done with it here."""
-        self._blocking = BlockingLane(self, 0, self.devices)
-        self._loops: dict[asyncio.AbstractEventLoop, LoopLane] = {}
+        self._blocking = ThreadsLane(self, 0, self.devices)
+        self._loops: dict[asyncio.AbstractEventLoop, EventLoopLane] = {}
         """Lanes of event loops; those of closed loops go when the next one comes."""
         for device in self.devices:
             self._blocking.take(session.DeviceChanged(device))
@@ -159,10 +159,10 @@ class Client:
             if held:
                 interrupts.let_go(held)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def submit_items(
         self, method: str, items: Sequence[Sequence[Any]], *, deadline_s: float, priority: int = 0
-    ) -> Together:
+    ) -> ItemsReply:
         """Send many requests for a batched method as one, from a running event loop; it is never sent again by itself.
 
         Args:
@@ -186,7 +186,7 @@ class Client:
         deadline_ns = time.monotonic_ns() + int(deadline_s * 1e9)
         return lane.submit_items(next(self._ids), method, items, deadline_ns, priority)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def read_session(self) -> None:
         """Take in what the supervisor has said, without waiting."""
         with self._session_lock:
@@ -206,7 +206,7 @@ class Client:
                 self._lose(errors.PoolLost(error.message))
         self._blocking.call_back()
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Take in lifecycle events until `condition()` holds; False if it does not within `timeout_s`.
 
@@ -241,22 +241,22 @@ class Client:
     # --- shared memory ---------------------------------------------------------------------------------------------
 
     @property
-    def buffers(self) -> Buffers:
+    def memory(self) -> ClientMemory:
         """What this client holds of shared memory."""
-        return self._buffers or self._make_buffers()
+        return self._memory or self._make_memory()
 
-    @interrupts.whole  # packages of which half is imported cannot be imported again
-    def _make_buffers(self) -> Buffers:
-        from atomr_mp.client.memory.memory import Buffers  # late: it takes NumPy
+    @interrupts.defer_interrupts  # packages of which half is imported cannot be imported again
+    def _make_memory(self) -> ClientMemory:
+        from atomr_mp.client.memory.memory import ClientMemory  # late: it takes NumPy
 
         with self._memory_lock:
-            if self._buffers is None:
-                self._buffers = Buffers(self)
-        return self._buffers
+            if self._memory is None:
+                self._memory = ClientMemory(self)
+        return self._memory
 
     def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
         """Copy an argument into memory that workers can read; None if it has to travel otherwise."""
-        return self.buffers.place(array)
+        return self.memory.place(array)
 
     def releases(self, device: int, generation: int | None = None) -> Releases:
         """Return what is to be given back to an incarnation, by default to the device's current one."""
@@ -271,16 +271,16 @@ class Client:
 
     def out_of_memory(self, releases: Releases) -> None:
         """Take note that an incarnation has no memory left; called with a lane's lock held."""
-        if self._buffers is not None:
-            self._buffers.out_of_memory(releases)
+        if self._memory is not None:
+            self._memory.out_of_memory(releases)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
-        """Send what is to be given back to an incarnation, if possible; see `BlockingLane.give_back`."""
+        """Send what is to be given back to an incarnation, if possible; see `ThreadsLane.give_back`."""
         if not self.forked:
             self._blocking.give_back(releases, freed=freed)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def ask(
         self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None
     ) -> Answered:
@@ -313,13 +313,13 @@ class Client:
             raise answered.message.error.error()
         return answered
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def tell(self, message: session.FromClient) -> None:
         """Say something in the session that is not answered; nothing if the pool is lost."""
         with contextlib.suppress(errors.PoolLost):
             self._say(lambda: message)
 
-    def report(self, device: int, generation: int, requests: list[suspects.Request]) -> int:
+    def report(self, device: int, generation: int, requests: list[suspects.RequestKey]) -> int:
         """Say what of ours ran when an incarnation ended; return the number of the answer, `suspects.Suspicions`."""
         number = next(self._questions)
         self.tell(suspects.Suspect(number, device, generation, requests[: suspects.MAX_SUSPECTS]))
@@ -351,7 +351,7 @@ class Client:
         for eventfd in self._waiting:
             os.eventfd_write(eventfd, 1)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def close(self) -> None:
         """End the session; unanswered requests end with `PoolLost`. May be called twice."""
         with self._session_lock:
@@ -365,14 +365,14 @@ class Client:
         self._blocking.close()
         for lane in lanes:
             lane.close()
-        if (self._buffers is None or self._buffers.close()) and lives:
+        if (self._memory is None or self._memory.close()) and lives:
             with contextlib.suppress(errors.PoolLost), self._sending:
                 self._connection.send(session.Bye())
         self._connection.close()
         self.courier.close()
 
     def _new_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
-        from atomr_mp.client.lanes.event_loop import LoopLane
+        from atomr_mp.client.lanes.event_loop import EventLoopLane
 
         with self._session_lock:
             if self.lost is not None:  # of which nobody would tell the lane any more
@@ -381,7 +381,7 @@ class Client:
                 if old.is_closed:
                     old.close()
                     del self._loops[old_loop]
-            lane = self._loops[loop] = LoopLane(self, self._next_lane_number(), self.devices, loop)
+            lane = self._loops[loop] = EventLoopLane(self, self._next_lane_number(), self.devices, loop)
             for device in self.devices:
                 lane.take(session.DeviceChanged(device))
         return lane
@@ -412,8 +412,8 @@ class Client:
             case _:
                 return
         self._tell_lanes(message)
-        if isinstance(message, session.IncarnationEnded) and ended is not None and self._buffers is not None:
-            self._buffers.over(ended)  # after the lanes, which take in its last answers
+        if isinstance(message, session.IncarnationEnded) and ended is not None and self._memory is not None:
+            self._memory.over(ended)  # after the lanes, which take in its last answers
         self._wake_waiting()
         for listener in self.listeners:
             try:

@@ -97,7 +97,7 @@ def wait(blocks: Callable[[*Ts], T], *args: *Ts) -> T:
         main.level -= 1
 
 
-def whole(function: Callable[P, T]) -> Callable[P, T]:
+def defer_interrupts(function: Callable[P, T]) -> Callable[P, T]:
     """Have a function done as a whole, but for its waits. What is called with many arguments uses `hold` for less."""
 
     @functools.wraps(function)

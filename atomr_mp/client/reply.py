@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import asyncio
 
     from atomr_mp.client.lanes.base import Lane
-    from atomr_mp.client.lanes.device_link import Link
+    from atomr_mp.client.lanes.device_link import DeviceLink
     from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.leases import Lease
-    from atomr_mp.protocol.messages.suspects import Request
+    from atomr_mp.protocol.messages.suspects import RequestKey
     from atomr_mp.tracing import CallSpan
 
 
@@ -43,7 +43,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Of the request; then of the result."""
     done: bool = False
     """Whether there is an answer."""
-    _link: Link | None = None
+    _link: DeviceLink | None = None
     _payload: Sequence[values.Buffer] = ()
     """Payload frames of the request, until there is an answer."""
     _frames: Sequence[memoryview] = ()
@@ -59,7 +59,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Of the refs in the result, by buffer: here from the answer's arrival on, whether or not it is ever decoded."""
     _pinned: bool = False
     """The device was named: it goes to no other."""
-    _alone: Request | None = None
+    _alone: RequestKey | None = None
     """What it is, if it is to run alone."""
     _replays: int = 0
     """How often it was running when its worker ended."""
@@ -81,7 +81,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     _span: CallSpan | None = None
     """Ends with the call; if its spans are wanted, and this one is recorded."""
     _items: int = 0
-    """How many it has, see `Together`."""
+    """How many it has, see `ItemsReply`."""
 
     def __repr__(self) -> str:
         if not self.done:
@@ -161,7 +161,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return self.result()
 
 
-class Part(NamedTuple):
+class ItemsPart(NamedTuple):
     """What some items of a call have come to."""
 
     places: Sequence[int]
@@ -174,7 +174,7 @@ class Part(NamedTuple):
     """What those without a result ended with, by place."""
 
 
-class Together(Reply):
+class ItemsReply(Reply):
     """The answers to the items of a call that has several; they come in parts. `done` when all are there.
 
     Its callbacks run for each part. If it has an error, that is what all items ended with that no part has answered.
@@ -182,7 +182,7 @@ class Together(Reply):
 
     open: set[int] = msgspec.field(default_factory=set)
     """Places of the items without an answer."""
-    parts: deque[Part] = msgspec.field(default_factory=deque)
+    parts: deque[ItemsPart] = msgspec.field(default_factory=deque)
     """Those that have come, for whoever takes them."""
 
     def result(self, timeout_s: float | None = None) -> None:
@@ -191,7 +191,7 @@ class Together(Reply):
         if error is not None:
             raise error
 
-    def results(self, part: Part) -> list[Any]:
+    def results(self, part: ItemsPart) -> list[Any]:
         """Return the results of a part, in its places' order.
 
         Raises:

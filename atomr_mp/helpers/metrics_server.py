@@ -21,7 +21,7 @@ from prometheus_client import CollectorRegistry, exposition
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from atomr_mp import errors
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.messages.devices import DeviceState
@@ -41,7 +41,7 @@ def main() -> int:
     """Serve until the supervisor ends. Arguments: its pid, the listening socket, the path of its session socket."""
     parent, listening = map(int, sys.argv[1:3])
     die_with_parent(parent)
-    with Observer(Path(sys.argv[3])) as observer:
+    with OperatorSession(Path(sys.argv[3])) as observer:
         registry = CollectorRegistry()
         registry.register(PoolCollector(observer))
         Server(socket.socket(fileno=listening), registry).serve_forever()
@@ -67,7 +67,7 @@ class PoolCollector:
         observer: A session with it; used by one thread at a time.
     """
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: OperatorSession) -> None:
         self._observer = observer
         self._lock = threading.Lock()
         self._driver = Driver()

@@ -24,7 +24,7 @@ CUDA: Final = 2
 """kDLCUDA, of DLPack."""
 
 
-class Mapping:
+class CudaMapping:
     """A slab of device memory in this process, readable and writable.
 
     Args:
@@ -53,7 +53,7 @@ class Mapping:
         self.nbytes: Final = nbytes
         self.unmapped = unmapped
         self._ending = ending
-        self._parts: weakref.WeakSet[_Part] = weakref.WeakSet()
+        self._parts: weakref.WeakSet[_CudaPart] = weakref.WeakSet()
         self._lock = threading.Lock()
         runtime = _cupy().cuda.runtime
         with _cupy().cuda.Device(self.ordinal):
@@ -95,7 +95,7 @@ class Mapping:
         with self._lock:
             if not self._open:
                 raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
-            part = _Part(self, keep)
+            part = _CudaPart(self, keep)
             self._parts.add(part)
         cupy = _cupy()
         memory = cupy.cuda.UnownedMemory(self._address + low, high - low, part, self.ordinal)
@@ -119,10 +119,10 @@ class Mapping:
                 self.unmapped()
 
 
-class _Part:
+class _CudaPart:
     """What CuPy keeps for as long as any array over the memory lives."""
 
-    def __init__(self, mapping: Mapping, keep: object) -> None:
+    def __init__(self, mapping: CudaMapping, keep: object) -> None:
         self._mapping = mapping
         self._keep = keep
 

@@ -24,7 +24,7 @@ SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 """What a memfd must be sealed against before it is mapped: an access beyond the end of a file kills the process."""
 
 
-class Mapping:
+class HostMapping:
     """A slab of host memory in this process, readable and writable.
 
     Args:
@@ -58,7 +58,7 @@ class Mapping:
         self.address: Final[int] = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self.nbytes: Final = nbytes
         self.unmapped = unmapped
-        self._arrays: weakref.WeakSet[_Part] = weakref.WeakSet()
+        self._arrays: weakref.WeakSet[_HostPart] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
@@ -92,7 +92,7 @@ class Mapping:
         with self._lock:
             if self._map is None:
                 raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
-            part = _Part(self.address + low, high - low, self, keep, read_only=not writable)
+            part = _HostPart(self.address + low, high - low, self, keep, read_only=not writable)
             self._arrays.add(part)
         content: Any = np.asarray(part)
         return np.ndarray(layout.shape, dtypes.to_numpy(layout.dtype), content, layout.offset - low, layout.strides)
@@ -105,10 +105,10 @@ class Mapping:
                 self.unmapped()
 
 
-class _Part:
+class _HostPart:
     """What an array's chain of bases ends in: NumPy keeps it for as long as any array over the memory lives."""
 
-    def __init__(self, address: int, nbytes: int, mapping: Mapping, keep: object, *, read_only: bool) -> None:
+    def __init__(self, address: int, nbytes: int, mapping: HostMapping, keep: object, *, read_only: bool) -> None:
         self._mapping = mapping
         self.keep: Final = keep
         self.__array_interface__ = {
@@ -120,11 +120,11 @@ class _Part:
 
 
 def kept_by(array: np.ndarray[Any, Any]) -> object:
-    """Return what an array was told to keep that `Mapping.array` has made, or of which it is a view; else None."""
+    """Return what an array was told to keep that `HostMapping.array` has made, or of which it is a view; else None."""
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return base.keep if isinstance(base, _Part) else None
+    return base.keep if isinstance(base, _HostPart) else None
 
 
 def make_sealed(name: str, nbytes: int) -> int:

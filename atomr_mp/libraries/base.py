@@ -24,7 +24,7 @@ class LibraryDevice(Protocol):
         """Send a request that has been checked; `deadline_s` None stands for the pool's default."""
 
 
-class Library:
+class LibraryReference:
     """Base of the references: a method for each request infers what is not given, checks, and sends.
 
     Args:

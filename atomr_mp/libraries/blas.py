@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, SupportsFloat, SupportsIndex
 
-from atomr_mp.libraries.base import Library
+from atomr_mp.libraries.base import LibraryReference
 from atomr_mp.libraries.operands import (
     Number,
     agreed,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Int = SupportsIndex | None
 
 
-class Blas(Library):
+class Blas(LibraryReference):
     """Dense linear algebra on refs: vectors are refs of one dimension, matrices of two.
 
     Sizes, increments, leading dimensions and the order of elements follow from shapes and strides. Vectors may have

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from atomr_mp.libraries.base import Library
+from atomr_mp.libraries.base import LibraryReference
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import Scalar, to_scalar
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atomr_mp.protocol.layout import Operand
 
 
-class Memory(Library):
+class Memory(LibraryReference):
     """Requests on buffers that exist. They are ordered with all others that use the same buffers."""
 
     library: ClassVar[str] = "memory"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.retry_policy import NEVER
-from atomr_mp.client.reply import Together
+from atomr_mp.client.reply import ItemsReply
 from atomr_mp.mapping.schedule import Depth, Failure, Job, Recorded, Unreadable
 from atomr_mp.protocol.messages.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
@@ -89,7 +89,7 @@ class Mapper:
         if asyncio._get_running_loop() is not None:  # noqa: SLF001 - exported; the public one raises
             raise RuntimeError("map would block the event loop; read it in a thread, as with asyncio.to_thread")
         with self._loop() as loop:
-            shell = _Run if journal is None else functools.partial(_RunWithJournal, journal)
+            shell = MapRun if journal is None else functools.partial(_RunWithJournal, journal)
             run = shell(
                 self._client,
                 loop,
@@ -159,7 +159,7 @@ class _Sent(NamedTuple):
     """Those without an outcome."""
 
 
-class _Run:
+class MapRun:
     """One map at work: a job, and the loop in which its calls are made."""
 
     def __init__(
@@ -219,7 +219,7 @@ class _Run:
             raise self._source_error
         self._over()
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def abandon(self) -> None:
         """Ask that what has been sent and is not needed any more does not start."""
         self._abandoned = True  # a turn may be due still
@@ -236,7 +236,7 @@ class _Run:
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def _run(self) -> None:
         """Run the loop until something can come out, or everything has."""
         if self._loop.is_closed():
@@ -277,7 +277,7 @@ class _Run:
             if reply not in self._flying:
                 continue  # it has landed for each of its parts
             sent = self._flying[reply]
-            if isinstance(reply, Together):
+            if isinstance(reply, ItemsReply):
                 self._take_together(reply, sent, now - sent.at)
                 continue
             del self._flying[reply]
@@ -293,7 +293,7 @@ class _Run:
             else:
                 self._succeeded(index, self._kept(index, result), now - sent.at)
 
-    def _take_together(self, reply: Together, sent: _Sent, took_s: float) -> None:
+    def _take_together(self, reply: ItemsReply, sent: _Sent, took_s: float) -> None:
         """Take in what has come of items that were sent as one."""
         done = reply.done  # to read a part may bring more, which then lands by itself
         while reply.parts:
@@ -468,7 +468,7 @@ class _Run:
         return Progress(job.done, job.failures, job.in_flight, job.resubmitted, restarts)
 
 
-class _RunWithJournal(_Run):
+class _RunWithJournal(MapRun):
     """One that passes over what was done before, and keeps what is done."""
 
     def __init__(self, journal: Journal, *arguments: Any) -> None:

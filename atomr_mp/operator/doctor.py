@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
 from atomr_mp.protocol.messages.operators import Inventory
-from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Supervision, Watch
+from atomr_mp.supervision.audit.findings import LASTS_S, Finding, Inspection, Supervision
 from atomr_mp.supervision.audit.ledger import compare
 
 AGAIN_S: Final = 0.2
@@ -32,7 +32,7 @@ def examine(run_dir: Path, lasts_s: float = LASTS_S) -> tuple[Supervision, list[
     Raises:
         ConfigurationError: The run directory is not safe, or not ours.
     """
-    watch = Watch(lasts_s)
+    watch = Inspection(lasts_s)
     gpus = bool(nvidia_hardware())
     begun_s = time.monotonic()
     while True:
@@ -60,7 +60,7 @@ def _ask(run_dir: Path) -> tuple[Inventory | None, Supervision]:
     except errors.PoolUnreachable:
         return None, Supervision.ENDED
     try:
-        with Observer(run_dir / SESSION_SOCKET) as observer:
+        with OperatorSession(run_dir / SESSION_SOCKET) as observer:
             return observer.inventory(), Supervision.ANSWERS
     except (TimeoutError, errors.AtomrError):
         # It may have ended just now; or it is so young that it does not listen yet.

@@ -15,7 +15,7 @@ from atomr_mp.transport.session import SessionConnection
 Answers = session.Answer | operators.Reloaded | operators.Residents | operators.Status | operators.Inventory
 
 
-class Observer:
+class OperatorSession:
     """A session for questions and orders: status, restart, stop. Use it with `with`.
 
     Args:
@@ -93,7 +93,7 @@ class Observer:
         assert isinstance(answer, operators.Residents)
         return answer.residents
 
-    def admit(self, request: suspects.Request, timeout_s: float = 10.0) -> None:
+    def admit(self, request: suspects.RequestKey, timeout_s: float = 10.0) -> None:
         """Have a request admitted again that is refused since it ends workers.
 
         Raises:

@@ -133,7 +133,7 @@ class Zygote:
             match self._receive():
                 case zygote.Forked(number, pid) if number == fork_id:
                     return pid
-                case zygote.Refused(number, reason) if number == fork_id:
+                case zygote.ForkRefused(number, reason) if number == fork_id:
                     raise NoForkError(f"the zygote refuses: {reason}")
         self.kill()  # what it may still make is nobody's, and ends by itself
         raise NoForkError(f"the zygote did not answer within {FORK_S:g} s")

@@ -27,7 +27,7 @@ from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.supervision.intensity import Intensity
-from atomr_mp.supervision.recycle import Limits
+from atomr_mp.supervision.recycle import RecycleLimits
 from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, Plan, Source
 
 Backend = Literal["auto", "cuda", "host"]
@@ -214,8 +214,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     @property
-    def _recycling(self) -> Limits:
-        return Limits(self.max_requests, self.max_age_s, self.max_memory_bytes, self.max_device_bytes)
+    def _recycling(self) -> RecycleLimits:
+        return RecycleLimits(self.max_requests, self.max_age_s, self.max_memory_bytes, self.max_device_bytes)
 
     def _cuda_devices(self, hardware: str) -> list[DevicePlan]:
         from atomr_mp.process.gpus import nvml

@@ -25,7 +25,7 @@ from atomr_mp.protocol.messages.devices import DeviceState
 State = DeviceState
 
 
-class Event(StrEnum):
+class LifecycleEvent(StrEnum):
     """What can happen to a device."""
 
     START = auto()
@@ -125,10 +125,10 @@ class Step(NamedTuple):
 class UnexpectedEventError(Exception):
     """The event has no meaning in this state: the supervisor is at fault, or a worker broke the protocol.
 
-    Where a worker's message caused it, the supervisor feeds `Event.FAULT` in its place.
+    Where a worker's message caused it, the supervisor feeds `LifecycleEvent.FAULT` in its place.
     """
 
-    def __init__(self, state: State, event: Event) -> None:
+    def __init__(self, state: State, event: LifecycleEvent) -> None:
         super().__init__(f"{event} has no meaning while a device is {state}")
         self.state = state
         self.event = event
@@ -138,135 +138,137 @@ _TAKEN_OVER: Final = Step(State.READY, (Action.PROMOTE, Action.PUBLISH, Action.R
 
 _UNKILLABLE: Final = Step(State.QUARANTINED, (Action.END, Action.DISMISS))
 
-TRANSITIONS: Final[dict[tuple[State, Event], Step]] = {
+TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Step]] = {
     # stopped: no active process, and none is to come unless somebody asks for it.
-    (State.STOPPED, Event.START): Step(State.STARTING, (Action.SPAWN,)),
-    (State.STOPPED, Event.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
-    (State.STOPPED, Event.STOP): Step(State.STOPPED),
-    (State.STOPPED, Event.STANDBY_DUE): Step(State.STOPPED),
-    (State.STOPPED, Event.STANDBY_LOST): Step(State.STOPPED),
-    (State.STOPPED, Event.PREDECESSOR_EXITED): Step(State.STOPPED, (Action.END_PREDECESSOR,)),
+    (State.STOPPED, LifecycleEvent.START): Step(State.STARTING, (Action.SPAWN,)),
+    (State.STOPPED, LifecycleEvent.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.STOPPED, LifecycleEvent.STOP): Step(State.STOPPED),
+    (State.STOPPED, LifecycleEvent.STANDBY_DUE): Step(State.STOPPED),
+    (State.STOPPED, LifecycleEvent.STANDBY_LOST): Step(State.STOPPED),
+    (State.STOPPED, LifecycleEvent.PREDECESSOR_EXITED): Step(State.STOPPED, (Action.END_PREDECESSOR,)),
     # starting: a process that clients do not know yet.
-    (State.STARTING, Event.READY): Step(State.READY, (Action.PUBLISH, Action.RESET_BACKOFF, Action.WANT_STANDBY)),
-    (State.STARTING, Event.FAULT): Step(State.LOST, (Action.KILL,)),
-    (State.STARTING, Event.POISONED): Step(State.POISONED, (Action.KILL,)),
-    (State.STARTING, Event.END_OF_FILE): Step(State.LOST, (Action.KILL,)),
-    (State.STARTING, Event.START_TIMEOUT): Step(State.LOST, (Action.KILL,)),
-    (State.STARTING, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.STARTING, LifecycleEvent.READY): Step(
+        State.READY, (Action.PUBLISH, Action.RESET_BACKOFF, Action.WANT_STANDBY)
+    ),
+    (State.STARTING, LifecycleEvent.FAULT): Step(State.LOST, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.POISONED): Step(State.POISONED, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.END_OF_FILE): Step(State.LOST, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.START_TIMEOUT): Step(State.LOST, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     # Nothing is on it, so there is nothing to finish.
-    (State.STARTING, Event.DRAIN): Step(State.DRAINING, (Action.KILL,)),
-    (State.STARTING, Event.STOP): Step(State.STOPPING, (Action.KILL,)),
-    (State.STARTING, Event.STANDBY_DUE): Step(State.STARTING),
-    (State.STARTING, Event.STANDBY_LOST): Step(State.STARTING),
-    (State.STARTING, Event.PREDECESSOR_EXITED): Step(State.STARTING, (Action.END_PREDECESSOR,)),
+    (State.STARTING, LifecycleEvent.DRAIN): Step(State.DRAINING, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.STOP): Step(State.STOPPING, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.STANDBY_DUE): Step(State.STARTING),
+    (State.STARTING, LifecycleEvent.STANDBY_LOST): Step(State.STARTING),
+    (State.STARTING, LifecycleEvent.PREDECESSOR_EXITED): Step(State.STARTING, (Action.END_PREDECESSOR,)),
     # ready: published, until HOLD.
-    (State.READY, Event.FAULT): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
-    (State.READY, Event.POISONED): Step(State.POISONED, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
-    (State.READY, Event.HUNG): Step(State.HUNG, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
-    (State.READY, Event.END_OF_FILE): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
-    (State.READY, Event.EXITED): Step(State.REBUILDING, (Action.HOLD, Action.END, Action.ASK_RESTART)),
-    (State.READY, Event.DRAIN): Step(State.DRAINING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)),
-    (State.READY, Event.STOP): Step(State.STOPPING, (Action.HOLD, Action.DRAIN, Action.DISMISS)),
-    (State.READY, Event.STANDBY_DUE): Step(State.READY, (Action.SPAWN_STANDBY,)),
-    (State.READY, Event.STANDBY_READY): Step(State.READY, (Action.ANNOUNCE,)),
-    (State.READY, Event.STANDBY_LOST): Step(State.READY, (Action.WANT_STANDBY,)),
-    (State.READY, Event.PREDECESSOR_EXITED): Step(State.READY, (Action.END_PREDECESSOR, Action.WANT_STANDBY)),
+    (State.READY, LifecycleEvent.FAULT): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.POISONED): Step(State.POISONED, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.HUNG): Step(State.HUNG, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.END_OF_FILE): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.EXITED): Step(State.REBUILDING, (Action.HOLD, Action.END, Action.ASK_RESTART)),
+    (State.READY, LifecycleEvent.DRAIN): Step(State.DRAINING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.STOP): Step(State.STOPPING, (Action.HOLD, Action.DRAIN, Action.DISMISS)),
+    (State.READY, LifecycleEvent.STANDBY_DUE): Step(State.READY, (Action.SPAWN_STANDBY,)),
+    (State.READY, LifecycleEvent.STANDBY_READY): Step(State.READY, (Action.ANNOUNCE,)),
+    (State.READY, LifecycleEvent.STANDBY_LOST): Step(State.READY, (Action.WANT_STANDBY,)),
+    (State.READY, LifecycleEvent.PREDECESSOR_EXITED): Step(State.READY, (Action.END_PREDECESSOR, Action.WANT_STANDBY)),
     # poisoned, hung and lost: killed, its exit is awaited. What it still says, or was late for, changes nothing.
-    (State.POISONED, Event.FAULT): Step(State.POISONED),
-    (State.POISONED, Event.POISONED): Step(State.POISONED),
-    (State.POISONED, Event.END_OF_FILE): Step(State.POISONED),
-    (State.POISONED, Event.START_TIMEOUT): Step(State.POISONED),
-    (State.POISONED, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
-    (State.POISONED, Event.KILL_TIMEOUT): _UNKILLABLE,
+    (State.POISONED, LifecycleEvent.FAULT): Step(State.POISONED),
+    (State.POISONED, LifecycleEvent.POISONED): Step(State.POISONED),
+    (State.POISONED, LifecycleEvent.END_OF_FILE): Step(State.POISONED),
+    (State.POISONED, LifecycleEvent.START_TIMEOUT): Step(State.POISONED),
+    (State.POISONED, LifecycleEvent.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.POISONED, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
     # Whoever asks for a new process gets one, so this end counts as planned.
-    (State.POISONED, Event.DRAIN): Step(State.DRAINING),
-    (State.POISONED, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
-    (State.POISONED, Event.STANDBY_DUE): Step(State.POISONED),
-    (State.POISONED, Event.STANDBY_READY): Step(State.POISONED, (Action.CALL_STANDBY,)),
-    (State.POISONED, Event.STANDBY_LOST): Step(State.POISONED),
-    (State.POISONED, Event.TAKE_OVER): _TAKEN_OVER,
-    (State.POISONED, Event.PREDECESSOR_EXITED): Step(State.POISONED, (Action.END_PREDECESSOR,)),
-    (State.HUNG, Event.FAULT): Step(State.HUNG),
-    (State.HUNG, Event.POISONED): Step(State.HUNG),
-    (State.HUNG, Event.END_OF_FILE): Step(State.HUNG),
-    (State.HUNG, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
-    (State.HUNG, Event.KILL_TIMEOUT): _UNKILLABLE,
-    (State.HUNG, Event.DRAIN): Step(State.DRAINING),
-    (State.HUNG, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
-    (State.HUNG, Event.STANDBY_DUE): Step(State.HUNG),
-    (State.HUNG, Event.STANDBY_READY): Step(State.HUNG, (Action.CALL_STANDBY,)),
-    (State.HUNG, Event.STANDBY_LOST): Step(State.HUNG),
-    (State.HUNG, Event.TAKE_OVER): _TAKEN_OVER,
-    (State.HUNG, Event.PREDECESSOR_EXITED): Step(State.HUNG, (Action.END_PREDECESSOR,)),
+    (State.POISONED, LifecycleEvent.DRAIN): Step(State.DRAINING),
+    (State.POISONED, LifecycleEvent.STOP): Step(State.STOPPING, (Action.DISMISS,)),
+    (State.POISONED, LifecycleEvent.STANDBY_DUE): Step(State.POISONED),
+    (State.POISONED, LifecycleEvent.STANDBY_READY): Step(State.POISONED, (Action.CALL_STANDBY,)),
+    (State.POISONED, LifecycleEvent.STANDBY_LOST): Step(State.POISONED),
+    (State.POISONED, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
+    (State.POISONED, LifecycleEvent.PREDECESSOR_EXITED): Step(State.POISONED, (Action.END_PREDECESSOR,)),
+    (State.HUNG, LifecycleEvent.FAULT): Step(State.HUNG),
+    (State.HUNG, LifecycleEvent.POISONED): Step(State.HUNG),
+    (State.HUNG, LifecycleEvent.END_OF_FILE): Step(State.HUNG),
+    (State.HUNG, LifecycleEvent.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.HUNG, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
+    (State.HUNG, LifecycleEvent.DRAIN): Step(State.DRAINING),
+    (State.HUNG, LifecycleEvent.STOP): Step(State.STOPPING, (Action.DISMISS,)),
+    (State.HUNG, LifecycleEvent.STANDBY_DUE): Step(State.HUNG),
+    (State.HUNG, LifecycleEvent.STANDBY_READY): Step(State.HUNG, (Action.CALL_STANDBY,)),
+    (State.HUNG, LifecycleEvent.STANDBY_LOST): Step(State.HUNG),
+    (State.HUNG, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
+    (State.HUNG, LifecycleEvent.PREDECESSOR_EXITED): Step(State.HUNG, (Action.END_PREDECESSOR,)),
     # It became ready just when its time was over.
-    (State.LOST, Event.READY): Step(State.LOST),
-    (State.LOST, Event.FAULT): Step(State.LOST),
-    (State.LOST, Event.POISONED): Step(State.LOST),
-    (State.LOST, Event.END_OF_FILE): Step(State.LOST),
-    (State.LOST, Event.START_TIMEOUT): Step(State.LOST),
-    (State.LOST, Event.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
-    (State.LOST, Event.KILL_TIMEOUT): _UNKILLABLE,
-    (State.LOST, Event.DRAIN): Step(State.DRAINING),
-    (State.LOST, Event.STOP): Step(State.STOPPING, (Action.DISMISS,)),
-    (State.LOST, Event.STANDBY_DUE): Step(State.LOST),
-    (State.LOST, Event.STANDBY_READY): Step(State.LOST, (Action.CALL_STANDBY,)),
-    (State.LOST, Event.STANDBY_LOST): Step(State.LOST),
-    (State.LOST, Event.TAKE_OVER): _TAKEN_OVER,
-    (State.LOST, Event.PREDECESSOR_EXITED): Step(State.LOST, (Action.END_PREDECESSOR,)),
+    (State.LOST, LifecycleEvent.READY): Step(State.LOST),
+    (State.LOST, LifecycleEvent.FAULT): Step(State.LOST),
+    (State.LOST, LifecycleEvent.POISONED): Step(State.LOST),
+    (State.LOST, LifecycleEvent.END_OF_FILE): Step(State.LOST),
+    (State.LOST, LifecycleEvent.START_TIMEOUT): Step(State.LOST),
+    (State.LOST, LifecycleEvent.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.LOST, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
+    (State.LOST, LifecycleEvent.DRAIN): Step(State.DRAINING),
+    (State.LOST, LifecycleEvent.STOP): Step(State.STOPPING, (Action.DISMISS,)),
+    (State.LOST, LifecycleEvent.STANDBY_DUE): Step(State.LOST),
+    (State.LOST, LifecycleEvent.STANDBY_READY): Step(State.LOST, (Action.CALL_STANDBY,)),
+    (State.LOST, LifecycleEvent.STANDBY_LOST): Step(State.LOST),
+    (State.LOST, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
+    (State.LOST, LifecycleEvent.PREDECESSOR_EXITED): Step(State.LOST, (Action.END_PREDECESSOR,)),
     # draining: told to finish, or killed; either way the next incarnation is wanted and this end not counted.
-    (State.DRAINING, Event.READY): Step(State.DRAINING),  # crossed the kill of a starting one
+    (State.DRAINING, LifecycleEvent.READY): Step(State.DRAINING),  # crossed the kill of a starting one
     # A worker that reports these should leave by itself; that it does is no longer to be relied on.
-    (State.DRAINING, Event.FAULT): Step(State.DRAINING, (Action.KILL,)),
-    (State.DRAINING, Event.POISONED): Step(State.DRAINING, (Action.KILL,)),
-    (State.DRAINING, Event.END_OF_FILE): Step(State.DRAINING),  # so a worker looks that has finished
-    (State.DRAINING, Event.START_TIMEOUT): Step(State.DRAINING),
-    (State.DRAINING, Event.DRAIN): Step(State.DRAINING),
-    (State.DRAINING, Event.DRAIN_TIMEOUT): Step(State.DRAINING, (Action.KILL,)),
-    (State.DRAINING, Event.EXITED): Step(State.STARTING, (Action.END, Action.SPAWN)),
-    (State.DRAINING, Event.KILL_TIMEOUT): _UNKILLABLE,
+    (State.DRAINING, LifecycleEvent.FAULT): Step(State.DRAINING, (Action.KILL,)),
+    (State.DRAINING, LifecycleEvent.POISONED): Step(State.DRAINING, (Action.KILL,)),
+    (State.DRAINING, LifecycleEvent.END_OF_FILE): Step(State.DRAINING),  # so a worker looks that has finished
+    (State.DRAINING, LifecycleEvent.START_TIMEOUT): Step(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.DRAIN): Step(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.DRAIN_TIMEOUT): Step(State.DRAINING, (Action.KILL,)),
+    (State.DRAINING, LifecycleEvent.EXITED): Step(State.STARTING, (Action.END, Action.SPAWN)),
+    (State.DRAINING, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
     # Said again for the timer's sake: a stop takes as long as a drain may, whatever went before it.
-    (State.DRAINING, Event.STOP): Step(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
-    (State.DRAINING, Event.STANDBY_DUE): Step(State.DRAINING),
-    (State.DRAINING, Event.STANDBY_READY): Step(State.DRAINING, (Action.CALL_STANDBY,)),
-    (State.DRAINING, Event.STANDBY_LOST): Step(State.DRAINING),
-    (State.DRAINING, Event.TAKE_OVER): _TAKEN_OVER,
-    (State.DRAINING, Event.PREDECESSOR_EXITED): Step(State.DRAINING, (Action.END_PREDECESSOR,)),
+    (State.DRAINING, LifecycleEvent.STOP): Step(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
+    (State.DRAINING, LifecycleEvent.STANDBY_DUE): Step(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.STANDBY_READY): Step(State.DRAINING, (Action.CALL_STANDBY,)),
+    (State.DRAINING, LifecycleEvent.STANDBY_LOST): Step(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
+    (State.DRAINING, LifecycleEvent.PREDECESSOR_EXITED): Step(State.DRAINING, (Action.END_PREDECESSOR,)),
     # stopping: as draining, but nothing comes after it, whatever is asked for.
-    (State.STOPPING, Event.READY): Step(State.STOPPING),
-    (State.STOPPING, Event.FAULT): Step(State.STOPPING, (Action.KILL,)),
-    (State.STOPPING, Event.POISONED): Step(State.STOPPING, (Action.KILL,)),
-    (State.STOPPING, Event.END_OF_FILE): Step(State.STOPPING),
-    (State.STOPPING, Event.START_TIMEOUT): Step(State.STOPPING),
-    (State.STOPPING, Event.DRAIN): Step(State.STOPPING),
-    (State.STOPPING, Event.DRAIN_TIMEOUT): Step(State.STOPPING, (Action.KILL,)),
-    (State.STOPPING, Event.STOP): Step(State.STOPPING),
-    (State.STOPPING, Event.EXITED): Step(State.STOPPED, (Action.END,)),
-    (State.STOPPING, Event.KILL_TIMEOUT): Step(State.STOPPED, (Action.END,)),
-    (State.STOPPING, Event.STANDBY_DUE): Step(State.STOPPING),
-    (State.STOPPING, Event.STANDBY_LOST): Step(State.STOPPING),
-    (State.STOPPING, Event.PREDECESSOR_EXITED): Step(State.STOPPING, (Action.END_PREDECESSOR,)),
+    (State.STOPPING, LifecycleEvent.READY): Step(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.FAULT): Step(State.STOPPING, (Action.KILL,)),
+    (State.STOPPING, LifecycleEvent.POISONED): Step(State.STOPPING, (Action.KILL,)),
+    (State.STOPPING, LifecycleEvent.END_OF_FILE): Step(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.START_TIMEOUT): Step(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.DRAIN): Step(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.DRAIN_TIMEOUT): Step(State.STOPPING, (Action.KILL,)),
+    (State.STOPPING, LifecycleEvent.STOP): Step(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.EXITED): Step(State.STOPPED, (Action.END,)),
+    (State.STOPPING, LifecycleEvent.KILL_TIMEOUT): Step(State.STOPPED, (Action.END,)),
+    (State.STOPPING, LifecycleEvent.STANDBY_DUE): Step(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.STANDBY_LOST): Step(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.PREDECESSOR_EXITED): Step(State.STOPPING, (Action.END_PREDECESSOR,)),
     # rebuilding: no active process; a verdict is awaited, then the end of the back-off.
-    (State.REBUILDING, Event.RESTART_GRANTED): Step(State.REBUILDING, (Action.ARM_BACKOFF,)),
-    (State.REBUILDING, Event.RESTART_REFUSED): Step(State.STOPPED, (Action.DISMISS,)),
-    (State.REBUILDING, Event.QUARANTINE): Step(State.QUARANTINED, (Action.DISMISS,)),
-    (State.REBUILDING, Event.BACKOFF_OVER): Step(State.STARTING, (Action.SPAWN,)),
-    (State.REBUILDING, Event.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
-    (State.REBUILDING, Event.STOP): Step(State.STOPPED, (Action.DISMISS,)),
-    (State.REBUILDING, Event.STANDBY_DUE): Step(State.REBUILDING),
-    (State.REBUILDING, Event.STANDBY_READY): Step(State.REBUILDING),  # taken when the back-off is over
-    (State.REBUILDING, Event.STANDBY_LOST): Step(State.REBUILDING),
-    (State.REBUILDING, Event.PREDECESSOR_EXITED): Step(State.REBUILDING, (Action.END_PREDECESSOR,)),
+    (State.REBUILDING, LifecycleEvent.RESTART_GRANTED): Step(State.REBUILDING, (Action.ARM_BACKOFF,)),
+    (State.REBUILDING, LifecycleEvent.RESTART_REFUSED): Step(State.STOPPED, (Action.DISMISS,)),
+    (State.REBUILDING, LifecycleEvent.QUARANTINE): Step(State.QUARANTINED, (Action.DISMISS,)),
+    (State.REBUILDING, LifecycleEvent.BACKOFF_OVER): Step(State.STARTING, (Action.SPAWN,)),
+    (State.REBUILDING, LifecycleEvent.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.REBUILDING, LifecycleEvent.STOP): Step(State.STOPPED, (Action.DISMISS,)),
+    (State.REBUILDING, LifecycleEvent.STANDBY_DUE): Step(State.REBUILDING),
+    (State.REBUILDING, LifecycleEvent.STANDBY_READY): Step(State.REBUILDING),  # taken when the back-off is over
+    (State.REBUILDING, LifecycleEvent.STANDBY_LOST): Step(State.REBUILDING),
+    (State.REBUILDING, LifecycleEvent.PREDECESSOR_EXITED): Step(State.REBUILDING, (Action.END_PREDECESSOR,)),
     # quarantined: no active process, and none is to come before what is in the way has gone.
-    (State.QUARANTINED, Event.RELEASED): Step(State.STARTING, (Action.SPAWN,)),
-    (State.QUARANTINED, Event.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
-    (State.QUARANTINED, Event.STOP): Step(State.STOPPED),
-    (State.QUARANTINED, Event.STANDBY_DUE): Step(State.QUARANTINED),
-    (State.QUARANTINED, Event.STANDBY_LOST): Step(State.QUARANTINED),
-    (State.QUARANTINED, Event.PREDECESSOR_EXITED): Step(State.QUARANTINED, (Action.END_PREDECESSOR,)),
+    (State.QUARANTINED, LifecycleEvent.RELEASED): Step(State.STARTING, (Action.SPAWN,)),
+    (State.QUARANTINED, LifecycleEvent.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.QUARANTINED, LifecycleEvent.STOP): Step(State.STOPPED),
+    (State.QUARANTINED, LifecycleEvent.STANDBY_DUE): Step(State.QUARANTINED),
+    (State.QUARANTINED, LifecycleEvent.STANDBY_LOST): Step(State.QUARANTINED),
+    (State.QUARANTINED, LifecycleEvent.PREDECESSOR_EXITED): Step(State.QUARANTINED, (Action.END_PREDECESSOR,)),
 }
 
 
-def step(state: State, event: Event) -> Step:
+def step(state: State, event: LifecycleEvent) -> Step:
     """Return where `event` leads from `state`.
 
     Raises:
@@ -280,7 +282,7 @@ def step(state: State, event: Event) -> Step:
 
 def diagram() -> str:
     """Return the table as a Mermaid state diagram; rows that change nothing are left out."""
-    arrows: dict[tuple[State, Step], list[Event]] = {}
+    arrows: dict[tuple[State, Step], list[LifecycleEvent]] = {}
     for (state, event), to in TRANSITIONS.items():
         if to != Step(state):
             arrows.setdefault((state, to), []).append(event)

@@ -26,7 +26,7 @@ PATIENCE_S: Final = 60.0
 """How long a worker that is due is left because clients hold buffers in it, which would go with it."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+class RecycleLimits(msgspec.Struct, frozen=True):
     """The policy; 0 stands for no limit.
 
     Raises:
@@ -73,7 +73,7 @@ class Life(NamedTuple):
     """The driver has told that; otherwise it is what the worker itself has counted."""
 
 
-def due(limits: Limits, life: Life) -> str:
+def due(limits: RecycleLimits, life: Life) -> str:
     """Return why a worker is to be replaced, with the numbers; empty if it is not."""
     if 0 < limits.max_requests <= life.requests:
         return f"it has run {counted(life.requests, 'request')} (max_requests {limits.max_requests})"
@@ -87,7 +87,7 @@ def due(limits: Limits, life: Life) -> str:
     return ""
 
 
-def choose(limits: Limits, ready: Mapping[int, Life], *, away: int) -> tuple[int, str] | None:
+def choose(limits: RecycleLimits, ready: Mapping[int, Life], *, away: int) -> tuple[int, str] | None:
     """Return which device's worker is to be replaced now, and why; None if none is.
 
     One at a time: nobody is replaced while another device is away. The one that has passed its limit for the longest

@@ -20,7 +20,7 @@ MAX_BLOBS: Final = 256
 """Blobs in a pool: each costs the supervisor a descriptor. One blob has any number of arrays."""
 
 
-class State(StrEnum):
+class BlobState(StrEnum):
     """Of a blob."""
 
     FILLING = auto()
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
     nbytes: int
 
 
-class Fill(NamedTuple):
+class FillOrder(NamedTuple):
     """Tell a process to fill a blob."""
 
     worker: Worker
@@ -75,7 +75,7 @@ class Drop(NamedTuple):
     key: Key
 
 
-Action = Fill | Adopt | Refuse | Drop
+Action = FillOrder | Adopt | Refuse | Drop
 
 
 @dataclass
@@ -94,9 +94,9 @@ class Blob:
     freed: bool = False
 
     @property
-    def state(self) -> State:
+    def state(self) -> BlobState:
         """How it is."""
-        return State.FREED if self.freed else State.SEALED if self.filler is None else State.FILLING
+        return BlobState.FREED if self.freed else BlobState.SEALED if self.filler is None else BlobState.FILLING
 
 
 class Registry:
@@ -136,7 +136,7 @@ class Registry:
     # --- what processes say ----------------------------------------------------------------------------------------
 
     def wanted(self, worker: Worker, key: Key, shape: Shape) -> list[Action]:
-        """A process asks for a blob; it waits for `Fill`, `Adopt` or `Refuse`.
+        """A process asks for a blob; it waits for `FillOrder`, `Adopt` or `Refuse`.
 
         Raises:
             ProtocolError: It has asked before and was not answered.
@@ -147,7 +147,7 @@ class Registry:
             if refused is not None:
                 return [Refuse(worker, key, refused)]
             self._blobs[key] = Blob(key, shape, worker)
-            return [Fill(worker, key)]
+            return [FillOrder(worker, key)]
         if worker == blob.filler or worker in blob.waiters:
             raise errors.ProtocolError(f"resident memory {_named(key)} was asked for twice")
         if blob.shape != shape:
@@ -267,7 +267,7 @@ class Registry:
             del self._blobs[blob.key]
             return []
         blob.filler = blob.waiters.pop(0)
-        return [Fill(blob.filler, blob.key)]
+        return [FillOrder(blob.filler, blob.key)]
 
     def _drop_outdated(self) -> list[Action]:
         """Free what nobody uses and of which a later version is sealed."""

@@ -45,7 +45,7 @@ class Frame(NamedTuple):
     function: str
 
 
-class Hang(NamedTuple):
+class HangReport(NamedTuple):
     """What there is to say of a hang."""
 
     where: Where
@@ -57,7 +57,7 @@ class Hang(NamedTuple):
     """The request's method in it."""
 
 
-def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = False) -> Hang:
+def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = False) -> HangReport:
     """Return what the stacks tell of a request that hangs.
 
     Args:
@@ -69,14 +69,14 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = Fa
     threads = [part for part in re.split(r"^(?=Thread 0x|Current thread 0x)", text, flags=re.MULTILINE) if part]
     stacks = [(part, frames(part)) for part in threads]
     if not stacks:
-        return Hang(Where.CUDA if unfinished else Where.NATIVE, "", None)
+        return HangReport(Where.CUDA if unfinished else Where.NATIVE, "", None)
     main = next((each for each in stacks if _is_main(each[1])), stacks[-1])
     calling = [each for each in stacks if each is not main and _calls(each[1])]
     busy = not _is_idle(main[1])
     found = [main] if busy and (kind is not PlaceKind.THREAD or not calling) else calling
     if not found:
         # Nothing runs here: it was given to the GPU, which has not done it.
-        return Hang(Where.CUDA if kind is PlaceKind.STREAM else Where.PYTHON, "", None)
+        return HangReport(Where.CUDA if kind is PlaceKind.STREAM else Where.PYTHON, "", None)
     stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
     own = list(itertools.takewhile(lambda frame: not _is(frame, "request.py", "call"), inner))
     # Of another thread than the main one it cannot be told whether it runs Python code.
@@ -86,7 +86,7 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = Fa
     else:
         where = Where.PYTHON if answers else Where.NATIVE
     methods = [frame for frame, outer in pairwise(inner) if _is(outer, "request.py", "call")]
-    return Hang(where, stack, inner[0] if inner else None, methods[0] if methods else None)
+    return HangReport(where, stack, inner[0] if inner else None, methods[0] if methods else None)
 
 
 def frames(text: str) -> Sequence[Frame]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
-from atomr_mp.protocol.messages.suspects import Request, Suspicion, Verdict
+from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Death(NamedTuple):
 class Quarantined(NamedTuple):
     """A request that is refused."""
 
-    request: Request
+    request: RequestKey
     since_s: float
     """When that was found."""
     ends: list[End]
@@ -92,7 +92,7 @@ class Docket:
     def __init__(self, limit: int, kept: int = KEPT) -> None:
         self._limit: Final = limit
         self._kept: Final = kept
-        self._cases: OrderedDict[Request, _Case] = OrderedDict()
+        self._cases: OrderedDict[RequestKey, _Case] = OrderedDict()
         self._deaths: OrderedDict[End, Death] = OrderedDict()
         self._strikes: OrderedDict[End, float] = OrderedDict()
         """When unexplained signals struck, within the last `STRUCK_S`."""
@@ -117,7 +117,7 @@ class Docket:
                 released.append(_held(request, case))
         return released
 
-    def suspect(self, end: End, requests: Sequence[Request], now_s: float) -> list[Suspicion]:
+    def suspect(self, end: End, requests: Sequence[RequestKey], now_s: float) -> list[Suspicion]:
         """Take note of what ran when a worker ended; return what is held of it now, and what has changed besides."""
         changed = []
         death = self._deaths.get(end)
@@ -136,12 +136,12 @@ class Docket:
             changed.append(_cleared(self._cases.popitem(last=False)[0]))
         return changed
 
-    def acquit(self, request: Request) -> list[Suspicion]:
+    def acquit(self, request: RequestKey) -> list[Suspicion]:
         """A request has run alone, and its worker lives."""
         case = self._cases.get(request)
         return [] if case is None or case.condemned else self._drop([request])
 
-    def admit(self, request: Request) -> list[Suspicion]:
+    def admit(self, request: RequestKey) -> list[Suspicion]:
         """Forget a request that is in quarantine; nothing if it is not."""
         case = self._cases.get(request)
         return self._drop([request]) if case is not None and case.condemned else []
@@ -169,11 +169,11 @@ class Docket:
             if case.condemned_s is not None
         ]
 
-    def ends(self, request: Request) -> frozenset[End]:
+    def ends(self, request: RequestKey) -> frozenset[End]:
         """Return the ends that a request was part of."""
         return frozenset(self._cases[request].ends)
 
-    def last_end(self, request: Request) -> End:
+    def last_end(self, request: RequestKey) -> End:
         """Return the last of the ends that a request was part of."""
         return list(self._cases[request].ends)[-1]
 
@@ -187,7 +187,7 @@ class Docket:
         """Whether an unexplained signal has struck the pool lately without striking this request."""
         return any(now_s - at_s < STRUCK_S and end not in case.ends for end, at_s in self._strikes.items())
 
-    def _drop(self, requests: list[Request]) -> list[Suspicion]:
+    def _drop(self, requests: list[RequestKey]) -> list[Suspicion]:
         for request in requests:
             del self._cases[request]
         return [_cleared(request) for request in requests]
@@ -221,11 +221,11 @@ class _Case:
         return self.condemned_s is not None
 
 
-def _held(request: Request, case: _Case) -> Suspicion:
+def _held(request: RequestKey, case: _Case) -> Suspicion:
     return Suspicion(request, Verdict.QUARANTINED if case.condemned else Verdict.SUSPECTED, len(case.ends))
 
 
-def _cleared(request: Request) -> Suspicion:
+def _cleared(request: RequestKey) -> Suspicion:
     return Suspicion(request, Verdict.CLEARED, 0)
 
 

@@ -57,7 +57,7 @@ def _kept_ns(elapsed_ns: int, before: Thread, now: Thread) -> int:
     return max(0, now.delayed_ns - before.delayed_ns)  # a thread's id may have become another's
 
 
-class Watch:
+class HangWatch:
     """Follows one incarnation."""
 
     def __init__(self) -> None:

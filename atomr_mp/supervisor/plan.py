@@ -11,7 +11,7 @@ import msgspec
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.messages.session import Window
 from atomr_mp.supervision.intensity import Intensity
-from atomr_mp.supervision.recycle import Limits
+from atomr_mp.supervision.recycle import RecycleLimits
 
 METRICS_OFF: Final = "off"
 
@@ -62,7 +62,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Modules that the process imports from which workers are forked, beside those that it always does."""
     temporary: bool = False
     """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
-    recycling: Limits = Limits()
+    recycling: RecycleLimits = RecycleLimits()
     """When workers are replaced although they are well."""
     metrics: str = METRICS_OFF
     """Where they are served, as `Config.metrics` has it."""

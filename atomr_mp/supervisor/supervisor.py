@@ -29,11 +29,11 @@ from atomr_mp.supervisor.care.recycler import Recycler
 from atomr_mp.supervisor.care.reload import Done, Reload
 from atomr_mp.supervisor.care.usage import memory_bytes, started_at
 from atomr_mp.supervisor.care.watchdog import Watchdog
-from atomr_mp.supervisor.device.device import Device
-from atomr_mp.supervisor.device.process_factory import Nursery
+from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import METRICS_OFF, Plan
-from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.transport.session import SessionListener, SessionPeer
 
@@ -82,11 +82,11 @@ class Supervisor:
         epoch = self._epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
         self._sessions = Sessions(plan, epoch, self._loop, self)
-        self._nursery = Nursery(plan, self._loop, run_dir, self._events)
+        self._factory = ProcessFactory(plan, self._loop, run_dir, self._events)
         turns = Turns(plan.standby_starts)
-        self._residents = Residents(plan.backend, plan.resident_max_bytes, lambda: self.devices, self._events)
-        self.devices: Final[list[Device]] = [
-            Device(
+        self._residents = ResidentKeeper(plan.backend, plan.resident_max_bytes, lambda: self.devices, self._events)
+        self.devices: Final[list[SupervisedDevice]] = [
+            SupervisedDevice(
                 plan,
                 device,
                 loop=self._loop,
@@ -94,7 +94,7 @@ class Supervisor:
                 log=self._events,
                 epoch=epoch,
                 sessions=self._sessions,
-                nursery=self._nursery,
+                factory=self._factory,
                 turns=turns,
                 residents=self._residents,
                 ended=self._worker_ended,
@@ -133,7 +133,7 @@ class Supervisor:
             epoch=epoch_label(self._epoch),
         )
         exporter = self._exporter()
-        self._nursery.open(lambda: self._begin(listener))
+        self._factory.open(lambda: self._begin(listener))
         self._housekeep()
         self._recycler.start()
         Watchdog(self._loop, self.devices).start()
@@ -145,7 +145,7 @@ class Supervisor:
             exporter.close()
         self._helpers.kill()
         self._health.close()
-        self._nursery.close()
+        self._factory.close()
         self._note("pool_end", "the pool has ended")
         self._sessions.close(errors.PoolLost("the pool was stopped"))
         self._residents.close()
@@ -179,7 +179,7 @@ class Supervisor:
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(self.devices)}")
         if self._stopping:
             raise errors.InvalidRequest("the pool stops")
-        self._nursery.retry()
+        self._factory.retry()
         self.devices[device].replace("restart", "an operator asked for a restart")
 
     def reload(self, done: Done) -> None:
@@ -196,8 +196,8 @@ class Supervisor:
         def over(error: errors.AtomrError | None, pending: list[str]) -> None:
             self._reload = None
             if error is not None:
-                self._nursery.take_plan(self._plan)
-                self._nursery.renew(if_outdated=True)
+                self._factory.take_plan(self._plan)
+                self._factory.renew(if_outdated=True)
                 self._note("reload_failed", error.message)
             else:
                 self._sessions.suspects.clear()
@@ -208,9 +208,9 @@ class Supervisor:
             done(error, pending)
 
         def renew(plan: Plan, then: Callable[[], None]) -> None:
-            self._nursery.take_plan(plan)
+            self._factory.take_plan(plan)
             self._residents.limit(plan.resident_max_bytes)  # the first worker by this plan may need it
-            self._nursery.renew(then)
+            self._factory.renew(then)
 
         self._reload = Reload(
             self._plan,
@@ -262,7 +262,7 @@ class Supervisor:
             sessions=len(self._sessions),
             refused=self._sessions.refused,
             workers=[
-                _worker_status(device, self._nursery, self._health.notes(device.index)) for device in self.devices
+                _worker_status(device, self._factory, self._health.notes(device.index)) for device in self.devices
             ],
             resident_bytes=self._residents.nbytes,
             quarantined=self._sessions.suspects.quarantined,
@@ -281,7 +281,7 @@ class Supervisor:
                 self._plan.backend,
                 self.devices,
                 self._sessions,
-                self._nursery,
+                self._factory,
                 self._helpers,
                 self._residents,
                 self._strangers,
@@ -325,7 +325,7 @@ class Supervisor:
 
     def _take_plan(self, plan: Plan) -> None:
         self._plan = plan
-        self._nursery.take_plan(plan)
+        self._factory.take_plan(plan)
         self._residents.limit(plan.resident_max_bytes)
         for device in self.devices:
             device.take_plan(plan)
@@ -371,7 +371,7 @@ class Supervisor:
         self._strangers = still_running(self._strangers)
         workers = {worker.pid for device in self.devices for worker in (*device.workers, *device.quarantine.stuck)}
         try:
-            kill_adopted(workers | self._helpers.pids | self._nursery.pids | self._strangers, timeout_s=0)
+            kill_adopted(workers | self._helpers.pids | self._factory.pids | self._strangers, timeout_s=0)
             self._has_orphans = False
         except OSError as error:  # no descriptor is left to look by
             if not self._has_orphans:
@@ -387,8 +387,8 @@ class Supervisor:
     def _housekeep(self) -> None:
         for device in self.devices:
             device.output.check()
-        if self._nursery.output is not None:
-            self._nursery.output.check()
+        if self._factory.output is not None:
+            self._factory.output.check()
         if self._has_orphans:
             self._end_orphans()
         self._loop.call_later(HOUSEKEEPING_S, self._housekeep)
@@ -407,7 +407,7 @@ def _has_terminal() -> bool:
     return True
 
 
-def _worker_status(device: Device, nursery: Nursery, health: list[str]) -> operators.WorkerStatus:
+def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: list[str]) -> operators.WorkerStatus:
     board = device.active.board if device.active else None
     pid = device.active.pid if device.active else 0
     try:
@@ -430,14 +430,14 @@ def _worker_status(device: Device, nursery: Nursery, health: list[str]) -> opera
             figures=device.figures(),
             last_fault=device.ends.last_fault[1],
             last_fault_at=device.ends.last_fault[0],
-            standby=device.standbys.status(device.standby, nursery),
+            standby=device.standbys.status(device.standby, factory),
         )
     finally:
         if board is not None:
             board.release()
 
 
-def _batches(device: Device, board: BoardReader) -> list[operators.BatchStatus]:
+def _batches(device: SupervisedDevice, board: BoardReader) -> list[operators.BatchStatus]:
     batched = [
         f"{actor.name}.{method.name}" for actor in device.actors for method in actor.methods if method.batch_items
     ]

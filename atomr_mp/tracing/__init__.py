@@ -24,7 +24,7 @@ class CallSpan(Protocol):
         """The call has its outcome. The thread that took it in, which others may wait for."""
 
 
-class Tracer(Protocol):
+class CallTracer(Protocol):
     """Makes clients' spans."""
 
     def begin(self, reply: Reply) -> None:
@@ -40,7 +40,7 @@ class Tracer(Protocol):
         """Likewise, and have at once what ends from now on."""
 
 
-tracer: Tracer | None = None
+tracer: CallTracer | None = None
 """What makes spans of calls; None as long as nobody wants them."""
 
 

@@ -34,7 +34,7 @@ SEND_BUFFER_BYTES: Final = 2**20
 WRITABLE_MS: Final = 1
 """How long `send` waits for the worker's end to make room: one that runs takes microseconds."""
 
-_LOG: Final = logging.getLogger("atomr_mp.client.client")
+_LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Login(NamedTuple):

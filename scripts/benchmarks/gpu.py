@@ -242,7 +242,7 @@ def transfers(pool: atomr_mp.Pool) -> dict[str, Any]:
 
 def opening(pool: atomr_mp.Pool) -> dict[str, Any]:
     """A ref opened in this process: the first of a slab, and others."""
-    device, buffers = pool.device(), pool._client.buffers  # noqa: SLF001 - what is timed is a part of `view`
+    device, buffers = pool.device(), pool._client.memory  # noqa: SLF001 - what is timed is a part of `view`
     large = [device.empty((2**27 + 1,), "uint8") for _ in range(10)]  # each needs a slab of its own
     first = [timed(functools.partial(buffers._mapping, ref.lease, ref.slab), 1, warm=0)[0] for ref in large]  # noqa: SLF001
     ref = device.put(np.ones(1000, "float32"))

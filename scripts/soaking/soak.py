@@ -17,7 +17,7 @@ from rich.console import Console
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.operator.doctor import examine
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.process.files.rundir import SESSION_SOCKET
 from atomr_mp.process.gpus.nvml import survey
@@ -368,7 +368,7 @@ class Soak:
     def _wait_for_all(self, pool: atomr_mp.Pool) -> None:
         """Wait until all processes are there that are to be; what stands by may have been given up by now."""
         until_s = time.monotonic() + SETTLE_S
-        with Observer(pool.run_dir / SESSION_SOCKET) as observer:
+        with OperatorSession(pool.run_dir / SESSION_SOCKET) as observer:
             while (found := _made(observer)) != self.shape.processes or _starts(observer):
                 if time.monotonic() > until_s:
                     if not self.shape.devices <= found <= self.shape.processes:
@@ -448,12 +448,12 @@ class Soak:
         self._console.print(f"round {number + 1}, {left_s:.0f} s left: {counts}; {', '.join(memory)}")
 
 
-def _made(observer: Observer) -> int:
+def _made(observer: OperatorSession) -> int:
     """Return how many processes there are that workers are, or come from: helpers come and go."""
     return sum(each.role != "helper" for each in observer.inventory().processes)
 
 
-def _starts(observer: Observer) -> bool:
+def _starts(observer: OperatorSession) -> bool:
     """Return whether some of them are still to say that they are ready."""
     return any(each.standby is not None and each.standby.state == "starting" for each in observer.status().workers)
 

@@ -11,7 +11,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.schedule import Job
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
 from atomr_mp.protocol.messages import data
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
@@ -80,7 +80,7 @@ def test_clients_have_their_parts_by_weight(ledger: Ledger) -> None:
         for batch in batches[8:20]:  # of calls of the light one: the first eight may go before the heavy one is there
             assert len(batch) == 8
             assert 5 <= sum(batch) <= 7
-        with Observer(light.run_dir / SESSION_SOCKET) as observer:
+        with OperatorSession(light.run_dir / SESSION_SOCKET) as observer:
             sessions = observer.inventory().sessions
         assert sorted(each.weight for each in sessions if each.state == "calls") == [0.5, 1.5]
         for weight in (0, -1.0, math.nan, math.inf, 0.001, 3.1, 101, 10**400, "much", None):

@@ -281,7 +281,7 @@ def test_large_arrays_travel_in_shared_memory(pool: atomr_mp.Pool) -> None:
         back = pool.call("Probe.double", array).result()
     np.testing.assert_array_equal(back, array * 2)
     assert back.flags.writeable
-    assert pool._client.buffers._slabs.nbytes <= 2 * 64 * 2**20
+    assert pool._client.memory._slabs.nbytes <= 2 * 64 * 2**20
     large = np.ones(5_000_000)  # more than a message may have
     assert pool.call("Keeper.total", large).result() == 5e6
     assert pool.call("Keeper.total", np.asfortranarray(array.reshape(1000, 1000))[::2]).result() == pytest.approx(
@@ -298,7 +298,7 @@ def test_what_an_actor_keeps_is_not_written_over(pool: atomr_mp.Pool) -> None:
     for _ in range(10):
         pool.call("Keeper.total", np.full(100_000, 9.0)).result()
     assert pool.call("Keeper.kept_total").result() == 300_000
-    slabs = pool._client.buffers._slabs
+    slabs = pool._client.memory._slabs
     assert len(slabs._kept) == 3
     pool.call("Keeper.drop").result()
     pool.call("Keeper.total", np.full(100_000, 9.0)).result()
@@ -502,7 +502,7 @@ def test_a_slab_that_is_opened_again_can_be_closed(pool: atomr_mp.Pool) -> None:
     pool.device().put(np.ones(3)).free()
     replies = [pool.call("Probe.echo", large) for _ in range(3)]
     assert [reply.exception() for reply in replies] == [None] * 3
-    mappings = pool._client.buffers._mappings
+    mappings = pool._client.memory._mappings
     for reply in replies:
         assert reply.result().all()
         reply._leases = None
@@ -629,7 +629,7 @@ def test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed(
     pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The array is still here: it goes to the next one."""
-    buffers = pool._client.buffers
+    buffers = pool._client.memory
     mapping = buffers._mapping
 
     def after_its_end(*arguments: Any) -> Any:
@@ -672,7 +672,7 @@ def test_requests_lost_with_a_worker_give_their_memory_back(pool: atomr_mp.Pool)
         reply.exception()
     wait_generation(pool, 2)
     assert pool.call("Keeper.total", np.ones(100_000)).result() == 100_000
-    slabs = pool._client.buffers._slabs
+    slabs = pool._client.memory._slabs
     assert not slabs._kept
     slabs._settle()
     assert sum(len(slab.space._taken) for slab in slabs._slabs) <= 1
@@ -727,7 +727,7 @@ def test_an_array_where_workers_reach_it_is_not_copied_on_its_way(pool: atomr_mp
     """Whole or in part; its memory is used again when it has gone."""
     array = pool.host_array((100_000,), "float64")
     array[:] = np.arange(100_000.0)
-    slabs = len(pool._client.buffers._slabs._slabs)
+    slabs = len(pool._client.memory._slabs._slabs)
     assert pool.call("Keeper.total", array).result() == array.sum()
     assert pool.call("Keeper.total", array[40_000:]).result() == array[40_000:].sum()
     assert pool.call("Keeper.total", array[::2]).result() == array[::2].sum()
@@ -735,9 +735,9 @@ def test_an_array_where_workers_reach_it_is_not_copied_on_its_way(pool: atomr_mp
     out = pool.host_array((100_000,), "float64")
     assert ref.numpy(out=out) is out
     assert np.array_equal(out, array)
-    assert len(pool._client.buffers._slabs._slabs) == slabs
+    assert len(pool._client.memory._slabs._slabs) == slabs
     del array, out
     gc.collect()
     again = pool.host_array((4_000_000,), "float64")
-    assert len(pool._client.buffers._slabs._slabs) == slabs
+    assert len(pool._client.memory._slabs._slabs) == slabs
     assert again.shape == (4_000_000,)

@@ -20,7 +20,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.client.lanes.event_loop import MOST_TOLD, LoopLane
+from atomr_mp.client.lanes.event_loop import MOST_TOLD, EventLoopLane
 from atomr_mp.protocol.messages.data import MAX_LANES
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
@@ -712,7 +712,7 @@ def test_what_a_loop_is_told_while_it_does_not_run_is_bounded(ledger: Ledger) ->
         held = loop.run_until_complete(call())
         gate.wait()
         lane = pool._client._loops[loop]
-        assert isinstance(lane, LoopLane)
+        assert isinstance(lane, EventLoopLane)
         events: list[Any] = []
         pool.on_event(events.append)
         for generation in range(2, 5):

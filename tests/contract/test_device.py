@@ -22,7 +22,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.device import open_device
-from atomr_mp_workers.device.base import Device, Event, Export, Memory, Stream
+from atomr_mp_workers.device.base import Event, Export, SlabMemory, Stream, WorkerDevice
 from atomr_mp_workers.device.host_memory import SEALS
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -46,7 +46,7 @@ class Backend:
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
-        self.device: Final[Device] = open_device(name)
+        self.device: Final[WorkerDevice] = open_device(name)
 
     def held(self) -> tuple[list[str], list[str]]:
         """Return the descriptors and the mappings of this process that are memory of slabs."""
@@ -233,7 +233,7 @@ def test_memory_stays_while_an_array_lives_and_goes_with_the_last(backend: Backe
     device, before = backend.device, backend.held()
     match kind:
         case "own":
-            memory: Memory = device.make_slab(SLAB_BYTES)
+            memory: SlabMemory = device.make_slab(SLAB_BYTES)
         case "opened":
             export = (maker := device.make_slab(SLAB_BYTES)).export()
             assert export.descriptor is not None
@@ -303,7 +303,7 @@ class Job:
 
     raised: BaseException | None = None
 
-    def __init__(self, device: Device, log: list[str], name: str = "job", *, waits: bool = False) -> None:
+    def __init__(self, device: WorkerDevice, log: list[str], name: str = "job", *, waits: bool = False) -> None:
         self.event: Event = device.make_event()
         self.name: Final = name
         self._log: Final = log
@@ -330,7 +330,7 @@ class Job:
 class Streams:
     """Makes streams and jobs; ends them all."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: WorkerDevice) -> None:
         self.device: Final = device
         self.log: Final[list[str]] = []
         """What has been done, in order."""

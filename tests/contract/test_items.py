@@ -16,7 +16,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.client.reply import Together
+from atomr_mp.client.reply import ItemsReply
 from atomr_mp.mapping.run import Failure
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, client_of, settled
 
@@ -40,7 +40,7 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
 def sent_together(pool: atomr_mp.Pool, method: str, items: Sequence[Any], deadline_s: float = DEADLINE_S) -> list[Any]:
     """Return what items of one call come to, each a result or an error."""
 
-    async def send() -> Together:
+    async def send() -> ItemsReply:
         reply = pool._client.submit_items(method, [(item,) for item in items], deadline_s=deadline_s)
         with contextlib.suppress(errors.AtomrError):
             await reply
@@ -49,7 +49,7 @@ def sent_together(pool: atomr_mp.Pool, method: str, items: Sequence[Any], deadli
     return outcomes(asyncio.run(send()), len(items))
 
 
-def outcomes(reply: Together, count: int) -> list[Any]:
+def outcomes(reply: ItemsReply, count: int) -> list[Any]:
     """Return what its items have come to, each a result or an error."""
     found: list[Any] = [reply.exception()] * count
     for part in reply.parts:
@@ -76,7 +76,7 @@ def test_items_of_calls_fill_batches(pool: atomr_mp.Pool) -> None:
     batches, items = figures(pool, "Parcelled.count")
     started, completed, _ = requests(pool)
 
-    async def send() -> list[Together]:
+    async def send() -> list[ItemsReply]:
         replies = [
             pool._client.submit_items("Parcelled.count", [(n,) for n in range(7)], deadline_s=DEADLINE_S)
             for _ in range(8)
@@ -96,7 +96,7 @@ def test_a_map_sends_its_items_together(pool: atomr_mp.Pool, monkeypatch: pytest
     calls: list[int] = []
     submit = pool._client.submit_items
 
-    def note(method: str, items: Sequence[Sequence[Any]], **options: Any) -> Together:
+    def note(method: str, items: Sequence[Sequence[Any]], **options: Any) -> ItemsReply:
         calls.append(len(items))
         return submit(method, items, **options)
 
@@ -290,7 +290,7 @@ def test_a_call_is_cancelled_or_late_as_a_whole_until_it_has_begun(
         rest = [pool.call("Parcelled.hold", "") for _ in range(7)]
         gate.wait()
 
-        async def send() -> tuple[Together, Together]:
+        async def send() -> tuple[ItemsReply, ItemsReply]:
             items = [("",)] * 3
             late = pool._client.submit_items("Parcelled.hold", items, deadline_s=0.2)
             cancelled = pool._client.submit_items("Parcelled.hold", items, deadline_s=DEADLINE_S)

@@ -16,7 +16,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.operator.doctor import examine
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.operators import ResidentInfo
@@ -45,7 +45,7 @@ def want(ledger: Ledger, **what: Any) -> None:
 
 def residents(ledger: Ledger) -> list[ResidentInfo]:
     """Return what the supervisor has."""
-    with Observer(ledger.run_dir() / "session.sock") as observer:
+    with OperatorSession(ledger.run_dir() / "session.sock") as observer:
         return observer.residents().residents
 
 
@@ -134,7 +134,7 @@ def test_who_waits_takes_over_from_a_filler_that_dies(ledger: Ledger) -> None:
         (blob,) = residents(ledger)
         assert blob.state == "filling"
         with (
-            Observer(ledger.run_dir() / "session.sock") as observer,
+            OperatorSession(ledger.run_dir() / "session.sock") as observer,
             pytest.raises(errors.InvalidRequest, match="being filled"),
         ):
             observer.free_resident("weights", force=True)
@@ -234,7 +234,7 @@ def test_another_layout_needs_another_version(ledger: Ledger) -> None:
         assert stopped.error.code == errors.ResidentMismatch.code
         assert "atomr-mp resident free weights" in stopped.reason
         assert ledger.runs("refused") == ["0-2:resident_mismatch"]
-        with Observer(ledger.run_dir() / "session.sock") as observer:
+        with OperatorSession(ledger.run_dir() / "session.sock") as observer:
             assert [blob.name for blob in observer.free_resident("weights")] == ["weights"]
         pool.restart(0)
         wait_generation(pool, 3)
@@ -264,7 +264,7 @@ def test_a_limit_that_a_reload_raises_holds_for_its_workers(ledger: Ledger) -> N
 @on_host
 def test_what_is_freed_is_given_back(ledger: Ledger) -> None:
     """At once if nobody uses it; else, by force only, when the last that does has ended."""
-    with ledger.start(HOUSED, **RESTARTING) as pool, Observer(pool.run_dir / "session.sock") as observer:
+    with ledger.start(HOUSED, **RESTARTING) as pool, OperatorSession(pool.run_dir / "session.sock") as observer:
         worker = pool.devices[0].pid
         supervisor = pool.status().supervisor_pid
         assert held(ledger) == {worker, supervisor}

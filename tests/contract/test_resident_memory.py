@@ -25,7 +25,7 @@ from atomr_mp.transport import descriptors
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Resident
 from atomr_mp_workers.device.host_resident import SEALED, HostResident
-from atomr_mp_workers.memory.residents import ALIGNMENT, BLOB_BYTES, Residents, lay_out
+from atomr_mp_workers.memory.residents import ALIGNMENT, BLOB_BYTES, ResidentBlobs, lay_out
 from atomr_mp_workers.wire.control import ControlChannel
 from tests.support import Ledger, open_descriptors
 
@@ -191,7 +191,7 @@ class Conversation:
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel: Final = ControlChannel(theirs.detach())
-        self.residents: Final = Residents(open_device("host"), self.channel)
+        self.residents: Final = ResidentBlobs(open_device("host"), self.channel)
         self.filled: list[Mapping[str, Any]] = []
 
     def __enter__(self) -> Self:

@@ -14,7 +14,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.process.files.events import EventLog, read_events
 from atomr_mp.protocol.messages import control, operators, session
-from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.transport.descriptors import Descriptor
 from tests.support import open_descriptors
 
@@ -45,7 +45,7 @@ class Pool:
     def __init__(self, backend: str, log: EventLog) -> None:
         self.processes: Final = {worker: Process() for worker in (A, B, C)}
         devices: Any = [self._device(index) for index in range(2)]
-        self.residents: Final = Residents(backend, 0, lambda: devices, log)
+        self.residents: Final = ResidentKeeper(backend, 0, lambda: devices, log)
 
     def _device(self, index: int) -> Any:
         pool = self

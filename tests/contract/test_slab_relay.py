@@ -31,10 +31,10 @@ from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.device import device as device_module
 from atomr_mp.supervisor.device import process_factory as nursery_module
 from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.process_factory import Nursery
+from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.sessions import slabs
-from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.supervisor.sessions.slabs import MAX_ASKS, MAX_SLABS
 from atomr_mp.transport.descriptors import Descriptor
@@ -699,7 +699,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
     """In order, each with its message; its client may call once all that it registered has been sent."""
     plan = Config(backend="host", gpus="1").plan()
     with RunDirectory.create(tmp_path / "run") as run_dir, EventLog(run_dir.events) as log:
-        made = device_module.Device(
+        made = device_module.SupervisedDevice(
             plan,
             plan.devices[0],
             loop=supervisor.loop,
@@ -707,9 +707,9 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
             log=log,
             epoch=bytes(16),
             sessions=supervisor.sessions,
-            nursery=Nursery(plan, supervisor.loop, run_dir, log),
+            factory=ProcessFactory(plan, supervisor.loop, run_dir, log),
             turns=Turns(1),
-            residents=Residents("host", 0, list, log),
+            residents=ResidentKeeper("host", 0, list, log),
             ended=lambda: None,
         )
         register(client, 1, b"introduced")

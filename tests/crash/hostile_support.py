@@ -23,7 +23,7 @@ import psutil
 import zmq
 
 import atomr_mp
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.zmtp.framing import pack
 from tests.support import Delays
 
@@ -197,7 +197,10 @@ class Bystander:
 
     def _run(self, victim: Victim) -> None:
         try:
-            with atomr_mp.connect(run_dir=victim.run_dir, name="bystander") as pool, Observer(victim.socket) as asking:
+            with (
+                atomr_mp.connect(run_dir=victim.run_dir, name="bystander") as pool,
+                OperatorSession(victim.socket) as asking,
+            ):
                 pool.wait_ready(DEADLINE_S)
                 pids = [process.pid for process in self._watched]
                 while not self._stop.wait(0.001):

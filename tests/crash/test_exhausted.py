@@ -16,7 +16,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process import adopt, zygote
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages import operators, session
@@ -77,8 +77,8 @@ def test_what_is_asked_is_answered_or_refused(ledger: Ledger) -> None:
     config.write_text(f"actors = ['{PROBE}']\nbackend = '{BACKEND}'\n")
     with (
         atomr_mp.start(config=config, gpus=1, run_dir=ledger.run_dir(), standby="warm") as pool,
-        Observer(pool.run_dir / "session.sock") as asking,
-        Observer(pool.run_dir / "session.sock") as asking_for_all,
+        OperatorSession(pool.run_dir / "session.sock") as asking,
+        OperatorSession(pool.run_dir / "session.sock") as asking_for_all,
     ):
         with no_descriptors(pool.supervisor_pid):
             assert asking.status().workers[0].device.state is DeviceState.READY

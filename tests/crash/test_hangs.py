@@ -16,7 +16,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.testing import Hang, HangInKernel
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_until
@@ -232,5 +232,5 @@ def _busy(count: int, processor: int) -> Iterator[None]:
 
 def _running_for_s(pool: atomr_mp.Pool) -> float:
     """Ask the supervisor for how long the oldest request runs."""
-    with Observer(pool.run_dir / "session.sock") as observer:
+    with OperatorSession(pool.run_dir / "session.sock") as observer:
         return observer.status(DEADLINE_S).workers[0].running_for_s

@@ -37,11 +37,11 @@ from atomr_mp.startup.config import Config
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.reload import Done
-from atomr_mp.supervisor.device.device import Device
-from atomr_mp.supervisor.device.process_factory import Nursery
+from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.sessions import sessions
-from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.transport.data import DataConnection, Login
 from atomr_mp.transport.session import Credentials, SessionConnection, SessionListener, SessionPeer, refusal
@@ -344,7 +344,7 @@ class NoPool:
     """Takes the place of the supervisor; notes what it is asked for."""
 
     def __init__(self) -> None:
-        self.devices: list[Device] = []
+        self.devices: list[SupervisedDevice] = []
         self.asked: list[str] = []
 
     def status(self, _request_id: int) -> operators.Status:
@@ -436,7 +436,7 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
     with RunDirectory.create(run_path) as run_dir, EventLog(run_dir.events) as log:
         connected: Any = None
         described = plan.devices[0]
-        device = Device(
+        device = SupervisedDevice(
             plan,
             described,
             loop=loop,
@@ -444,9 +444,9 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
             log=log,
             epoch=bytes(16),
             sessions=connected,
-            nursery=Nursery(plan, loop, run_dir, log),
+            factory=ProcessFactory(plan, loop, run_dir, log),
             turns=Turns(1),
-            residents=Residents("host", 0, list, log),
+            residents=ResidentKeeper("host", 0, list, log),
             ended=lambda: None,
         )
         text = "\N{GRINNING FACE}" * 100_000

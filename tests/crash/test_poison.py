@@ -21,10 +21,10 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.handshake import greet
 from atomr_mp.mapping.run import Failure
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
-from atomr_mp.protocol.messages.suspects import Request, Suspect
+from atomr_mp.protocol.messages.suspects import RequestKey, Suspect
 from atomr_mp.transport.session import SessionConnection
 from tests.contract.test_cli import cli, refusal
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, settled, wait_generation, wait_state, wait_until
@@ -486,10 +486,10 @@ def test_what_is_found_to_be_poison_while_the_pool_stops_starts_nothing(ledger: 
         busy = pool.call("Poisonous.on_thread", ["busy", gate.path, ""], device=1)
         gate.wait()
         with Watched([pool.supervisor_pid]) as supervisor:
-            with Observer(pool.run_dir / "session.sock") as observer:
+            with OperatorSession(pool.run_dir / "session.sock") as observer:
                 observer.stop()
                 for number, generation in enumerate(generations):
-                    late.send(Suspect(number, 0, generation, [Request("Poisonous.once", bytes(16))]))
+                    late.send(Suspect(number, 0, generation, [RequestKey("Poisonous.once", bytes(16))]))
                 assert settled(lambda: len(observer.status().quarantined) == 1)
                 assert observer.status().workers[0].device.state is DeviceState.STOPPED
             gate.open(5)
@@ -500,6 +500,6 @@ def test_what_is_found_to_be_poison_while_the_pool_stops_starts_nothing(ledger: 
 
 def not_in_quarantine(pool: atomr_mp.Pool, fingerprint: str) -> errors.InvalidRequest:
     """Return how the supervisor refuses to admit what it does not refuse."""
-    with Observer(pool.run_dir / "session.sock") as observer, pytest.raises(errors.InvalidRequest) as refused:
-        observer.admit(Request("Poisonous.on_loop", bytes.fromhex(fingerprint)))
+    with OperatorSession(pool.run_dir / "session.sock") as observer, pytest.raises(errors.InvalidRequest) as refused:
+        observer.admit(RequestKey("Poisonous.on_loop", bytes.fromhex(fingerprint)))
     return refused.value

@@ -32,7 +32,7 @@ from atomr_mp.supervision.standby import MAX_FAILURES
 from atomr_mp.supervisor.care import helpers as helpers_module
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.device.incarnation import LOOKS, Incarnation
-from atomr_mp.supervisor.device.prefork_pool import Reserve
+from atomr_mp.supervisor.device.prefork_pool import PreforkPool
 from atomr_mp.supervisor.loop import Loop
 from tests.support import settled
 
@@ -384,7 +384,7 @@ def test_what_is_made_ahead_and_ends_at_once_harms_nobody(tmp_path: Path) -> Non
         loop.call_later(0, look) if reserve.pids else loop.stop()
 
     with RunDirectory.create(tmp_path / "run") as run_dir:
-        reserve = Reserve(loop, run_dir, Prepare("host", [ActorSpec("Echo", "echo:Echo")]))
+        reserve = PreforkPool(loop, run_dir, Prepare("host", [ActorSpec("Echo", "echo:Echo")]))
         reserve.fill(0, fork)
         assert reserve.take(0) is None
         reserve.fill(0, fork)

@@ -12,7 +12,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.cli.status import EXIT, as_json
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.allocation import SLAB_BYTES
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.startup import launch
@@ -142,7 +142,7 @@ def test_a_stop_does_not_wait_for_what_does_not_end(ledger: Ledger) -> None:
     with pool:
         pid = hang(pool, ledger)
         wait_state(pool, DeviceState.QUARANTINED)
-        with Observer(pool.run_dir / "session.sock") as observer:
+        with OperatorSession(pool.run_dir / "session.sock") as observer:
             observer.stop()
     assert settled(lambda: [path.name for path in (pool.run_dir / "workers").iterdir()] == [str(pid)])
     os.kill(pid, signal.SIGKILL)

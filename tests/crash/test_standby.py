@@ -17,7 +17,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol import token
 from atomr_mp.protocol.messages import data
@@ -365,7 +365,7 @@ def test_a_restart_under_load_is_a_takeover_that_nobody_notices(ledger: Ledger) 
 
 def test_an_operator_who_restarts_is_told_that_it_is_done(ledger: Ledger) -> None:
     """The takeover comes before the answer to the order."""
-    with ledger.start(STANDING, **HOT) as pool, Observer(pool.run_dir / "session.sock") as observer:
+    with ledger.start(STANDING, **HOT) as pool, OperatorSession(pool.run_dir / "session.sock") as observer:
         standby = wait_standby(pool)
         observer.restart(0)
         event = observer.next_event(DEADLINE_S)

@@ -14,7 +14,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.operators import StandbyStatus
@@ -186,11 +186,11 @@ def test_a_zygote_is_asked_whatever_the_number_of_its_channel(ledger: Ledger) ->
         with ledger.start(STANDING, **WARM | {"backoff_initial_s": 3.0}) as pool, contextlib.ExitStack() as stack:
             assert settled(lambda: len(made_ahead(pool)) == 1)
             for _ in range(FD_SETSIZE):
-                stack.enter_context(Observer(pool.run_dir / "session.sock"))
+                stack.enter_context(OperatorSession(pool.run_dir / "session.sock"))
             os.kill(zygote_of(pool).pid, signal.SIGKILL)
             assert settled(lambda: zygote_of(pool).standby_pid is None)
             for _ in range(8):  # what the zygote had is theirs
-                stack.enter_context(Observer(pool.run_dir / "session.sock"))
+                stack.enter_context(OperatorSession(pool.run_dir / "session.sock"))
             assert zygote_of(pool).standby_pid is None
             assert settled(lambda: zygote_of(pool).state == "ready")
             for generation in (2, 3):

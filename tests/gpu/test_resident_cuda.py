@@ -12,7 +12,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp.operator.session import Observer
+from atomr_mp.operator.session import OperatorSession
 from tests.gpu.on_device import device, synchronize
 from tests.support import ACTORS, Ledger, settled, wait_generation, wait_until
 
@@ -71,7 +71,7 @@ def test_it_is_a_tensor_and_a_result_like_any_array(ledger: Ledger) -> None:
 
 def test_it_takes_memory_once_and_gives_it_back(ledger: Ledger) -> None:
     """When it was freed and the last process that has it mapped has ended."""
-    with ledger.start(GRAPHED, **RESTARTING) as pool, Observer(pool.run_dir / "session.sock") as observer:
+    with ledger.start(GRAPHED, **RESTARTING) as pool, OperatorSession(pool.run_dir / "session.sock") as observer:
         (blob,) = observer.residents().residents
         assert (blob.device, blob.nbytes, [user.pid for user in blob.users]) == (
             0,

@@ -12,13 +12,13 @@ import sys
 
 from atomr_mp import errors
 from atomr_mp_workers.device import open_device
-from atomr_mp_workers.device.base import Memory
+from atomr_mp_workers.device.base import SlabMemory
 
 backend, path = sys.argv[1:]
 device = open_device(backend)
 link = socket.socket(socket.AF_UNIX)
 link.connect(path)
-memory: Memory | None = None
+memory: SlabMemory | None = None
 print("ready", flush=True)
 for line in sys.stdin:
     told = line.split()

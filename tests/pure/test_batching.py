@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from atomr_mp_workers.requests.batches.former import MOST_PASSED, Forming, Limits
+from atomr_mp_workers.requests.batches.former import MOST_PASSED, BatchFormer, BatchLimits
 
 WAIT_NS = 1000
 
@@ -30,10 +30,10 @@ class Batches(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.limits = Limits(max_items=4, max_bytes=100, max_wait_ns=WAIT_NS)
+        self.limits = BatchLimits(max_items=4, max_bytes=100, max_wait_ns=WAIT_NS)
         self.gone: set[int] = set()
         self.blocked: set[int] = set()
-        self.forming: Forming[Item] = Forming(
+        self.forming: BatchFormer[Item] = BatchFormer(
             self.limits, lambda item: item.number in self.gone, lambda item: item.number not in self.blocked
         )
         self.now_ns = 0
@@ -118,9 +118,9 @@ class Batches(RuleBasedStateMachine):
 TestBatches = Batches.TestCase
 
 
-def forming(max_items: int = 4, max_bytes: int | None = None, max_wait_ns: int = WAIT_NS) -> Forming[int]:
+def forming(max_items: int = 4, max_bytes: int | None = None, max_wait_ns: int = WAIT_NS) -> BatchFormer[int]:
     """Return one whose items are always ready."""
-    return Forming(Limits(max_items, max_bytes, max_wait_ns), lambda _: False, lambda _: True)
+    return BatchFormer(BatchLimits(max_items, max_bytes, max_wait_ns), lambda _: False, lambda _: True)
 
 
 def test_a_batch_goes_when_it_is_full_or_its_first_item_has_waited() -> None:
@@ -185,7 +185,7 @@ def test_no_key_waits_for_ever_behind_another(keys: list[int]) -> None:
 
 def test_full_batches_come_first_and_take_turns() -> None:
     """Else most of each batch would be empty where keys are many, and items more than can be done."""
-    batches: Forming[str] = Forming(Limits(2, None, WAIT_NS), lambda _: False, lambda _: True)
+    batches: BatchFormer[str] = BatchFormer(BatchLimits(2, None, WAIT_NS), lambda _: False, lambda _: True)
     for key in "abacac":
         batches.add(key, key=key, nbytes=1, now_ns=0)
     assert ["".join(each.item for each in batches.take(WAIT_NS)) for _ in range(4)] == ["aa", "cc", "b", "a"]
@@ -205,7 +205,7 @@ def test_one_that_is_due_goes_too_where_only_full_ones_are_to() -> None:
 
 def test_owners_share_a_batch_whatever_they_have_waiting() -> None:
     """One with a thousand items does not keep another's single one out of the next batch."""
-    batches: Forming[str] = Forming(Limits(4, None, WAIT_NS), lambda _: False, lambda _: True)
+    batches: BatchFormer[str] = BatchFormer(BatchLimits(4, None, WAIT_NS), lambda _: False, lambda _: True)
     for _ in range(1000):
         batches.add("many", owner=1, nbytes=1, now_ns=0)
     batches.add("single", owner=2, nbytes=1, now_ns=5)
@@ -228,8 +228,8 @@ def test_what_counts_for_several_is_split_to_fill_batches(
         return parcel[:items], parcel[items:]
 
     gone_items: set[int] = set()
-    forming: Forming[list[int]] = Forming(
-        Limits(max_items=4, max_bytes=None, max_wait_ns=0),
+    forming: BatchFormer[list[int]] = BatchFormer(
+        BatchLimits(max_items=4, max_bytes=None, max_wait_ns=0),
         lambda parcel: parcel[0] in gone_items,
         lambda _: True,
         split=split,

@@ -27,7 +27,7 @@ from tests.tolerances import assert_close
 Array = npt.NDArray[Any]
 
 NOTHING: Final[Any] = None
-HOST: Final = host.Blas(NOTHING, NOTHING)
+HOST: Final = host.HostBlas(NOTHING, NOTHING)
 
 
 def run(request: LibraryRequest) -> Any:

@@ -28,7 +28,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import allocation, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp_workers.device.base import Event, Memory, Slab
+from atomr_mp_workers.device.base import Event, Slab, SlabMemory
 from atomr_mp_workers.device.host import HostDevice, HostEvent
 from atomr_mp_workers.device.host_memory import SEALS
 from atomr_mp_workers.memory import store as store_module
@@ -191,7 +191,7 @@ class DeviceMemory(RuleBasedStateMachine):
         """Where slabs are open: (slab, session, device)."""
         self.over: dict[int, int] = {}
         """The last incarnation of other devices that has ended."""
-        self.mappings: dict[int, Memory] = {}
+        self.mappings: dict[int, SlabMemory] = {}
         """What the openers see of a slab."""
         self.gone: list[WireRef] = []
         """Refs to what nobody needed any more."""

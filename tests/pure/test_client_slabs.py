@@ -12,7 +12,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.client.memory.argument_slabs import KEEP_EMPTY, ClientSlabs, Placement
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.interop.host import SEALS, Mapping
+from atomr_mp.interop.host import SEALS, HostMapping
 from atomr_mp.protocol import token
 from atomr_mp.protocol.allocation import SLAB_BYTES
 
@@ -23,7 +23,7 @@ class FakeWorkers:
     """Maps what is registered, as workers do."""
 
     def __init__(self) -> None:
-        self.slabs: dict[int, Mapping] = {}
+        self.slabs: dict[int, HostMapping] = {}
         self.forgotten: list[int] = []
         self.refusal: errors.AtomrError | None = None
         self.registered = 0
@@ -35,7 +35,7 @@ class FakeWorkers:
         assert fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS
         assert os.fstat(descriptor).st_size == nbytes
         self.registered += 1
-        self.slabs[self.registered] = Mapping(descriptor, nbytes)
+        self.slabs[self.registered] = HostMapping(descriptor, nbytes)
         return self.registered
 
     def read(self, placed: Placement) -> np.ndarray[Any, Any]:

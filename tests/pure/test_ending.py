@@ -13,14 +13,14 @@ from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
 from atomr_mp.supervision.suspicion import Cause
-from atomr_mp.supervisor.device.incarnation_end import Ending
+from atomr_mp.supervisor.device.incarnation_end import IncarnationEnd
 
 KILLED = ExitCause(signal=9)
 
 
 @dataclasses.dataclass
 class Ended:
-    """An incarnation that has ended, as far as `Ending` looks at it."""
+    """An incarnation that has ended, as far as `IncarnationEnd` looks at it."""
 
     cause: ExitCause
     drained: bool = False
@@ -90,4 +90,4 @@ def death_of(ended: Any, *, signals: int = 0, alone: bool = False) -> Any:
     writer.signal(signals)
     if alone:
         writer.alone(3, 4)
-    return Ending(ended, reader, suspecting=True).death
+    return IncarnationEnd(ended, reader, suspecting=True).death

@@ -39,7 +39,7 @@ def test_what_is_done_as_a_whole_is_done_before() -> None:
     """An interrupt comes after it, once, and finds Python's handler in its place."""
     done = []
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def work() -> None:
         interrupt()
         interrupt()
@@ -48,14 +48,14 @@ def test_what_is_done_as_a_whole_is_done_before() -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert done == [1]
-    interrupts.whole(lambda: done.append(2))()
+    interrupts.defer_interrupts(lambda: done.append(2))()
     assert done == [1, 2], "it was interrupted a second time"
 
 
 def test_its_own_error_stands_behind_the_interrupt() -> None:
     """Whoever looks sees both."""
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def work() -> None:
         interrupt()
         raise ValueError("its own")
@@ -69,7 +69,7 @@ def test_what_waits_is_interrupted_at_once() -> None:
     """As is what is not ours; what is behind it in the same part is not done, and no interrupt is left over."""
     done = []
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def work() -> None:
         interrupts.wait(interrupt)
         done.append(1)
@@ -77,14 +77,14 @@ def test_what_waits_is_interrupted_at_once() -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert not done
-    interrupts.whole(lambda: None)()
+    interrupts.defer_interrupts(lambda: None)()
 
 
 def test_an_interrupt_from_before_ends_a_wait_before_it_begins() -> None:
     """Or it would be heard of only when that is over."""
     done: list[int] = []
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def work() -> None:
         interrupt()
         interrupts.wait(done.append, 1)
@@ -98,7 +98,7 @@ def test_a_part_in_a_wait_in_a_part_is_done_as_a_whole_too() -> None:
     """As when the items of a map come from calls."""
     done = []
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def inner() -> None:
         interrupt()
         done.append("inner")
@@ -107,9 +107,9 @@ def test_a_part_in_a_wait_in_a_part_is_done_as_a_whole_too() -> None:
         inner()
         done.append("between")
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def outer() -> None:
-        interrupts.whole(lambda: done.append("nested"))()
+        interrupts.defer_interrupts(lambda: done.append("nested"))()
         interrupts.wait(between)
         done.append("outer")
 
@@ -120,10 +120,10 @@ def test_a_part_in_a_wait_in_a_part_is_done_as_a_whole_too() -> None:
 
 def test_results_and_errors_come_through() -> None:
     """In both directions."""
-    assert interrupts.whole(lambda value: value)(1) == 1
+    assert interrupts.defer_interrupts(lambda value: value)(1) == 1
     assert interrupts.wait(max, 1, 3, 2) == 3
     with pytest.raises(ZeroDivisionError):
-        interrupts.whole(interrupts.wait)(lambda: 1 / 0)
+        interrupts.defer_interrupts(interrupts.wait)(lambda: 1 / 0)
 
 
 def test_another_s_handler_is_left_alone() -> None:
@@ -131,7 +131,7 @@ def test_another_s_handler_is_left_alone() -> None:
     seen: list[int] = []
     signal.signal(signal.SIGINT, lambda number, _frame: seen.append(number))
     try:
-        interrupts.whole(interrupt)()
+        interrupts.defer_interrupts(interrupt)()
         assert seen == [signal.SIGINT]
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -143,14 +143,14 @@ def test_a_handler_that_is_set_meanwhile_stays() -> None:
     def theirs(_number: int, _frame: object) -> None:
         pass
 
-    interrupts.whole(lambda: interrupts.wait(signal.signal, signal.SIGINT, theirs))()
+    interrupts.defer_interrupts(lambda: interrupts.wait(signal.signal, signal.SIGINT, theirs))()
     assert signal.signal(signal.SIGINT, signal.default_int_handler) is theirs
 
 
 def test_other_threads_change_nothing() -> None:
     """Python interrupts only its main thread, also while that does something as a whole."""
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def work() -> object:
         return in_a_thread(lambda: (interrupts.hold(), interrupts.wait(lambda: 1)))
 
@@ -173,7 +173,7 @@ def test_a_thread_that_only_seems_to_be_the_main_one_puts_nothing_off(monkeypatc
 
 def test_event_loops_find_python_s_handler() -> None:
     """They set theirs only in its place; with it the first interrupt cancels the main task."""
-    interrupts.whole(lambda: None)()
+    interrupts.defer_interrupts(lambda: None)()
 
     async def main() -> str:
         interrupt()
@@ -198,10 +198,10 @@ def test_a_process_forked_meanwhile_by_another_thread_begins_anew() -> None:
             try:
                 assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
                 with pytest.raises(KeyboardInterrupt):
-                    interrupts.whole(interrupt)()
+                    interrupts.defer_interrupts(interrupt)()
                 status = 0
             finally:
                 os._exit(status)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-    assert interrupts.whole(in_a_thread)(fork) == 0
+    assert interrupts.defer_interrupts(in_a_thread)(fork) == 0

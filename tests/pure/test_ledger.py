@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.messages.operators import Inventory, ProcessHeld, SessionHeld
-from atomr_mp.supervision.audit.findings import Finding, State, Supervision, Watch
+from atomr_mp.supervision.audit.findings import Finding, Inspection, State, Supervision
 from atomr_mp.supervision.audit.ledger import compare
 from atomr_mp.supervision.audit.observed import Memfd, Observed, Process, Socket
 
@@ -344,7 +344,7 @@ def looked(*names: str) -> list[Finding]:
 @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.frozensets(st.sampled_from("abc"))), min_size=1, max_size=20))
 def test_only_what_lasts_is_told(steps: list[tuple[float, frozenset[str]]]) -> None:
     """It was there at each look for so long; and the watch goes on for as long as anything has still to last."""
-    watch, now_s = Watch(1.0), 0.0
+    watch, now_s = Inspection(1.0), 0.0
     since_s: dict[str, float] = {}
     for step_s, names in steps:
         now_s += step_s

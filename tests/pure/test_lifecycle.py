@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from atomr_mp.supervision import lifecycle
 from atomr_mp.supervision.intensity import Granted, History, Intensity, Refused, ask, succeeded
-from atomr_mp.supervision.lifecycle import Action, Event, State, UnexpectedEventError, step
+from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State, UnexpectedEventError, step
 from atomr_mp.supervision.standby import SETTLED_S, Turns, delay_s, failures_after
 
 ROOT: Final = Path(__file__).parents[2]
@@ -94,46 +94,46 @@ class Device:
     ready_at_once: bool = False
     """What was taken for the active incarnation is ready."""
 
-    def possible(self) -> list[Event]:
+    def possible(self) -> list[LifecycleEvent]:
         """Return what can happen now."""
         if self.asked:
-            return [Event.RESTART_GRANTED, Event.RESTART_REFUSED, Event.QUARANTINE]
+            return [LifecycleEvent.RESTART_GRANTED, LifecycleEvent.RESTART_REFUSED, LifecycleEvent.QUARANTINE]
         if self.ready_at_once:
-            return [Event.READY]
-        events = [Event.STOP]
+            return [LifecycleEvent.READY]
+        events = [LifecycleEvent.STOP]
         if not self.stopping or self.state is not State.STOPPED:
-            events.append(Event.DRAIN)
+            events.append(LifecycleEvent.DRAIN)
         if not self.started and not self.stopping:
-            events.append(Event.START)
+            events.append(LifecycleEvent.START)
         if self.alive:
-            events.append(Event.EXITED)
+            events.append(LifecycleEvent.EXITED)
         if self.connected:
             # A worker may report more than once before it is gone, but is ready at most once, and first.
-            events += [Event.FAULT, Event.POISONED, Event.END_OF_FILE]
+            events += [LifecycleEvent.FAULT, LifecycleEvent.POISONED, LifecycleEvent.END_OF_FILE]
             if self.may_report_ready:
-                events.append(Event.READY)
+                events.append(LifecycleEvent.READY)
         timers = {
-            Event.START_TIMEOUT: self.start_timer,
-            Event.DRAIN_TIMEOUT: self.drain_timer,
-            Event.BACKOFF_OVER: self.backoff_timer,
-            Event.KILL_TIMEOUT: self.killed,
-            Event.HUNG: self.state is State.READY,
-            Event.RELEASED: self.state is State.QUARANTINED,
+            LifecycleEvent.START_TIMEOUT: self.start_timer,
+            LifecycleEvent.DRAIN_TIMEOUT: self.drain_timer,
+            LifecycleEvent.BACKOFF_OVER: self.backoff_timer,
+            LifecycleEvent.KILL_TIMEOUT: self.killed,
+            LifecycleEvent.HUNG: self.state is State.READY,
+            LifecycleEvent.RELEASED: self.state is State.QUARANTINED,
         }
         return events + [event for event, armed in timers.items() if armed] + self._possible_to_others()
 
-    def _possible_to_others(self) -> list[Event]:
+    def _possible_to_others(self) -> list[LifecycleEvent]:
         """Return what can happen now to the processes beside the active one."""
         possible = {
-            Event.TAKE_OVER: self.call,
-            Event.STANDBY_READY: self.standby is Standby.STARTING,
-            Event.STANDBY_LOST: self.standby is not Standby.NONE,
-            Event.STANDBY_DUE: self.standby_due and self.standby is Standby.NONE and not self.predecessor,
-            Event.PREDECESSOR_EXITED: self.predecessor,
+            LifecycleEvent.TAKE_OVER: self.call,
+            LifecycleEvent.STANDBY_READY: self.standby is Standby.STARTING,
+            LifecycleEvent.STANDBY_LOST: self.standby is not Standby.NONE,
+            LifecycleEvent.STANDBY_DUE: self.standby_due and self.standby is Standby.NONE and not self.predecessor,
+            LifecycleEvent.PREDECESSOR_EXITED: self.predecessor,
         }
         return [event for event, can in possible.items() if can]
 
-    def after(self, event: Event) -> Device:
+    def after(self, event: LifecycleEvent) -> Device:
         """Return the device after `event`, having checked every promise that the step could break."""
         device = replace(self, **{"call": False, **BY_EVENT[event]})  # it is taken at once, or not at all
         to = step(self.state, event)
@@ -146,7 +146,7 @@ class Device:
         self._check_step(device, event, to.actions)
         return device
 
-    def _act(self, action: Action, event: Event) -> Device:
+    def _act(self, action: Action, event: LifecycleEvent) -> Device:
         match action:
             case Action.SPAWN:
                 assert not self.alive, "two incarnations at a time"
@@ -156,7 +156,7 @@ class Device:
                     taken = {"standby": Standby.NONE, "ready_at_once": self.standby is Standby.READY}
                     return replace(self, **BY_ACTION[action] | taken)
             case Action.PUBLISH:
-                assert event in {Event.READY, Event.TAKE_OVER}
+                assert event in {LifecycleEvent.READY, LifecycleEvent.TAKE_OVER}
                 assert not self.published, "published twice"
                 assert not self.killed, "published after it was killed"
             case Action.HOLD:
@@ -165,7 +165,9 @@ class Device:
             case Action.DRAIN | Action.KILL:
                 assert self.alive, "a kill after the exit might hit another process"
             case Action.END:
-                assert event is Event.EXITED or (event is Event.KILL_TIMEOUT and self.killed), "its process goes on"
+                assert event is LifecycleEvent.EXITED or (event is LifecycleEvent.KILL_TIMEOUT and self.killed), (
+                    "its process goes on"
+                )
                 assert not self.ended, "ended twice"
                 assert self.held or not self.published, "ended while clients still send"
             case Action.ASK_RESTART | Action.ARM_BACKOFF:
@@ -174,7 +176,7 @@ class Device:
                 return self._act_on_others(action, event)
         return replace(self, **BY_ACTION.get(action, {}))
 
-    def _act_on_others(self, action: Action, event: Event) -> Device:
+    def _act_on_others(self, action: Action, event: LifecycleEvent) -> Device:
         """Do what concerns the standby and the predecessor."""
         changes = BY_ACTION.get(action, {})
         match action:
@@ -196,7 +198,7 @@ class Device:
                 assert self.held, "clients were not told to send no more to the predecessor"
                 assert self.killed or self.drain_timer, "the predecessor may stay for ever"
             case Action.END_PREDECESSOR:
-                assert event is Event.PREDECESSOR_EXITED, "ended before its process did"
+                assert event is LifecycleEvent.PREDECESSOR_EXITED, "ended before its process did"
             case Action.DISMISS if self.standby is not Standby.NONE:
                 changes = {"standby": Standby.LEAVING}
             case _:
@@ -212,23 +214,29 @@ class Device:
         assert (self.state is State.READY) == (self.alive and self.published and not self.held)
         assert self.state in LASTING or self.leads_out(), f"waits for ever: {self}"
 
-    def _check_step(self, to: Device, event: Event, actions: tuple[Action, ...]) -> None:
-        if event is Event.TAKE_OVER:
+    def _check_step(self, to: Device, event: LifecycleEvent, actions: tuple[Action, ...]) -> None:
+        if event is LifecycleEvent.TAKE_OVER:
             assert to.state is State.READY, "a standby that may take over is of use at once"
             assert not to.killed
-        elif event is Event.EXITED:
+        elif event is LifecycleEvent.EXITED:
             assert to.asked != self.planned, "ends are judged if nobody asked for them, and only then"
-        elif event is Event.KILL_TIMEOUT:
+        elif event is LifecycleEvent.KILL_TIMEOUT:
             assert to.state is (State.STOPPED if self.stopping else State.QUARANTINED), "a start beside what is stuck"
         elif self.killed and not to.planned:
             assert to.state is self.state, "a killed worker is waited for as what it was killed for"
         elif event in FAILED and not to.planned:
             assert to.state is FAILED[event]
-        if event in {Event.FAULT, Event.POISONED, Event.HUNG, Event.START_TIMEOUT, Event.DRAIN_TIMEOUT}:
+        if event in {
+            LifecycleEvent.FAULT,
+            LifecycleEvent.POISONED,
+            LifecycleEvent.HUNG,
+            LifecycleEvent.START_TIMEOUT,
+            LifecycleEvent.DRAIN_TIMEOUT,
+        }:
             assert to.killed or to.predecessor, "a worker that failed, or took too long, is not relied on to leave"
-        if event is Event.STOP and self.alive and not (self.killed or self.stopping):
+        if event is LifecycleEvent.STOP and self.alive and not (self.killed or self.stopping):
             assert {Action.DRAIN, Action.KILL} & set(actions), "the worker is not told"
-        if event is Event.DRAIN and Action.SPAWN in actions:
+        if event is LifecycleEvent.DRAIN and Action.SPAWN in actions:
             assert Action.RESET_INTENSITY in actions, "an operator's restart forgets the past"
         if Action.PUBLISH in actions:
             assert Action.RESET_BACKOFF in actions, "ready is a success"
@@ -239,37 +247,37 @@ class Device:
 
 
 FAILED: Final = {
-    Event.POISONED: State.POISONED,
-    Event.HUNG: State.HUNG,
-    Event.FAULT: State.LOST,
-    Event.END_OF_FILE: State.LOST,
-    Event.START_TIMEOUT: State.LOST,
+    LifecycleEvent.POISONED: State.POISONED,
+    LifecycleEvent.HUNG: State.HUNG,
+    LifecycleEvent.FAULT: State.LOST,
+    LifecycleEvent.END_OF_FILE: State.LOST,
+    LifecycleEvent.START_TIMEOUT: State.LOST,
 }
 """What a worker that nobody has asked to end is waited for as, by how it failed."""
 
-BY_EVENT: Final[dict[Event, dict[str, Any]]] = {
-    Event.START: {"started": True},
-    Event.READY: {"may_report_ready": False, "ready_at_once": False},
-    Event.FAULT: {"may_report_ready": False},
-    Event.POISONED: {"may_report_ready": False},
-    Event.HUNG: {},
-    Event.END_OF_FILE: {"connected": False},
-    Event.EXITED: {"alive": False, "connected": False},
-    Event.KILL_TIMEOUT: {"alive": False, "connected": False},
-    Event.START_TIMEOUT: {"start_timer": False},
-    Event.DRAIN: {"started": True, "planned": True},
-    Event.DRAIN_TIMEOUT: {"drain_timer": False},
-    Event.STOP: {"stopping": True, "planned": True},
-    Event.RESTART_GRANTED: {"asked": False},
-    Event.RESTART_REFUSED: {"asked": False},
-    Event.QUARANTINE: {"asked": False},
-    Event.RELEASED: {},
-    Event.BACKOFF_OVER: {"backoff_timer": False},
-    Event.STANDBY_DUE: {"standby_due": False},
-    Event.STANDBY_READY: {"standby": Standby.READY},
-    Event.STANDBY_LOST: {"standby": Standby.NONE},
-    Event.TAKE_OVER: {},
-    Event.PREDECESSOR_EXITED: {"predecessor": False},
+BY_EVENT: Final[dict[LifecycleEvent, dict[str, Any]]] = {
+    LifecycleEvent.START: {"started": True},
+    LifecycleEvent.READY: {"may_report_ready": False, "ready_at_once": False},
+    LifecycleEvent.FAULT: {"may_report_ready": False},
+    LifecycleEvent.POISONED: {"may_report_ready": False},
+    LifecycleEvent.HUNG: {},
+    LifecycleEvent.END_OF_FILE: {"connected": False},
+    LifecycleEvent.EXITED: {"alive": False, "connected": False},
+    LifecycleEvent.KILL_TIMEOUT: {"alive": False, "connected": False},
+    LifecycleEvent.START_TIMEOUT: {"start_timer": False},
+    LifecycleEvent.DRAIN: {"started": True, "planned": True},
+    LifecycleEvent.DRAIN_TIMEOUT: {"drain_timer": False},
+    LifecycleEvent.STOP: {"stopping": True, "planned": True},
+    LifecycleEvent.RESTART_GRANTED: {"asked": False},
+    LifecycleEvent.RESTART_REFUSED: {"asked": False},
+    LifecycleEvent.QUARANTINE: {"asked": False},
+    LifecycleEvent.RELEASED: {},
+    LifecycleEvent.BACKOFF_OVER: {"backoff_timer": False},
+    LifecycleEvent.STANDBY_DUE: {"standby_due": False},
+    LifecycleEvent.STANDBY_READY: {"standby": Standby.READY},
+    LifecycleEvent.STANDBY_LOST: {"standby": Standby.NONE},
+    LifecycleEvent.TAKE_OVER: {},
+    LifecycleEvent.PREDECESSOR_EXITED: {"predecessor": False},
 }
 """What an event changes in the world."""
 
@@ -308,9 +316,9 @@ BY_ACTION: Final[dict[Action, dict[str, Any]]] = {
 """What an action changes in it; the others change the policy's history."""
 
 
-def explore() -> dict[Device, set[tuple[Event, Device]]]:
+def explore() -> dict[Device, set[tuple[LifecycleEvent, Device]]]:
     """Return every device that any walk can lead to, with what can happen to it."""
-    found: dict[Device, set[tuple[Event, Device]]] = {}
+    found: dict[Device, set[tuple[LifecycleEvent, Device]]] = {}
     new = deque([Device(), Device(hot=False)])
     while new:
         device = new.popleft()
@@ -321,47 +329,47 @@ def explore() -> dict[Device, set[tuple[Event, Device]]]:
 
 
 @pytest.fixture(scope="module")
-def explored() -> dict[Device, set[tuple[Event, Device]]]:
+def explored() -> dict[Device, set[tuple[LifecycleEvent, Device]]]:
     """Everything that can happen, promises checked on the way."""
     return explore()
 
 
-def test_every_walk_keeps_the_promises(explored: dict[Device, set[tuple[Event, Device]]]) -> None:
+def test_every_walk_keeps_the_promises(explored: dict[Device, set[tuple[LifecycleEvent, Device]]]) -> None:
     """One process at a time, one end each, nothing sent to the dead, no waiting for ever: see `Device._act`."""
     assert {device.state for device in explored} == set(State)
 
 
-def test_every_row_has_a_walk_that_needs_it(explored: dict[Device, set[tuple[Event, Device]]]) -> None:
+def test_every_row_has_a_walk_that_needs_it(explored: dict[Device, set[tuple[LifecycleEvent, Device]]]) -> None:
     """The table holds what can happen and nothing else."""
     used = {(device.state, event) for device, outcomes in explored.items() for event, _ in outcomes}
     assert used == set(lifecycle.TRANSITIONS)
 
 
 def test_a_stop_ends_in_stopped_once_the_process_has_ended(
-    explored: dict[Device, set[tuple[Event, Device]]],
+    explored: dict[Device, set[tuple[LifecycleEvent, Device]]],
 ) -> None:
     """Whatever happens in between, nothing is started after a stop."""
     for device in explored:
         if not device.asked and not device.ready_at_once:
-            stopped = device.after(Event.STOP)
+            stopped = device.after(LifecycleEvent.STOP)
             if stopped.alive:
                 assert stopped.state is State.STOPPING
-                stopped = stopped.after(Event.EXITED)
+                stopped = stopped.after(LifecycleEvent.EXITED)
             assert stopped.state is State.STOPPED
         if device.stopping:
             assert device.state in {State.STOPPING, State.STOPPED}
 
 
 def test_every_state_has_a_way_back_to_ready_unless_the_pool_stops(
-    explored: dict[Device, set[tuple[Event, Device]]],
+    explored: dict[Device, set[tuple[LifecycleEvent, Device]]],
 ) -> None:
     """No state is a trap: `restart DEVICE` leads out of all of them."""
     for device in explored:
         if not device.stopping and not device.asked and not device.ready_at_once:
-            renewed = device.after(Event.DRAIN)
+            renewed = device.after(LifecycleEvent.DRAIN)
             if renewed.state is State.DRAINING:
-                renewed = renewed.after(Event.EXITED)
-            assert renewed.after(Event.READY).state is State.READY
+                renewed = renewed.after(LifecycleEvent.EXITED)
+            assert renewed.after(LifecycleEvent.READY).state is State.READY
 
 
 def test_what_leads_to_the_next_event_at_once_is_a_rows_last_action() -> None:
@@ -373,7 +381,7 @@ def test_what_leads_to_the_next_event_at_once_is_a_rows_last_action() -> None:
 
 def test_a_pair_outside_the_table_is_an_error_that_names_it() -> None:
     """What has no meaning is refused, not guessed."""
-    outside = {(state, event) for state in State for event in Event} - set(lifecycle.TRANSITIONS)
+    outside = {(state, event) for state in State for event in LifecycleEvent} - set(lifecycle.TRANSITIONS)
     assert outside
     for state, event in outside:
         with pytest.raises(UnexpectedEventError, match=f"{event} .* {state}") as caught:
@@ -406,8 +414,8 @@ class LifeUnderIntensity(RuleBasedStateMachine):
     def happen(self, data: st.DataObject) -> None:
         """Let something happen, and the policy answer if it is asked."""
         possible = self.device.possible()
-        if Event.BACKOFF_OVER in possible and self.now_s < self.due_s:
-            possible.remove(Event.BACKOFF_OVER)
+        if LifecycleEvent.BACKOFF_OVER in possible and self.now_s < self.due_s:
+            possible.remove(LifecycleEvent.BACKOFF_OVER)
         self.feed(data.draw(st.sampled_from(possible)))
         if self.device.asked:
             self.history, verdict = ask(self.policy, self.history, self.now_s)
@@ -415,17 +423,17 @@ class LifeUnderIntensity(RuleBasedStateMachine):
                 case Granted(delay_s):
                     self.granted_s.append(self.now_s)
                     self.due_s = self.now_s + delay_s
-                    self.feed(Event.RESTART_GRANTED)
+                    self.feed(LifecycleEvent.RESTART_GRANTED)
                 case Refused():
-                    self.feed(Event.RESTART_REFUSED)
+                    self.feed(LifecycleEvent.RESTART_REFUSED)
 
     @precondition(lambda self: self.device.state is State.READY)
     @rule()
     def crash(self) -> None:
         """End as a crash does, which a random choice of events seldom comes to."""
-        self.feed(Event.END_OF_FILE)
+        self.feed(LifecycleEvent.END_OF_FILE)
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: LifecycleEvent) -> None:
         """Take one step, as the supervisor does."""
         actions = step(self.device.state, event).actions
         self.device = self.device.after(event)
@@ -548,4 +556,4 @@ def test_the_documentation_describes_every_state_event_and_action() -> None:
     """Each has its row in the tables of docs/failure-model.md."""
     page = (ROOT / "docs" / "failure-model.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE)
-    assert sorted(rows) == sorted([*State, *Event, *Action])
+    assert sorted(rows) == sorted([*State, *LifecycleEvent, *Action])

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.protocol.codec import MAX_WEIGHT, MIN_WEIGHT
-from atomr_mp_workers.requests.fair_queue import Line
+from atomr_mp_workers.requests.fair_queue import FairQueue
 
 
 @given(st.lists(st.one_of(st.none(), st.tuples(st.sampled_from("abc"), st.integers(-2, 2))), max_size=80))
 def test_nothing_is_lost_and_the_order_of_an_owner_is_kept(steps: list[tuple[str, int] | None]) -> None:
     """Whatever goes in and comes out: what comes out has the highest priority there is."""
-    line: Line[tuple[str, int, int]] = Line()
+    line: FairQueue[tuple[str, int, int]] = FairQueue()
     waiting: list[tuple[str, int, int]] = []
     for number, step in enumerate(steps):
         if step is not None:
@@ -41,7 +41,7 @@ def test_nothing_is_lost_and_the_order_of_an_owner_is_kept(steps: list[tuple[str
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=5))
 def test_owners_get_as_much_as_each_other_whatever_their_items_cost(costs: list[int]) -> None:
     """As long as they have something waiting, nobody is ahead by more than one item of the most expensive."""
-    line: Line[int] = Line()
+    line: FairQueue[int] = FairQueue()
     for owner in range(len(costs)):
         for _ in range(200):
             line.add(owner, owner)
@@ -60,7 +60,7 @@ COSTS = st.integers(1, 50)
 @given(st.lists(st.tuples(WEIGHTS, COSTS), min_size=2, max_size=5), st.integers(1, 400))
 def test_owners_with_items_waiting_get_by_their_weights(owners: list[tuple[float, int]], steps: int) -> None:
     """No two are further apart than one item of each; nobody is left out, and each has its items in order."""
-    line: Line[tuple[int, int]] = Line(lambda owner: owners[cast("int", owner)][0])
+    line: FairQueue[tuple[int, int]] = FairQueue(lambda owner: owners[cast("int", owner)][0])
     for owner in range(len(owners)):
         for number in range(steps):
             line.add((owner, number), owner)
@@ -79,7 +79,7 @@ def test_owners_with_items_waiting_get_by_their_weights(owners: list[tuple[float
 @given(st.lists(st.tuples(WEIGHTS, COSTS, st.integers(1, 20)), min_size=2, max_size=5))
 def test_whatever_the_weights_everything_comes_out(owners: list[tuple[float, int, int]]) -> None:
     """The one of the least weight too, whose time comes when the others have had theirs."""
-    line: Line[int] = Line(lambda owner: owners[cast("int", owner)][0])
+    line: FairQueue[int] = FairQueue(lambda owner: owners[cast("int", owner)][0])
     for owner, (_, _, items) in enumerate(owners):
         for _ in range(items):
             line.add(owner, owner)
@@ -94,7 +94,7 @@ def test_whatever_the_weights_everything_comes_out(owners: list[tuple[float, int
 @given(st.integers(1, 8), st.integers(1, 8), COSTS, COSTS)
 def test_one_that_comes_back_at_once_has_no_more_than_its_part(a: int, b: int, cost_a: int, cost_b: int) -> None:
     """A client that sends its calls one by one has never more than one waiting, and often none."""
-    line: Line[str] = Line(lambda owner: {"a": a, "b": b}[cast("str", owner)])
+    line: FairQueue[str] = FairQueue(lambda owner: {"a": a, "b": b}[cast("str", owner)])
     costs, had = {"a": cost_a, "b": cost_b}, {"a": 0.0, "b": 0.0}
     for _ in range(400):
         line.add("a", "a")
@@ -110,7 +110,7 @@ def test_one_that_comes_back_at_once_has_no_more_than_its_part(a: int, b: int, c
 
 def test_nothing_is_saved_up_by_not_asking() -> None:
     """Who comes back after a while is next, once; what was forgotten of it is forgotten of all who do not ask."""
-    line: Line[str] = Line()
+    line: FairQueue[str] = FairQueue()
     line.add("b", "b")
     for _ in range(60):
         line.add("a", "a")
@@ -132,7 +132,7 @@ def test_nothing_is_saved_up_by_not_asking() -> None:
 
 def test_who_has_had_much_is_not_forgotten_while_others_wait_for_memory() -> None:
     """What is ready goes first, as there is nothing else to do; it comes back with all that it has had."""
-    line: Line[str] = Line()
+    line: FairQueue[str] = FairQueue()
     line.add("a1", "a")
     line.add("a2", "a")
     line.add("b", "b")
@@ -146,7 +146,7 @@ def test_who_has_had_much_is_not_forgotten_while_others_wait_for_memory() -> Non
 
 def test_one_who_comes_late_is_next_and_has_no_more_than_its_turn() -> None:
     """Neither does it wait for all that others have queued, nor does it catch up on what it has not asked for."""
-    line: Line[str] = Line()
+    line: FairQueue[str] = FairQueue()
     for _ in range(10):
         line.add("a", "a")
     for _ in range(5):
@@ -162,7 +162,7 @@ def test_one_who_comes_late_is_next_and_has_no_more_than_its_turn() -> None:
 
 def test_who_has_to_wait_makes_nobody_else_wait() -> None:
     """The next that is ready is taken, of lower priority too; an owner's own items stay in order."""
-    line: Line[str] = Line()
+    line: FairQueue[str] = FairQueue()
     for item, priority in (("a1", 1), ("a2", 0), ("b1", 0), ("b2", 0)):
         line.add(item, item[0], priority)
     assert line.take(lambda item: item not in {"a1", "a2"}) == "b1"
@@ -170,7 +170,7 @@ def test_who_has_to_wait_makes_nobody_else_wait() -> None:
     assert line.take(lambda item: item != "a1") == "a2"
     assert line.take(lambda item: item not in {"a1", "b2"}) is None
     assert len(line) == 2
-    plain: Line[int] = Line()
+    plain: FairQueue[int] = FairQueue()
     plain.add(1, "a")
     plain.add(2, "a")
     assert plain.take(lambda item: item == 2) is None
@@ -179,7 +179,7 @@ def test_who_has_to_wait_makes_nobody_else_wait() -> None:
 
 def test_an_empty_line_has_nothing() -> None:
     """Also one that has had owners and priorities."""
-    line: Line[int] = Line()
+    line: FairQueue[int] = FairQueue()
     with pytest.raises(IndexError):
         line.pop()
     line.add(1, "a", 3)

@@ -10,13 +10,13 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.session import Window
 from atomr_mp_workers.memory.blocks import Holder
-from atomr_mp_workers.requests.peers import MOST_EARLY, MOST_FORMER, Peers, Serials
+from atomr_mp_workers.requests.peers import MOST_EARLY, MOST_FORMER, Peers, SequenceTracker
 
 
 @given(st.permutations(range(1, 30)), st.integers(0, 29))
 def test_serials_are_known_up_to_the_first_that_is_missing(serials: list[int], count: int) -> None:
     """In whatever order connections bring them; nothing is kept of what is complete."""
-    known, come = Serials(), set[int]()
+    known, come = SequenceTracker(), set[int]()
     for serial in serials[:count]:
         known.add(serial)
         come.add(serial)
@@ -32,7 +32,7 @@ def test_serials_are_known_up_to_the_first_that_is_missing(serials: list[int], c
 @given(st.lists(st.integers(1, 12), max_size=40))
 def test_a_serial_that_comes_again_changes_nothing(serials: list[int]) -> None:
     """No promise of the client's is needed for the count to be right."""
-    known, come = Serials(), set[int]()
+    known, come = SequenceTracker(), set[int]()
     for serial in serials:
         known.add(serial)
         come.add(serial)
@@ -41,12 +41,12 @@ def test_a_serial_that_comes_again_changes_nothing(serials: list[int]) -> None:
 
 def test_serials_that_nobody_has_counted_are_refused() -> None:
     """What is kept of them is bounded, whatever comes."""
-    known = Serials()
+    known = SequenceTracker()
     for serial in range(2, MOST_EARLY + 2):
         known.add(serial)
     with pytest.raises(errors.ProtocolError, match="releases have come"):
         known.add(MOST_EARLY + 2)
-    known = Serials()
+    known = SequenceTracker()
     for serial in [1, 2, 1, 2, 1]:
         known.add(serial)
     assert not known._early

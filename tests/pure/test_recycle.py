@@ -8,29 +8,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.supervision.recycle import JITTER, MEMORY_AFTER_S, PATIENCE_S, Life, Limits, choose, due
+from atomr_mp.supervision.recycle import JITTER, MEMORY_AFTER_S, PATIENCE_S, Life, RecycleLimits, choose, due
 
 YOUNG = Life(age_s=0.0, early=0.5, requests=0, memory_bytes=0)
 
 
 def test_without_limits_nobody_is_replaced() -> None:
     """However long it has worked."""
-    assert not Limits().any
-    assert due(Limits(), Life(1e9, 1.0, 10**12, 2**50)) == ""
+    assert not RecycleLimits().any
+    assert due(RecycleLimits(), Life(1e9, 1.0, 10**12, 2**50)) == ""
 
 
 def test_each_limit_is_told_with_its_numbers() -> None:
     """Of requests and memory from the limit on."""
-    assert due(Limits(max_requests=5), YOUNG._replace(requests=4)) == ""
-    assert due(Limits(max_requests=5), YOUNG._replace(requests=5)) == "it has run 5 requests (max_requests 5)"
+    assert due(RecycleLimits(max_requests=5), YOUNG._replace(requests=4)) == ""
+    assert due(RecycleLimits(max_requests=5), YOUNG._replace(requests=5)) == "it has run 5 requests (max_requests 5)"
     old = YOUNG._replace(age_s=MEMORY_AFTER_S)
-    assert due(Limits(max_memory_bytes=7), old._replace(memory_bytes=6)) == ""
-    assert "8 bytes of memory (max_memory_bytes 7)" in due(Limits(max_memory_bytes=7), old._replace(memory_bytes=8))
+    assert due(RecycleLimits(max_memory_bytes=7), old._replace(memory_bytes=6)) == ""
+    assert "8 bytes of memory (max_memory_bytes 7)" in due(
+        RecycleLimits(max_memory_bytes=7), old._replace(memory_bytes=8)
+    )
 
 
 def test_it_is_told_who_says_what_is_taken_of_a_device() -> None:
     """The driver, who knows all, or the worker, who knows its slabs."""
-    limits = Limits(max_device_bytes=7)
+    limits = RecycleLimits(max_device_bytes=7)
     assert limits.any
     old = YOUNG._replace(age_s=MEMORY_AFTER_S)
     assert due(limits, old._replace(device_bytes=6)) == ""
@@ -42,13 +44,13 @@ def test_it_is_told_who_says_what_is_taken_of_a_device() -> None:
 
 def test_memory_does_not_count_while_a_worker_is_young() -> None:
     """A limit below what an actor's set-up takes would replace its workers without end."""
-    assert due(Limits(max_memory_bytes=1), Life(MEMORY_AFTER_S - 1, 0.0, 0, 100)) == ""
+    assert due(RecycleLimits(max_memory_bytes=1), Life(MEMORY_AFTER_S - 1, 0.0, 0, 100)) == ""
 
 
 @given(early=st.floats(0, 1), age_s=st.floats(0, 200))
 def test_age_is_never_passed_and_no_worker_goes_much_too_early(early: float, age_s: float) -> None:
     """Between four fifths of the limit and the limit, as was drawn."""
-    why = due(Limits(max_age_s=100), Life(age_s, early, 0, 0))
+    why = due(RecycleLimits(max_age_s=100), Life(age_s, early, 0, 0))
     if age_s >= 100:
         assert why
     if age_s < 100 * (1 - JITTER):
@@ -57,7 +59,7 @@ def test_age_is_never_passed_and_no_worker_goes_much_too_early(early: float, age
 
 def test_one_at_a_time_the_oldest_first() -> None:
     """And nobody while a device is away."""
-    limits = Limits(max_requests=1)
+    limits = RecycleLimits(max_requests=1)
     ready = {0: Life(1.0, 0.0, 9, 0), 1: Life(3.0, 0.0, 9, 0), 2: Life(5.0, 0.0, 0, 0)}
     assert choose(limits, ready, away=1) is None
     chosen = choose(limits, ready, away=0)
@@ -68,7 +70,7 @@ def test_one_at_a_time_the_oldest_first() -> None:
 
 def test_a_worker_in_which_clients_hold_buffers_is_left_for_a_while() -> None:
     """Another goes before it; it goes in the end, or nothing would hold against a client that forgets."""
-    limits = Limits(max_requests=1)
+    limits = RecycleLimits(max_requests=1)
     holding = Life(9.0, 0.0, 9, 0, leases=1)
     assert choose(limits, {0: holding}, away=0) is None
     chosen = choose(limits, {0: holding, 1: YOUNG._replace(requests=9)}, away=0)
@@ -82,4 +84,4 @@ def test_a_limit_below_nothing_is_refused(field: str) -> None:
     """The setting is named."""
     for value in (-1, math.nan, math.inf):
         with pytest.raises(errors.ConfigurationError, match=field):
-            Limits(**cast("dict[str, Any]", {field: value}))
+            RecycleLimits(**cast("dict[str, Any]", {field: value}))

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.client.memory.leases import Kind, Lease, Releases
-from atomr_mp.client.memory.memory import Buffers
+from atomr_mp.client.memory.leases import Lease, LeaseKind, Releases
+from atomr_mp.client.memory.memory import ClientMemory
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, wire_of, write_shared
 from atomr_mp.client.memory.worker_slabs import Mappings
-from atomr_mp.interop.host import Mapping, make_sealed
+from atomr_mp.interop.host import HostMapping, make_sealed
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
@@ -39,7 +39,7 @@ class FakeClient:
         self.forked = False
         self.lost: errors.PoolLost | None = None
         self.devices = [DeviceInfo(n, f"host:{n}", DeviceState.READY, 2, "", True, 1, 0, "") for n in range(2)]
-        self.buffers = Buffers(cast("Any", self))
+        self.memory = ClientMemory(cast("Any", self))
         self.given_back: list[Releases] = []
 
     def give_back(self, releases: Releases, *, freed: bool) -> None:
@@ -50,7 +50,7 @@ class FakeClient:
     def ref(self, shape: tuple[int, ...] = (3, 4), device: int = 0) -> GpuRef:
         """Return a ref of the current generation."""
         lease = Lease(Releases(token.pack(self.epoch, device, 2)), 0x5EED)
-        return GpuRef(self.buffers, lease, 4, Layout.contiguous("float32", shape, 512))
+        return GpuRef(self.memory, lease, 4, Layout.contiguous("float32", shape, 512))
 
 
 @pytest.fixture
@@ -96,18 +96,18 @@ def test_a_ref_is_refused_before_anything_is_sent(client: FakeClient) -> None:
 def test_a_call_takes_refs_of_its_own_client_only(client: FakeClient) -> None:
     """Another pool's do not fit; another client's have no lease here."""
     with pytest.raises(errors.PoolMismatch):
-        client.buffers.attach([FakeClient(bytes(16)).ref()], None)
+        client.memory.attach([FakeClient(bytes(16)).ref()], None)
     with pytest.raises(errors.GpuRefReleased):
-        client.buffers.attach([FakeClient().ref()], None)
+        client.memory.attach([FakeClient().ref()], None)
 
 
 def test_a_call_goes_where_its_refs_are(client: FakeClient) -> None:
     """If they are in one place."""
     refs = [client.ref(device=1), client.ref(device=1)]
     holds = [ref.lease.hold for ref in refs]
-    assert client.buffers.attach(refs, None) == ([*refs, *holds], (), 2, 1)
+    assert client.memory.attach(refs, None) == ([*refs, *holds], (), 2, 1)
     with pytest.raises(errors.GpuRefWrongDevice):
-        client.buffers.attach([client.ref(device=1), client.ref()], None)
+        client.memory.attach([client.ref(device=1), client.ref()], None)
 
 
 def test_freeing_is_told_once(client: FakeClient) -> None:
@@ -120,7 +120,7 @@ def test_freeing_is_told_once(client: FakeClient) -> None:
     del ref
     gc.collect()
     assert client.given_back == [releases]
-    assert list(releases.pending) == [(Kind.LEASE, 0x5EED)]
+    assert list(releases.pending) == [(LeaseKind.LEASE, 0x5EED)]
 
 
 def test_a_lease_lasts_as_long_as_the_last_view(client: FakeClient) -> None:
@@ -131,7 +131,7 @@ def test_a_lease_lasts_as_long_as_the_last_view(client: FakeClient) -> None:
     del ref
     assert not releases.pending
     del part
-    assert list(releases.pending) == [(Kind.LEASE, 0x5EED)]
+    assert list(releases.pending) == [(LeaseKind.LEASE, 0x5EED)]
 
 
 def test_a_ref_behaves_like_no_value(client: FakeClient) -> None:
@@ -177,12 +177,12 @@ def test_a_share_names_where_it_is(client: FakeClient) -> None:
 # --- views ---------------------------------------------------------------------------------------------------------
 
 
-def mapped(nbytes: int = 4096) -> tuple[Mapping, list[str]]:
+def mapped(nbytes: int = 4096) -> tuple[HostMapping, list[str]]:
     """Return a mapped slab, and where its end is noted."""
     noted: list[str] = []
     descriptor = make_sealed("test", nbytes)
     try:
-        return Mapping(descriptor, nbytes, lambda: noted.append("unmapped")), noted
+        return HostMapping(descriptor, nbytes, lambda: noted.append("unmapped")), noted
     finally:
         os.close(descriptor)
 
@@ -235,7 +235,7 @@ def test_what_is_not_sealed_or_of_another_size_is_not_mapped() -> None:
     pipe = os.pipe()
     for descriptor, nbytes in ((sealed, 8192), (unsealed, 4096), (sealed, 0), (pipe[0], 4096)):
         with pytest.raises(errors.ProtocolError):
-            Mapping(descriptor, nbytes)
+            HostMapping(descriptor, nbytes)
     for descriptor in (sealed, unsealed, *pipe):
         os.close(descriptor)
 
@@ -260,18 +260,18 @@ class FakeSlabs:
         self.opened: list[int] = []
         self.releases = Releases(token.pack(EPOCH, 0, 1))
 
-    def open(self, _releases: Releases, slab: int, unmapped: Callable[[], object]) -> Mapping:
+    def open(self, _releases: Releases, slab: int, unmapped: Callable[[], object]) -> HostMapping:
         """Return a new slab."""
         self.opened.append(slab)
         descriptor = make_sealed("test", 2**20)
         try:
-            return Mapping(descriptor, 2**20, unmapped)
+            return HostMapping(descriptor, 2**20, unmapped)
         finally:
             os.close(descriptor)
 
     def closed(self) -> list[int]:
         """Return the slabs of which the worker would be told."""
-        return [number for kind, number in self.releases.pending if kind is Kind.SLAB]
+        return [number for kind, number in self.releases.pending if kind is LeaseKind.SLAB]
 
 
 def test_a_slab_is_asked_for_once() -> None:
@@ -300,7 +300,7 @@ def test_a_slab_is_closed_as_often_as_it_was_opened() -> None:
     fake = FakeSlabs()
     together = threading.Barrier(2)
 
-    def open_together(releases: Releases, slab: int, unmapped: Callable[[], object]) -> Mapping:
+    def open_together(releases: Releases, slab: int, unmapped: Callable[[], object]) -> HostMapping:
         opened = fake.open(releases, slab, unmapped)
         together.wait()
         return opened
@@ -343,7 +343,7 @@ def test_views_outlive_their_generation_and_their_client() -> None:
 def test_a_result_with_a_ref_needs_its_lease(client: FakeClient) -> None:
     """Of the incarnation that has answered."""
     releases = Releases(token.pack(EPOCH, 0, 2))
-    resolve = client.buffers.resolver(releases.leases([5]))
+    resolve = client.memory.resolver(releases.leases([5]))
     wire = WireRef(releases.token, 5, 1, "int8", (3,), (1,), 0)
     ref = resolve(wire)
     assert isinstance(ref, GpuRef)

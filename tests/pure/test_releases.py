@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atomr_mp.client.memory.leases import Borrow, Kind, Releases
+from atomr_mp.client.memory.leases import LeaseKind, Releases, ViewBorrow
 from atomr_mp.protocol import token
 from atomr_mp.protocol.messages import data
 
@@ -29,18 +29,18 @@ def test_a_lease_is_given_back_once_for_each_time_that_it_came() -> None:
     assert sorted(leases) == [5, 6]
     leases[6].release()
     leases[6].release()
-    assert list(releases.pending) == [(Kind.LEASE, 6)]
+    assert list(releases.pending) == [(LeaseKind.LEASE, 6)]
     leases.clear()
     gc.collect()
-    assert sorted(releases.pending) == [(Kind.LEASE, 5), (Kind.LEASE, 5), (Kind.LEASE, 6)]
+    assert sorted(releases.pending) == [(LeaseKind.LEASE, 5), (LeaseKind.LEASE, 5), (LeaseKind.LEASE, 6)]
 
 
 def test_a_message_has_each_kind_in_its_place() -> None:
     """And what it could not take comes with the next."""
     releases = Releases(TOKEN)
     releases.give_back([1, 2])
-    Borrow(releases, 8).release()
-    releases.pending.append((Kind.SLAB, 4))
+    ViewBorrow(releases, 8).release()
+    releases.pending.append((LeaseKind.SLAB, 4))
     message = releases.message()
     assert message == data.Release(TOKEN, 1, [1, 2], [8], [4])
     assert data.FROM_CLIENT.decode(data.FROM_CLIENT.encode(message)) == message
@@ -54,7 +54,7 @@ def test_what_cannot_be_waited_for_is_given_back_too(caplog: pytest.LogCaptureFi
 
     releases = Releases(TOKEN)
     for number in (8, 9):
-        releases.end_later(wait, Borrow(releases, number))
+        releases.end_later(wait, ViewBorrow(releases, number))
     assert releases.message() == data.Release(TOKEN, 1, [], [8, 9], [])
     assert "illegal memory access" in caplog.text
 

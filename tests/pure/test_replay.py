@@ -18,8 +18,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.client.lanes.base import Lane
-from atomr_mp.client.lanes.device_link import Link
-from atomr_mp.client.lanes.retry_policy import Suspicions
+from atomr_mp.client.lanes.device_link import DeviceLink
+from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import token
@@ -60,7 +60,7 @@ class FakeConnection:
         """Answer a call with the generation, or an error."""
         del self.calls[number]
         body = b"" if error else msgspec.msgpack.encode(self.generation)
-        reply = data.Reply(number, 0, body, None if error is None else ErrorInfo.of(error))
+        reply = data.CallReply(number, 0, body, None if error is None else ErrorInfo.of(error))
         self.answers.append(data.FROM_WORKER.encode(data.Replies(b"", [reply])))
 
     @property
@@ -92,11 +92,11 @@ class FakeClient:
         self.login = SimpleNamespace(window=session.Window(100, 2**30))
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
-        self.suspicions = Suspicions([])
+        self.suspicions = KnownSuspicions([])
         self.workers_live = False
         self.courier = SimpleNamespace(forget=lambda _: None)
-        self.reports: list[tuple[int, int, int, list[suspects.Request]]] = []
-        self.acquitted: list[suspects.Request] = []
+        self.reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
+        self.acquitted: list[suspects.RequestKey] = []
 
     def place(self, _array: Any) -> None:
         """Nothing is in shared memory."""
@@ -105,7 +105,7 @@ class FakeClient:
         """Return what is to be given back: nothing."""
         return Releases(token.pack(EPOCH, device, generation))
 
-    def report(self, device: int, generation: int, suspects: list[suspects.Request]) -> int:
+    def report(self, device: int, generation: int, suspects: list[suspects.RequestKey]) -> int:
         """Keep a report."""
         self.reports.append((len(self.reports) + 1, device, generation, suspects))
         return len(self.reports)
@@ -131,18 +131,18 @@ class FakeLane(Lane):
         device, generation = endpoint.split(":")
         return self.made.setdefault((device, int(generation)), FakeConnection(int(generation)))
 
-    def _connected(self, link: Link, connection: Any) -> None: ...
+    def _connected(self, link: DeviceLink, connection: Any) -> None: ...
 
-    def _disconnecting(self, _link: Link, connection: Any) -> None: ...
+    def _disconnecting(self, _link: DeviceLink, connection: Any) -> None: ...
 
     def _finished(self, reply: Reply) -> None: ...
 
-    def _give_back(self, link: Link) -> None: ...
+    def _give_back(self, link: DeviceLink) -> None: ...
 
     def watch(self, reply: Reply) -> None:
         """Nobody waits."""
 
-    def _queued(self, link: Link) -> None:
+    def _queued(self, link: DeviceLink) -> None:
         self._flush(link)
 
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
@@ -184,7 +184,7 @@ class Model(RuleBasedStateMachine):
         self.answered: dict[int, int] = {}
         """By call: the generation that has answered it, and was read."""
         self.ran: Counter[int] = Counter()
-        self.open_reports: list[tuple[int, int, int, list[suspects.Request]]] = []
+        self.open_reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
 
     def worker(self, device: int) -> FakeConnection:
         """Return a device's worker."""
@@ -207,7 +207,7 @@ class Model(RuleBasedStateMachine):
         """Return what is held of a call."""
         digest = fingerprint(method, (n,))
         assert digest is not None
-        found = self.client.suspicions.of(suspects.Request(method, digest))
+        found = self.client.suspicions.of(suspects.RequestKey(method, digest))
         return None if found is None else found.verdict
 
     @precondition(lambda self: any(self.worker(device).calls for device in range(2)))
@@ -369,7 +369,7 @@ def test_what_is_suspected_while_it_waits_goes_alone(lane: FakeLane) -> None:
     for n, verdict in ((1, suspects.Verdict.SUSPECTED), (2, suspects.Verdict.QUARANTINED)):
         digest = fingerprint("A.again", [n])
         assert digest is not None
-        changed.append(suspects.Suspicion(suspects.Request("A.again", digest), verdict, n))
+        changed.append(suspects.Suspicion(suspects.RequestKey("A.again", digest), verdict, n))
     client.suspicions.take(changed)
     lane.take(suspects.Suspicions(changed))
     assert isinstance(replies[1]._error, errors.PoisonRequest)

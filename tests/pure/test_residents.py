@@ -11,7 +11,18 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from atomr_mp import errors
 from atomr_mp.supervision.reclaim import Worker
-from atomr_mp.supervision.residents import MAX_BLOBS, Action, Adopt, Drop, Fill, Key, Refuse, Registry, Shape, State
+from atomr_mp.supervision.residents import (
+    MAX_BLOBS,
+    Action,
+    Adopt,
+    BlobState,
+    Drop,
+    FillOrder,
+    Key,
+    Refuse,
+    Registry,
+    Shape,
+)
 
 A, B, C = (0, 1), (0, 2), (1, 1)
 V1, V2 = Key(None, "weights", "1"), Key(None, "weights", "2")
@@ -29,7 +40,7 @@ def sealed(*keys: Key, by: Worker = A) -> Registry:
     """Return a registry with blobs that a process has filled and uses."""
     registry = Registry(0)
     for key in keys:
-        assert registry.wanted(by, key, SMALL) == [Fill(by, key)]
+        assert registry.wanted(by, key, SMALL) == [FillOrder(by, key)]
         registry.sealed(by, key)
     return registry
 
@@ -37,12 +48,12 @@ def sealed(*keys: Key, by: Worker = A) -> Registry:
 def test_one_fills_and_the_others_wait() -> None:
     """They get it when it is sealed, and who comes later at once."""
     registry = Registry(0)
-    assert registry.wanted(A, V1, SMALL) == [Fill(A, V1)]
+    assert registry.wanted(A, V1, SMALL) == [FillOrder(A, V1)]
     assert registry.wanted(B, V1, SMALL) == []
     assert registry.sealed(A, V1) == [Adopt(B, V1)]
     assert registry.wanted(C, V1, SMALL) == [Adopt(C, V1)]
     (blob,) = registry.blobs
-    assert (blob.state, blob.users) == (State.SEALED, {A, B, C})
+    assert (blob.state, blob.users) == (BlobState.SEALED, {A, B, C})
 
 
 def test_who_has_waited_longest_takes_over() -> None:
@@ -51,8 +62,8 @@ def test_who_has_waited_longest_takes_over() -> None:
     registry.wanted(A, V1, SMALL)
     registry.wanted(B, V1, SMALL)
     registry.wanted(C, V1, SMALL)
-    assert registry.ended(A) == [Fill(B, V1)]
-    assert registry.abandoned(B, V1) == [Fill(C, V1)]
+    assert registry.ended(A) == [FillOrder(B, V1)]
+    assert registry.abandoned(B, V1) == [FillOrder(C, V1)]
     assert registry.ended(C) == []
     assert registry.blobs == []
 
@@ -78,7 +89,7 @@ def test_who_is_stuck_is_not_waited_for_and_keeps_what_it_has() -> None:
     registry = sealed(V1)
     registry.wanted(A, V2, SMALL)
     registry.wanted(B, V2, SMALL)
-    assert registry.ended(A, stuck=True) == [Fill(B, V2)]
+    assert registry.ended(A, stuck=True) == [FillOrder(B, V2)]
     assert registry.sealed(B, V2) == []
     assert registry.ended(A) == [Drop(V1)]
 
@@ -86,13 +97,13 @@ def test_who_is_stuck_is_not_waited_for_and_keeps_what_it_has() -> None:
 def test_each_device_has_its_own() -> None:
     """On one it is sealed, on the other to be filled."""
     registry = sealed(Key(0, "weights", "1"))
-    assert registry.wanted(C, Key(1, "weights", "1"), SMALL) == [Fill(C, Key(1, "weights", "1"))]
+    assert registry.wanted(C, Key(1, "weights", "1"), SMALL) == [FillOrder(C, Key(1, "weights", "1"))]
 
 
 def test_an_old_version_goes_with_its_last_user() -> None:
     """Not before a later one is sealed."""
     registry = sealed(V1)
-    assert registry.wanted(B, V2, SMALL) == [Fill(B, V2)]
+    assert registry.wanted(B, V2, SMALL) == [FillOrder(B, V2)]
     assert registry.sealed(B, V2) == []
     assert registry.ended(A) == [Drop(V1)]
     assert registry.wanted(C, V2, SMALL) == [Adopt(C, V2)]
@@ -123,8 +134,8 @@ def test_another_layout_of_the_same_version_is_refused() -> None:
 def test_the_quota_holds_before_anything_is_made() -> None:
     """What is being filled counts, and what is freed and still in use."""
     registry = Registry(25)
-    assert registry.wanted(A, V1, SMALL) == [Fill(A, V1)]
-    assert registry.wanted(A, V2, SMALL) == [Fill(A, V2)]
+    assert registry.wanted(A, V1, SMALL) == [FillOrder(A, V1)]
+    assert registry.wanted(A, V2, SMALL) == [FillOrder(A, V2)]
     third = Key(None, "more", "1")
     refused = refusal(registry.wanted(A, third, SMALL))
     assert isinstance(refused, errors.OutOfMemory)
@@ -134,7 +145,7 @@ def test_the_quota_holds_before_anything_is_made() -> None:
     assert isinstance(refusal(registry.wanted(B, third, SMALL)), errors.OutOfMemory)
     registry.ended(A)
     assert registry.nbytes == 0
-    assert registry.wanted(B, third, SMALL) == [Fill(B, third)]
+    assert registry.wanted(B, third, SMALL) == [FillOrder(B, third)]
 
 
 def test_blobs_are_counted() -> None:
@@ -150,11 +161,11 @@ def test_what_is_in_use_is_freed_by_force_only() -> None:
         registry.free("weights", None, None, force=False)
     freed, actions = registry.free("weights", None, None, force=True)
     assert actions == [Drop(V1)]
-    assert [blob.state for blob in freed] == [State.FREED]
-    assert registry.wanted(B, V1, SMALL) == [Fill(B, V1)]
-    assert [blob.state for blob in registry.blobs] == [State.SEALED, State.FILLING, State.FREED]
+    assert [blob.state for blob in freed] == [BlobState.FREED]
+    assert registry.wanted(B, V1, SMALL) == [FillOrder(B, V1)]
+    assert [blob.state for blob in registry.blobs] == [BlobState.SEALED, BlobState.FILLING, BlobState.FREED]
     registry.ended(A)
-    assert [blob.state for blob in registry.blobs] == [State.SEALED, State.FILLING]
+    assert [blob.state for blob in registry.blobs] == [BlobState.SEALED, BlobState.FILLING]
 
 
 def test_what_is_not_in_use_is_freed() -> None:
@@ -189,7 +200,7 @@ def test_what_is_corrupt_is_handed_to_nobody_any_more() -> None:
     registry.wanted(B, V1, SMALL)
     assert registry.rejected(B, V1) == [Drop(V1)]
     assert registry.rejected(B, V1) == []
-    assert registry.wanted(B, V1, SMALL) == [Fill(B, V1)]
+    assert registry.wanted(B, V1, SMALL) == [FillOrder(B, V1)]
 
 
 @pytest.mark.parametrize("said", ["sealed", "abandoned"])
@@ -233,7 +244,7 @@ class AnyWalk(RuleBasedStateMachine):
             match action:
                 case Drop(key):
                     self.kept.remove(key)
-                case Fill(worker, key):
+                case FillOrder(worker, key):
                     assert self.waiting.pop(worker) == key
                     assert key not in self.filling.values()
                     self.filling[worker] = key
@@ -319,7 +330,7 @@ class AnyWalk(RuleBasedStateMachine):
     @invariant()
     def what_is_kept_is_what_can_be_handed_out(self) -> None:
         """One descriptor for each sealed blob, and none for another."""
-        sealed_now = [blob.key for blob in self.registry.blobs if blob.state is State.SEALED]
+        sealed_now = [blob.key for blob in self.registry.blobs if blob.state is BlobState.SEALED]
         assert sorted(sealed_now) == sorted(self.kept)
 
     @invariant()
@@ -332,13 +343,13 @@ class AnyWalk(RuleBasedStateMachine):
         """Of what nobody uses, the latest version alone is kept; nothing is held for the dead."""
         for blob in self.registry.blobs:
             assert blob.users <= self.living | self.stuck
-            assert blob.state is not State.FREED or blob.users
-        unused = [blob for blob in self.registry.blobs if blob.state is State.SEALED and not blob.users]
+            assert blob.state is not BlobState.FREED or blob.users
+        unused = [blob for blob in self.registry.blobs if blob.state is BlobState.SEALED and not blob.users]
         for blob in unused:
             newer = [
                 other
                 for other in self.registry.blobs
-                if other.key[:2] == blob.key[:2] and other.state is State.SEALED and other.sealed > blob.sealed
+                if other.key[:2] == blob.key[:2] and other.state is BlobState.SEALED and other.sealed > blob.sealed
             ]
             assert not newer
 

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from atomr_mp.protocol.messages.suspects import Request, Suspicion, Verdict
+from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 from atomr_mp.supervision.suspicion import STRUCK_S, SUSPECTED_S, Cause, Death, Docket, End, cause_of
 
-A, B, C = (Request("A.run", bytes([n]) * 16) for n in range(3))
+A, B, C = (RequestKey("A.run", bytes([n]) * 16) for n in range(3))
 
 
-def verdicts(changed: Iterable[Suspicion]) -> dict[Request, Verdict]:
+def verdicts(changed: Iterable[Suspicion]) -> dict[RequestKey, Verdict]:
     """Return what was told of each request."""
     return {each.request: each.verdict for each in changed}
 
@@ -99,7 +99,9 @@ def test_without_a_limit_nothing_is_held_of_anything() -> None:
 STRUCK, STRUCK_ALONE = (Death(1, alone, Cause.UNKNOWN) for alone in (False, True))
 
 
-def die(docket: Docket, end: End, death: Death, requests: list[Request], now_s: float = 0) -> dict[Request, Verdict]:
+def die(
+    docket: Docket, end: End, death: Death, requests: list[RequestKey], now_s: float = 0
+) -> dict[RequestKey, Verdict]:
     """Have a worker end that ran some requests; return what is held of them then."""
     released = verdicts(docket.ended(end, death, now_s))
     return released | verdicts(docket.suspect(end, requests, now_s))
@@ -190,7 +192,7 @@ class AnyWalk(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.docket = Docket(2)
-        self.told: dict[Request, Verdict] = {}
+        self.told: dict[RequestKey, Verdict] = {}
         self.generation = 0
         self.now_s = 0.0
         self.ends_of_poison = 0
@@ -205,7 +207,7 @@ class AnyWalk(RuleBasedStateMachine):
                 self.told[each.request] = each.verdict
 
     @rule(beside=st.sets(st.sampled_from([B, C])))
-    def poison_runs(self, beside: set[Request]) -> None:
+    def poison_runs(self, beside: set[RequestKey]) -> None:
         """The poison runs if it is admitted, alone if it is suspected, and ends its worker."""
         if self.told.get(A) is Verdict.QUARANTINED:
             return
@@ -219,14 +221,14 @@ class AnyWalk(RuleBasedStateMachine):
             self.hear(self.docket.suspect((0, self.generation), [each], self.now_s))
 
     @rule(request=st.sampled_from([B, C]))
-    def innocent_runs(self, request: Request) -> None:
+    def innocent_runs(self, request: RequestKey) -> None:
         """An innocent runs; its worker lives."""
         assert self.told.get(request) is not Verdict.QUARANTINED
         if request in self.told:
             self.hear(self.docket.acquit(request))
 
     @rule(requests=st.sets(st.sampled_from([A, B, C])))
-    def somebody_kills(self, requests: set[Request]) -> None:
+    def somebody_kills(self, requests: set[RequestKey]) -> None:
         """A worker is killed from outside whatever runs there, suspects alone; and an idle one too."""
         requests = {each for each in requests if self.told.get(each) is not Verdict.QUARANTINED}
         running = [each for each in (A, B, C) if each in requests]

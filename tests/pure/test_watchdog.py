@@ -20,7 +20,7 @@ from atomr_mp.protocol.board import (
     stream_bit,
 )
 from atomr_mp.supervision.stacks import Where, diagnose
-from atomr_mp.supervision.watchdog import LOOK_NS, Thread, Watch, able_ns
+from atomr_mp.supervision.watchdog import LOOK_NS, HangWatch, Thread, able_ns
 
 S: Final = 1_000_000_000
 FAR_NS: Final = 2**62
@@ -35,7 +35,7 @@ def running(watched: Watched, *, request: int = 1, started_ns: int = 0, deadline
 @given(limit_ns=st.integers(1, 20).map(lambda limit: limit * S), able=st.lists(st.integers(0, S), max_size=60))
 def test_nothing_hangs_before_it_had_its_time_and_all_do_after_it(limit_ns: int, able: list[int]) -> None:
     """Time counts as far as the worker was able to go on, from the first look at the request."""
-    watch, entry = Watch(), running(Watched(limit_ns))
+    watch, entry = HangWatch(), running(Watched(limit_ns))
     for number, able_now in enumerate(able):
         hung = watch.look(number * S, able_now, [entry], {})
         assert (hung is entry) == (sum(able[1 : number + 1]) >= limit_ns)
@@ -45,7 +45,7 @@ def test_nothing_hangs_before_it_had_its_time_and_all_do_after_it(limit_ns: int,
 def test_what_ends_in_its_place_gives_a_request_its_whole_time_again(ends: list[bool]) -> None:
     """As on a stream, where others are before it. What ends elsewhere does not."""
     limit = 3
-    watch, entry = Watch(), running(Watched(limit * S, kind=PlaceKind.STREAM, number=2))
+    watch, entry = HangWatch(), running(Watched(limit * S, kind=PlaceKind.STREAM, number=2))
     quiet = -1
     for number, ended in enumerate(ends, start=1):
         here = {(PlaceKind.STREAM, 2): number * S} if ended else {}
@@ -58,7 +58,7 @@ def test_what_ends_in_its_place_gives_a_request_its_whole_time_again(ends: list[
 def test_what_a_thread_runs_is_judged_by_its_own_time(width: int, limit: int) -> None:
     """Whatever ends on others of the actor's threads meanwhile; and what has begun first, and hangs, holds one."""
     watched = Watched(limit * S, kind=PlaceKind.THREAD, width=width)
-    watch, hangs = Watch(), running(watched)
+    watch, hangs = HangWatch(), running(watched)
     for second in range(1, limit + 1):
         others = [running(watched, request=request, started_ns=second) for request in range(2, width + 2)]
         assert watch.look(second * S, S, [hangs, *others], {watched.place: second * S}) is None
@@ -71,14 +71,14 @@ def test_what_a_thread_is_to_do_next_is_not_judged(width: int) -> None:
     place = Watched(kind=PlaceKind.THREAD, width=width)
     long = [running(place, request=request, started_ns=request) for request in range(width)]
     then = [running(place._replace(limit_ns=2 * S), request=request, started_ns=9) for request in (7, 8)]
-    watch = Watch()
+    watch = HangWatch()
     assert not any(watch.look(second * S, S, [*long, *then], {}) for second in range(100))
     assert [watch.look(0, S, [*long[1:], *then], {}) for _ in range(3)] == [None, None, then[0]]
 
 
 def test_without_a_limit_of_its_own_a_request_has_until_its_deadline() -> None:
     """And the pool's limit after it."""
-    watch = Watch()
+    watch = HangWatch()
     entry = running(Watched(2 * S, from_deadline=True), deadline_ns=10 * S)
     hung = [watch.look(second * S, S, [entry], {}) is entry for second in range(14)]
     assert hung == [False] * 12 + [True] * 2
@@ -86,13 +86,13 @@ def test_without_a_limit_of_its_own_a_request_has_until_its_deadline() -> None:
 
 def test_what_is_not_watched_never_hangs() -> None:
     """Actors may say so."""
-    watch = Watch()
+    watch = HangWatch()
     assert not any(watch.look(second * S, S, [running(Watched())], {}) for second in range(10_000))
 
 
 def test_what_waits_for_others_is_judged_only_when_there_are_none() -> None:
     """What it waits for is judged for itself, by its own limit."""
-    watch = Watch()
+    watch = HangWatch()
     waiting = running(Watched(2 * S, waits=True))
     other = running(Watched(100 * S, kind=PlaceKind.STREAM), request=2)
     assert not any(watch.look(second * S, S, [waiting, other], {}) for second in range(50))
@@ -104,7 +104,7 @@ def test_what_waits_for_others_is_judged_only_when_there_are_none() -> None:
 
 def test_the_same_id_started_again_is_another_request() -> None:
     """Ids are the clients'."""
-    watch, limited = Watch(), Watched(2 * S)
+    watch, limited = HangWatch(), Watched(2 * S)
     for second in range(20):
         assert watch.look(second * S, S, [running(limited, started_ns=second)], {}) is None
 

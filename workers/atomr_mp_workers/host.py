@@ -35,7 +35,7 @@ from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, Method, threads_of
 from atomr_mp_workers.memory.predecessor import Predecessor
-from atomr_mp_workers.memory.residents import Residents
+from atomr_mp_workers.memory.residents import ResidentBlobs
 from atomr_mp_workers.memory.store import ActorMemory, Store
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.batches.former import NEVER_NS
@@ -43,7 +43,7 @@ from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispa
 from atomr_mp_workers.requests.envelope import Envelope, FatalError, wire_form
 from atomr_mp_workers.requests.hang_limits import Watching
 from atomr_mp_workers.requests.in_progress import Underway
-from atomr_mp_workers.requests.peers import Peer, Peers, Session
+from atomr_mp_workers.requests.peers import AdmittedSession, Peer, Peers
 from atomr_mp_workers.requests.request import current_holder
 from atomr_mp_workers.requests.stacks import show_unfinished
 from atomr_mp_workers.requests.streams import StreamAllocator
@@ -88,7 +88,7 @@ class Host:
         self._board = board
         self._loader = loader
         self._token: Final = token.pack(start.epoch, start.device, start.generation)
-        self._ending: list[Session] = []
+        self._ending: list[AdmittedSession] = []
         """Sessions that have ended, with requests that still run."""
         self._outbox: dict[Peer, None] = {}
         """Peers with replies to send, in order."""
@@ -152,7 +152,7 @@ class Host:
         self._peers = Peers(start.window, store)
         methods: dict[str, Method] = {}
         threads: dict[str, ActorThreads] = {}
-        residents = Residents(device, self._channel)
+        residents = ResidentBlobs(device, self._channel)
         context = Context(
             start.pool,
             start.device,
@@ -519,7 +519,7 @@ class Host:
             except PeerNotReadingError:
                 self._violated(peer, "it does not read its answers")
 
-    def _send_singly(self, peer: Peer, replies: list[data.Reply], frames: list[Buffer]) -> None:
+    def _send_singly(self, peer: Peer, replies: list[data.CallReply], frames: list[Buffer]) -> None:
         """Send answers that are too large to be sent together, as those of a call with items may be, or too many."""
         at = 0
         for reply in replies:
@@ -528,7 +528,7 @@ class Host:
             if not self._data.send(peer.routing_id, _encode(message), frames[first:at]):
                 self._undelivered(peer.session, message)
 
-    def _undelivered(self, session: Session, message: data.Replies) -> None:
+    def _undelivered(self, session: AdmittedSession, message: data.Replies) -> None:
         """Take back what a message would have brought whose connection is closed, as that of an event loop may be.
 
         The session goes on, and will never give back of what it does not know.

@@ -23,7 +23,7 @@ __all__ = ["instrument"]
 SAMPLED: Final = frozenset(b"13579bdf")
 """Last digits of the flags of a trace's context, in hex, where what it names is recorded."""
 
-tracer: Tracer | None = None
+tracer: RequestTracer | None = None
 """What makes spans of requests; None as long as nobody wants them."""
 
 
@@ -40,14 +40,14 @@ def instrument(tracer_provider: Any = None) -> None:
     """
     global tracer  # noqa: PLW0603 - one place to look at for every request
     try:
-        tracer = Tracer(tracer_provider)
+        tracer = RequestTracer(tracer_provider)
     except ImportError as error:
         raise errors.ConfigurationError(
             f"spans need opentelemetry-api, which cannot be imported: {error}; {how_to_install('opentelemetry')}"
         ) from error
 
 
-class Tracer:
+class RequestTracer:
     """Makes workers' spans.
 
     Args:

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors, tracing
 from atomr_mp.client import interrupts
-from atomr_mp.client.lanes.device_link import CLOSED, Link, unavailable
-from atomr_mp.client.lanes.failover import Following
-from atomr_mp.client.lanes.retry import Resending
+from atomr_mp.client.lanes.device_link import CLOSED, DeviceLink, unavailable
+from atomr_mp.client.lanes.failover import Failover
+from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.memory.leases import Lease, Releases
-from atomr_mp.client.reply import Part, Reply, Together, set_done
+from atomr_mp.client.reply import ItemsPart, ItemsReply, Reply, set_done
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flight import Flight
@@ -47,7 +47,7 @@ Callback = Callable[[Reply], object]
 Told = DeviceChanged | IncarnationStopped | IncarnationEnded | Suspicions | errors.PoolLost
 """What the supervisor says, for lanes."""
 
-_LOG: Final = logging.getLogger("atomr_mp.client.client")
+_LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Lane(ABC):
@@ -65,9 +65,9 @@ class Lane(ABC):
         self._lock = threading.Lock()
         self._place_array: Final = client.place
         self._suspicions: Final = client.suspicions
-        self._links = [Link(info, Flight(client.login.window, info.index)) for info in devices]
-        self._resending: Final = Resending(self, client)
-        self._following: Final = Following(self, client, self._resending)
+        self._links = [DeviceLink(info, Flight(client.login.window, info.index)) for info in devices]
+        self._retry: Final = Retry(self, client)
+        self._failover: Final = Failover(self, client, self._retry)
         self._called_back: deque[Reply] = deque()
         """Finished replies whose callbacks are to be run once the lock is free."""
         self._lost: errors.PoolLost | None = None
@@ -112,7 +112,7 @@ class Lane(ABC):
         if replays:
             reply._replays = replays
         if placed:
-            reply._kept, reply._copies, reply._refs, device = self._client.buffers.attach(placed, device)
+            reply._kept, reply._copies, reply._refs, device = self._client.memory.attach(placed, device)
         payload_bytes = len(body)
         if payload:
             reply._payload = payload
@@ -124,7 +124,7 @@ class Lane(ABC):
             if not link.sending:
                 if link.info.state in CLOSED:
                     raise unavailable(link.info)
-                self._following.reach(link)
+                self._failover.reach(link)
             in_flight = link.flight.add(request_id, reply, payload_bytes)
             reply._link = link
             if device is not None:
@@ -132,7 +132,7 @@ class Lane(ABC):
             if (tracer := tracing.tracer) is not None:
                 tracer.begin(reply)
             if alone is not None:
-                self._resending.isolate(reply, alone)
+                self._retry.isolate(reply, alone)
                 self._put(link, reply)
             elif not link.sending:
                 link.held.append(reply)
@@ -145,14 +145,14 @@ class Lane(ABC):
 
     def submit_items(
         self, request_id: int, method: str, items: Sequence[Sequence[Any]], deadline_ns: int, priority: int
-    ) -> Together:
+    ) -> ItemsReply:
         """Send many requests as one; see `submit`, and `Client.submit_items`."""
         if method in self._suspicions.methods:
             raise errors.InvalidRequest(f"some request of {method} has ended workers")
         body, payload, placed = values.encode(items, _refuse)
         if placed:
             raise errors.InvalidRequest("a ref among the items of a call")
-        reply = Together(self, request_id, method, deadline_ns, body)
+        reply = ItemsReply(self, request_id, method, deadline_ns, body)
         reply._items, reply._replays, reply._priority, reply._payload = len(items), NEVER, priority, payload
         reply.open.update(range(len(items)))
         with self._lock:
@@ -168,7 +168,7 @@ class Lane(ABC):
                 self._queued(link)
         return reply
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start."""
         with self._lock:
@@ -177,7 +177,7 @@ class Lane(ABC):
                 self._end(reply, errors.Cancelled("cancelled before it was sent"))
         self.call_back()
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def add_callback(self, reply: Reply, callback: Callback) -> bool:
         """Have `callback` run once the reply is there; False if it is there already."""
         with self._lock:
@@ -221,13 +221,13 @@ class Lane(ABC):
         with self._lock:
             match message:
                 case DeviceChanged(info):
-                    self._following.changed(self._links[info.index], info)
+                    self._failover.changed(self._links[info.index], info)
                 case IncarnationStopped(ended):
-                    self._following.stopped(self._links[ended.device], ended)
+                    self._failover.stopped(self._links[ended.device], ended)
                 case IncarnationEnded():
-                    self._following.ended(self._links[message.device], message)
+                    self._failover.ended(self._links[message.device], message)
                 case Suspicions():
-                    self._resending.judged(message)
+                    self._retry.judged(message)
                 case errors.PoolLost():
                     self._pool_lost(message)
 
@@ -235,7 +235,7 @@ class Lane(ABC):
         courier, lock = self._client.courier, self._lock
         return DataConnection(endpoint, self._client.login, self.number, lambda debtor: courier.owes(debtor, lock))
 
-    def disconnect(self, link: Link, connection: DataConnection) -> None:
+    def disconnect(self, link: DeviceLink, connection: DataConnection) -> None:
         """Close a connection. With the lock held."""
         self._disconnecting(link, connection)
         self._client.courier.forget(connection)
@@ -247,7 +247,7 @@ class Lane(ABC):
             if link.sending and link.outbox:
                 self._flush(link)
 
-    def _put(self, link: Link, reply: Reply, *, first: bool = False) -> None:
+    def _put(self, link: DeviceLink, reply: Reply, *, first: bool = False) -> None:
         """Send a request, or have it wait: with others to be sent together, or for the device."""
         if not link.sending:
             if first:
@@ -265,7 +265,7 @@ class Lane(ABC):
         self._lost = lost
         for link in self._links:
             self._hold(link)
-            self._following.pool_lost(link)
+            self._failover.pool_lost(link)
             link.held.clear()
             link.parked.clear()
             for request_id, reply in link.flight.items():
@@ -277,11 +277,11 @@ class Lane(ABC):
     # --- for the kinds, with the lock held -------------------------------------------------------------------------
 
     @abstractmethod
-    def _connected(self, link: Link, connection: DataConnection) -> None:
+    def _connected(self, link: DeviceLink, connection: DataConnection) -> None:
         """Watch a new connection's descriptor."""
 
     @abstractmethod
-    def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
+    def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
         """Stop watching a connection's descriptor, if it is watched."""
 
     @abstractmethod
@@ -289,7 +289,7 @@ class Lane(ABC):
         """Wake whoever waits for a reply."""
 
     @abstractmethod
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: DeviceLink) -> None:
         """Send what is to be given back to a link's incarnation; what is called from now on comes after it."""
 
     @abstractmethod
@@ -297,16 +297,16 @@ class Lane(ABC):
         """See that a reply with a callback is received though nobody waits for it. Without the lock."""
 
     @abstractmethod
-    def _queued(self, link: Link) -> None:
+    def _queued(self, link: DeviceLink) -> None:
         """Send a link's outbox, now or soon: what is called meanwhile travels together."""
 
-    def _place(self) -> Link:
+    def _place(self) -> DeviceLink:
         links = self._links
         best = links[0]
         if len(links) > 1:
             for link in links:
                 if not link.sending:
-                    self._following.reach(link)
+                    self._failover.reach(link)
                 if link.sending and (not best.sending or len(link.flight.requests) < len(best.flight.requests)):
                     best = link
         if best.sending:
@@ -316,13 +316,13 @@ class Lane(ABC):
             raise unavailable(self._links[0].info)
         return min(waiting, key=lambda link: len(link.flight.requests))
 
-    def _hold(self, link: Link) -> None:
+    def _hold(self, link: DeviceLink) -> None:
         """Send nothing more on a link for now; what waits to be sent is held."""
         link.sending = False
         link.held.extend(link.outbox)
         link.outbox.clear()
 
-    def _flush(self, link: Link) -> None:
+    def _flush(self, link: DeviceLink) -> None:
         """Send a link's outbox."""
         replies, link.outbox = link.outbox, []
         for at in range(0, len(replies), MESSAGE_CALLS):
@@ -335,7 +335,7 @@ class Lane(ABC):
             for reply in together:  # their message could be too long, which ends the connection
                 self._send(link, [reply])
 
-    def _send(self, link: Link, replies: list[Reply], kind: type[data.Calls] = data.Calls) -> None:
+    def _send(self, link: DeviceLink, replies: list[Reply], kind: type[data.Calls] = data.Calls) -> None:
         connection = link.connection
         assert connection is not None
         calls: list[data.Call] = []
@@ -365,7 +365,7 @@ class Lane(ABC):
             )
         connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
 
-    def _receive(self, link: Link, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
+    def _receive(self, link: DeviceLink, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
 
         Args:
@@ -395,7 +395,7 @@ class Lane(ABC):
                 _LOG.exception("device %d sent a message that is dropped", link.device)
                 continue
             if decoded.returned:
-                self._client.buffers.returned(decoded.returned)
+                self._client.memory.returned(decoded.returned)
             releases.unheard = 0
             at = 0
             for answer in decoded.replies:
@@ -429,7 +429,7 @@ class Lane(ABC):
         if not former:
             link.unread = connection.has_message
 
-    def _heed(self, link: Link, releases: Releases, error: errors.AtomrError, *, former: bool) -> None:
+    def _heed(self, link: DeviceLink, releases: Releases, error: errors.AtomrError, *, former: bool) -> None:
         """Do what an error means for others, of the incarnation to which these releases belong."""
         if error.ends_worker and not former:
             self._hold(link)  # the supervisor will say so too, but later
@@ -437,14 +437,14 @@ class Lane(ABC):
             self._client.out_of_memory(releases)
 
     def _take_items(
-        self, link: Link, releases: Releases, answer: data.Reply, frames: list[memoryview], *, former: bool
+        self, link: DeviceLink, releases: Releases, answer: data.CallReply, frames: list[memoryview], *, former: bool
     ) -> None:
         """Take in what some items of a call have come to."""
         reply = link.flight.find(answer.id)
         places: list[int] = answer.items or []
         items, told = set(places), answer.failed or {}
         sound = len(items) == len(places) and items.issuperset(told)
-        if not isinstance(reply, Together) or not sound or not reply.open.issuperset(items):
+        if not isinstance(reply, ItemsReply) or not sound or not reply.open.issuperset(items):
             _LOG.error("device %d answered items that it was not asked for", link.device)
             releases.give_back(answer.leases)
             return
@@ -462,7 +462,7 @@ class Lane(ABC):
             for error in failed.values():
                 self._heed(link, releases, error, former=former)
             leases = releases.leases(answer.leases) if answer.leases else None
-            reply.parts.append(Part(places, answer.body, frames, leases, failed))
+            reply.parts.append(ItemsPart(places, answer.body, frames, leases, failed))
         if reply.open:
             self._called_back.append(reply)
         else:
@@ -478,7 +478,7 @@ class Lane(ABC):
         reply._struck = error
         return True
 
-    def _struck(self, link: Link, reply: Reply, *, former: bool) -> None:
+    def _struck(self, link: DeviceLink, reply: Reply, *, former: bool) -> None:
         """Let a request wait for its worker's end."""
         link.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
         if not former:
@@ -556,22 +556,22 @@ class Lane(ABC):
                 except Exception:  # noqa: BLE001 - whoever receives just now is not to blame, nor other callbacks
                     _LOG.exception("a callback of %r failed", reply)
 
-    def _settle(self, releases: Releases, reply: Reply | None, answer: data.Reply) -> None:
+    def _settle(self, releases: Releases, reply: Reply | None, answer: data.CallReply) -> None:
         """Take an answer's leases, or give them back if nobody wants it; settle what its call has copied."""
         if reply is not None and reply._copies:
             executed = answer.error is None or bool(answer.error.fields.get("maybe_executed", True))
             copies, reply._copies = reply._copies, ()
-            self._client.buffers.answered(copies, releases, executed=executed)
+            self._client.memory.answered(copies, releases, executed=executed)
         if reply is None or reply.done:
             releases.give_back(answer.leases)
         elif answer.leases:
             reply._leases = releases.leases(answer.leases)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases. Blocks, if their memory has to be asked for."""
         # With a decoder of its own: meanwhile others' callbacks may run.
-        return values.Decoder[Any]().decode(body, frames, self._client.buffers.resolver(leases))
+        return values.Decoder[Any]().decode(body, frames, self._client.memory.resolver(leases))
 
 
 _NOT_SENT: Final = {False: "never sent", True: "not sent again after its worker had ended"}

@@ -28,7 +28,7 @@ class Attached(NamedTuple):
     releases: Releases
 
 
-class Link:
+class DeviceLink:
     """A lane's connection to one device, through all its incarnations."""
 
     def __init__(self, info: DeviceInfo, flight: Flight[Reply]) -> None:

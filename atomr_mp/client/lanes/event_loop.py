@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import Lane, Told
-from atomr_mp.client.lanes.device_link import Link
+from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
@@ -34,7 +34,7 @@ MOST_TOLD: Final = 32
 more. Some loops never run again, as that of a `map` may, and pools live for months."""
 
 
-class LoopLane(Lane):
+class EventLoopLane(Lane):
     """All of it but `take`, `wait` and `cancel` is for the loop's own thread."""
 
     def __init__(
@@ -94,7 +94,7 @@ class LoopLane(Lane):
         elif not called:
             self._call_soon(self._apply_told)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def _apply_told(self) -> None:
         with self._telling:
             self._called_for_told = False
@@ -165,16 +165,16 @@ class LoopLane(Lane):
                 self._hold(link)  # a flush may be on the loop's list already
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
                     if reply._copies and reply._sent_generation:  # its worker may still read them
-                        self._client.buffers.abandoned(reply._copies, reply.deadline_ns)
-                self._following.disconnect(link)
+                        self._client.memory.abandoned(reply._copies, reply.deadline_ns)
+                self._failover.disconnect(link)
 
-    def _queued(self, _link: Link) -> None:
+    def _queued(self, _link: DeviceLink) -> None:
         """Let all that is called in this turn of the loop travel together."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_all)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def _flush_all(self) -> None:
         self._flushing = False
         with self._lock:
@@ -182,19 +182,19 @@ class LoopLane(Lane):
                 if link.outbox:
                     self._flush(link)
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: DeviceLink) -> None:
         self._client.give_back(link.releases)
 
-    @interrupts.whole
-    def _on_readable(self, link: Link) -> None:
+    @interrupts.defer_interrupts
+    def _on_readable(self, link: DeviceLink) -> None:
         with self._lock:
             self._receive(link)
         self.call_back()
 
-    def _connected(self, link: Link, connection: DataConnection) -> None:
+    def _connected(self, link: DeviceLink, connection: DataConnection) -> None:
         self._loop.add_reader(connection.fileno(), self._on_readable, link)
 
-    def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
+    def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
         if not self._loop.is_closed():
             self._loop.remove_reader(connection.fileno())
 
@@ -215,7 +215,7 @@ class LoopLane(Lane):
         self._timer_ns = deadline_ns
         self._timer = self._loop.call_later(max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9), self._expire_late)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def _expire_late(self) -> None:
         """End the replies whose deadline has passed, and look again when the next one's does."""
         self._timer = None

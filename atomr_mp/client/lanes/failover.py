@@ -1,6 +1,6 @@
 """How a lane follows its devices through their incarnations: it connects to each, goes over, and lets go of the last.
 
-What becomes of the requests that were on one that has ended, `resending` says.
+What becomes of the requests that were on one that has ended, `retry` says.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
-from atomr_mp.client.lanes.device_link import CLOSED, Attached, Link, unavailable
-from atomr_mp.client.reply import Together
+from atomr_mp.client.lanes.device_link import CLOSED, Attached, DeviceLink, unavailable
+from atomr_mp.client.reply import ItemsReply
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, StandbyInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client
     from atomr_mp.client.lanes.base import Lane
-    from atomr_mp.client.lanes.retry import Resending
+    from atomr_mp.client.lanes.retry import Retry
     from atomr_mp.client.reply import Reply
 
 DRAIN_MS: Final = 1000
 """How long workers may take to end whose supervisor has; what they answer meanwhile stands."""
 
-_LOG: Final = logging.getLogger("atomr_mp.client.client")
+_LOG: Final = logging.getLogger("atomr_mp.client")
 
 
-class Following:
+class Failover:
     """A part of a lane, to be called with its lock held.
 
     Args:
         lane: The lane.
         client: Whose lane it is.
-        resending: Sends again what an incarnation's end took along, or fails it.
+        retry: Sends again what an incarnation's end took along, or fails it.
     """
 
-    def __init__(self, lane: Lane, client: Client, resending: Resending) -> None:
+    def __init__(self, lane: Lane, client: Client, retry: Retry) -> None:
         self._lane = lane
         self._client = client
-        self._resending = resending
+        self._retry = retry
 
     # --- what the supervisor says ----------------------------------------------------------------------------------
 
-    def changed(self, link: Link, info: DeviceInfo) -> None:
+    def changed(self, link: DeviceLink, info: DeviceInfo) -> None:
         """Follow a device to its incarnation; send what waited for it, or hold what comes."""
         lane = self._lane
         new, link.info = info is not link.info, info
@@ -75,7 +75,7 @@ class Following:
                 link.flight.take(reply.id)
                 lane._end(reply, unavailable(info))
 
-    def stopped(self, link: Link, ended: IncarnationEnded) -> None:
+    def stopped(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         """If no answer of an incarnation can be on its way, it has ended for this lane: to wait is of no use."""
         former = link.former is not None and link.former.generation == ended.generation
         if not former and (link.generation != ended.generation or link.connection is None):
@@ -88,15 +88,15 @@ class Following:
             if reply.done or reply._sent_generation != ended.generation or reply in link.parked:
                 continue  # of one that has expired the answer is of no interest
             answered = request_id in started and request_id not in running
-            if answered or reply._sent_ns <= ended.known_since_ns or isinstance(reply, Together):
+            if answered or reply._sent_ns <= ended.known_since_ns or isinstance(reply, ItemsReply):
                 return
         self._let_go(link, ended)
 
-    def ended(self, link: Link, ended: IncarnationEnded) -> None:
+    def ended(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         """Take in an incarnation's last answers, and let go of it."""
         self._let_go(link, ended)
 
-    def pool_lost(self, link: Link) -> None:
+    def pool_lost(self, link: DeviceLink) -> None:
         """Take in the last answers of a device that is not coming back."""
         if not self._client.workers_live:
             for connection in (link.former and link.former.connection, link.connection):
@@ -107,18 +107,18 @@ class Following:
 
     # --- connections -----------------------------------------------------------------------------------------------
 
-    def reach(self, link: Link) -> None:
+    def reach(self, link: DeviceLink) -> None:
         """Try again to reach an incarnation for which no descriptor was left."""
         if link.info.admitted and link.info.generation != link.generation:
             self.changed(link, link.info)
 
-    def disconnect(self, link: Link) -> None:
+    def disconnect(self, link: DeviceLink) -> None:
         """Close what is connected to a device's incarnations, past and to come."""
         self._close_former(link)
         self._prepare(link, None)
         self._close_current(link)
 
-    def _go_over(self, link: Link, info: DeviceInfo) -> None:
+    def _go_over(self, link: DeviceLink, info: DeviceInfo) -> None:
         """Go over to a device's new incarnation; the one before it may still answer, until its end is told."""
         if link.standby is not None and link.standby.generation == info.generation:
             connection, link.standby = link.standby.connection, None
@@ -134,7 +134,7 @@ class Following:
         link.token = link.releases.token
         self._lane._connected(link, connection)
 
-    def _prepare(self, link: Link, standby: StandbyInfo | None) -> None:
+    def _prepare(self, link: DeviceLink, standby: StandbyInfo | None) -> None:
         """Connect to a standby, so that nothing but a message is needed once it takes calls."""
         if link.standby is not None:
             self._lane.disconnect(link, link.standby.connection)
@@ -144,26 +144,26 @@ class Following:
             with contextlib.suppress(OSError):  # as above; it is tried again when it takes calls
                 link.standby = Attached(self._lane._connect(standby.endpoint), standby.generation, releases)
 
-    def _close_current(self, link: Link) -> None:
+    def _close_current(self, link: DeviceLink) -> None:
         if link.connection is not None:
             self._lane.disconnect(link, link.connection)
             link.connection = None
         link.unread = False
 
-    def _close_former(self, link: Link) -> None:
+    def _close_former(self, link: DeviceLink) -> None:
         if link.former is not None:
             self._lane.disconnect(link, link.former.connection)
             link.former = None
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    def _let_go(self, link: Link, ended: IncarnationEnded) -> None:
+    def _let_go(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         lane = self._lane
         # Whatever a process has sent that has ended is here to be received: nothing is waited for.
         aside = []
         if ended.error.code == errors.WorkerHung.code:  # what it may still have answered comes too late
             # Of a call with items some may be answered well, and it is never sent again by itself.
-            alone = [each for each in ended.running if not isinstance(link.flight.find(each), Together)]
+            alone = [each for each in ended.running if not isinstance(link.flight.find(each), ItemsReply)]
             self._settle(link, ended, frozenset(alone))
             # What is sent again is not to take it either.
             aside = [reply for each in alone if (reply := link.flight.take(each)) is not None]
@@ -179,7 +179,7 @@ class Following:
             link.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
         self._settle(link, ended)
 
-    def _settle(self, link: Link, ended: IncarnationEnded, only: frozenset[int] | None = None) -> None:
+    def _settle(self, link: DeviceLink, ended: IncarnationEnded, only: frozenset[int] | None = None) -> None:
         """Fail what was on an incarnation that has ended; what it certainly has not started, by intent, moves on.
 
         Args:
@@ -209,10 +209,10 @@ class Following:
                 error.was_running = request_id in running or (forgotten and request_id not in started)
             lost.append((reply, error))
         self._move_on(link, back)
-        self._resending.settle(link, ended, lost)
+        self._retry.settle(link, ended, lost)
         self._lane._flush_ready()
 
-    def _move_on(self, link: Link, replies: list[Reply]) -> None:
+    def _move_on(self, link: DeviceLink, replies: list[Reply]) -> None:
         """Hand what an incarnation has not started, and left by intent, to the next."""
         for reply in reversed(replies):
             reply._sent_generation = 0

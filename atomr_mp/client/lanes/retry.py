@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atomr_mp import errors
-from atomr_mp.client.lanes.device_link import CLOSED, Link, unavailable
+from atomr_mp.client.lanes.device_link import CLOSED, DeviceLink, unavailable
 from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, poison
-from atomr_mp.client.reply import Together
+from atomr_mp.client.reply import ItemsReply
 from atomr_mp.protocol.messages.session import IncarnationEnded
-from atomr_mp.protocol.messages.suspects import Request, Suspicion, Suspicions, Verdict
+from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicions, Verdict
 
 if TYPE_CHECKING:
     from atomr_mp.client.client import Client
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
 
-class Resending:
+class Retry:
     """A part of a lane, to be called with its lock held.
 
     Args:
@@ -32,25 +32,25 @@ class Resending:
         self._lane = lane
         self._client = client
 
-    def isolate(self, reply: Reply, request: Request) -> None:
+    def isolate(self, reply: Reply, request: RequestKey) -> None:
         """Have a request run alone, and the supervisor told if its worker lives."""
         if reply._alone is None:
             reply._callbacks = [*(reply._callbacks or ()), self._client.acquit]
         reply._alone = request
 
-    def settle(self, link: Link, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
+    def settle(self, link: DeviceLink, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
         """Send again what was on an incarnation that has ended, if it may be, and fail the rest.
 
         If any of it may be what the incarnation died of, that is done when the supervisor has said what is held of it.
         """
-        suspects: dict[Reply, Request] = {}
-        items: list[Request] = []
+        suspects: dict[Reply, RequestKey] = {}
+        items: list[RequestKey] = []
         for reply, _ in lost:
             if reply.id in ended.suspects and reply.method in self._client.methods:
                 request = identify(reply)
                 if request is not None:
                     suspects[reply] = request
-                elif isinstance(reply, Together):
+                elif isinstance(reply, ItemsReply):
                     items += identify_items(reply)
         told = [*suspects.values(), *items]
         report = self._client.report(ended.device, ended.generation, told) if told else 0
@@ -72,7 +72,7 @@ class Resending:
                 self._resume(link, reply)
         self._lane._flush_ready()
 
-    def _resume(self, link: Link, reply: Reply) -> None:
+    def _resume(self, link: DeviceLink, reply: Reply) -> None:
         """Send a request again, or fail it, by what is held of it."""
         lost = link.parked.pop(reply)
         found = self._held_of(reply, lost.suspect)
@@ -94,7 +94,7 @@ class Resending:
         link.flight.take(reply.id)
         self._lane._end(reply, error)
 
-    def _another(self, link: Link, reply: Reply) -> Link:
+    def _another(self, link: DeviceLink, reply: Reply) -> DeviceLink:
         """Go over to whichever device a request is to be sent to again; what may end workers stays where it was."""
         if reply._pinned or (reply._alone is not None and link.info.state not in CLOSED):
             return link
@@ -109,10 +109,10 @@ class Resending:
             reply._link = to
         return to
 
-    def _look_again(self, link: Link) -> None:
+    def _look_again(self, link: DeviceLink) -> None:
         """Look again at what waits to be sent, as at the door."""
         for reply in [*link.held, *link.outbox]:
-            if isinstance(reply, Together) and reply.method in self._client.suspicions.methods:
+            if isinstance(reply, ItemsReply) and reply.method in self._client.suspicions.methods:
                 (link.held if reply in link.held else link.outbox).remove(reply)
                 link.flight.take(reply.id)
                 self._lane._end(reply, errors.InvalidRequest(f"some request of {reply.method} has ended workers"))
@@ -128,7 +128,7 @@ class Resending:
                 self.isolate(reply, found.request)
                 self._lane._put(link, reply)
 
-    def _held_of(self, reply: Reply, request: Request | None) -> Suspicion | None:
+    def _held_of(self, reply: Reply, request: RequestKey | None) -> Suspicion | None:
         """Return what is held of a request, of which it may be known already which it is."""
         if reply.method not in self._client.suspicions.methods:
             return None

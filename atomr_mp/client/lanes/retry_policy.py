@@ -14,10 +14,10 @@ from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.devices import MethodInfo
-from atomr_mp.protocol.messages.suspects import Request, Suspicion, Verdict
+from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 
 if TYPE_CHECKING:
-    from atomr_mp.client.reply import Reply, Together
+    from atomr_mp.client.reply import ItemsReply, Reply
 
 NEVER: Final = 2**31
 """As the number of ends that a request was part of: it is not sent again by itself."""
@@ -30,13 +30,13 @@ class Lost(NamedTuple):
     """Number of the report to which it answers."""
     error: errors.RequestError
     """What it ends with if it is not sent again."""
-    suspect: Request | None
+    suspect: RequestKey | None
     """What it is, if the incarnation may have died of it."""
     again: bool
     """Whether it may be sent again."""
 
 
-class Suspicions:
+class KnownSuspicions:
     """What is held of requests, as far as this client was told.
 
     Args:
@@ -61,7 +61,7 @@ class Suspicions:
                 del methods[method]
             self.methods = methods
 
-    def admit(self, method: str, arguments: object) -> Request | None:
+    def admit(self, method: str, arguments: object) -> RequestKey | None:
         """Look at a call of a method of which anything is held; return what it is if it has to run alone.
 
         Raises:
@@ -75,11 +75,11 @@ class Suspicions:
             raise poison(found, maybe_executed=False)
         return found.request
 
-    def of(self, request: Request) -> Suspicion | None:
+    def of(self, request: RequestKey) -> Suspicion | None:
         """Return what is held of a request, None if nothing is."""
         return self.methods.get(request.method, {}).get(request.fingerprint)
 
-    def refuses(self, request: Request) -> bool:
+    def refuses(self, request: RequestKey) -> bool:
         """Whether a request is in quarantine."""
         found = self.of(request)
         return found is not None and found.verdict is Verdict.QUARANTINED
@@ -112,7 +112,7 @@ def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
     )
 
 
-def identify(reply: Reply) -> Request | None:
+def identify(reply: Reply) -> RequestKey | None:
     """Return what tells a request that has not been answered from others, None if that cannot be told."""
     if reply._refs or reply._items:
         return None
@@ -126,17 +126,17 @@ def identify(reply: Reply) -> Request | None:
         digest = fingerprint(reply.method, arguments)
     except errors.InvalidRequest:  # what its worker has said, or would have
         return None
-    return None if digest is None else Request(reply.method, digest)
+    return None if digest is None else RequestKey(reply.method, digest)
 
 
-def identify_items(reply: Together) -> list[Request]:
+def identify_items(reply: ItemsReply) -> list[RequestKey]:
     """Return the same of each item of a call that has not been answered; they are sent again one by one."""
     try:
         items = values.Decoder[Any]().decode(reply._body, reply._payload)
         digests = [fingerprint(reply.method, items[place]) for place in sorted(reply.open)]
     except errors.InvalidRequest:  # it has had its outcome, and keeps its arrays no more
         return []
-    return [Request(reply.method, digest) for digest in digests if digest is not None]
+    return [RequestKey(reply.method, digest) for digest in digests if digest is not None]
 
 
 def was_answered(reply: Reply) -> bool:

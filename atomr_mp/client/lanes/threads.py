@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import tracing
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import MESSAGE_CALLS, Lane, Told
-from atomr_mp.client.lanes.device_link import Link
+from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.messages import data
@@ -33,7 +33,7 @@ MAX_UNHEARD: Final = 64
 they never fill the connection, however long the worker is busy."""
 
 
-class BlockingLane(Lane):
+class ThreadsLane(Lane):
     """Drives the connections from whichever thread waits for a reply."""
 
     def __init__(self, client: Client, number: int, devices: Iterable[DeviceInfo]) -> None:
@@ -57,13 +57,13 @@ class BlockingLane(Lane):
         """Released to have it look."""
         self._flush_wanted.acquire()
         self._flusher: threading.Thread | None = None
-        self._by_descriptor: dict[int, Link] = {}
+        self._by_descriptor: dict[int, DeviceLink] = {}
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._wake, select.EPOLLIN)
         self._epoll.register(client.session_descriptor, select.EPOLLIN)
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
         """Receive until the reply is there, or let another thread do it."""
         until_ns = reply.deadline_ns
@@ -197,7 +197,7 @@ class BlockingLane(Lane):
         if self._leading is reply:
             os.eventfd_write(self._wake, 1)
 
-    def _queued(self, link: Link) -> None:
+    def _queued(self, link: DeviceLink) -> None:
         """Send an outbox that is full; any other when a thread waits for any reply, or by the flusher."""
         if len(link.outbox) >= MESSAGE_CALLS:
             self._flush(link)
@@ -224,7 +224,7 @@ class BlockingLane(Lane):
                 releases.unheard += freed
                 self._give_back(link)
 
-    def _give_back(self, link: Link) -> None:
+    def _give_back(self, link: DeviceLink) -> None:
         releases = link.releases
         while link.connection is not None and (message := releases.message()) is not None:
             link.connection.send(data.FROM_CLIENT.encode(message), [])
@@ -245,11 +245,11 @@ class BlockingLane(Lane):
                         if link.outbox:
                             self._flush(link)
 
-    def _connected(self, link: Link, connection: DataConnection) -> None:
+    def _connected(self, link: DeviceLink, connection: DataConnection) -> None:
         self._by_descriptor[connection.fileno()] = link
         self._epoll.register(connection.fileno(), select.EPOLLIN)
 
-    def _disconnecting(self, _link: Link, connection: DataConnection) -> None:
+    def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
         if self._by_descriptor.pop(connection.fileno(), None) is not None:
             self._epoll.unregister(connection.fileno())
 

@@ -16,7 +16,7 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.interop.host import Mapping, kept_by, make_sealed
+from atomr_mp.interop.host import HostMapping, kept_by, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
 from atomr_mp.protocol.layout import Layout
@@ -69,7 +69,7 @@ class ClientSlabs:
         self._abandoned: list[tuple[int, Placement]] = []
         """Arrays of calls whose answers nobody will read, and until when these may start; CLOCK_MONOTONIC."""
 
-    @interrupts.whole
+    @interrupts.defer_interrupts
     def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
         """Return a new array in shared memory, its content undefined; it is placed without a copy.
 
@@ -279,7 +279,7 @@ class _Slab:
         self.counted: Final = counted
         descriptor = make_sealed(name, nbytes)
         try:
-            self.mapping: Final = Mapping(descriptor, nbytes)
+            self.mapping: Final = HostMapping(descriptor, nbytes)
             self.number: Final = register(nbytes, descriptor)
         finally:
             os.close(descriptor)

@@ -1,6 +1,6 @@
 """What a client has to give back to an incarnation: leases, borrows, slabs.
 
-Whoever holds something holds a `Lease` or a `Borrow`; when it is collected, or released, its id waits in the
+Whoever holds something holds a `Lease` or a `ViewBorrow`; when it is collected, or released, its id waits in the
 incarnation's `Releases` until the client sends something there. Finalisers run on any thread, in the middle of
 anything, under any lock: all they do is to append to a deque.
 """
@@ -16,10 +16,10 @@ from typing import Final
 from atomr_mp.protocol import token
 from atomr_mp.protocol.messages import data
 
-_LOG: Final = logging.getLogger("atomr_mp.client.client")
+_LOG: Final = logging.getLogger("atomr_mp.client")
 
 
-class Kind(IntEnum):
+class LeaseKind(IntEnum):
     """What an id names."""
 
     LEASE = 0
@@ -37,7 +37,7 @@ class Releases:
     def __init__(self, current: bytes) -> None:
         self.token: Final = current
         _, self.device, self.generation = token.unpack(current)
-        self.pending: deque[tuple[Kind, int]] = deque()
+        self.pending: deque[tuple[LeaseKind, int]] = deque()
         """May be appended to by anybody, at any time."""
         self.ending: deque[tuple[Callable[[], object], object]] = deque()
         """What views have kept that may still be in use by this process's GPU: how to wait for that, and what."""
@@ -61,7 +61,7 @@ class Releases:
 
     def give_back(self, buffers: Iterable[int]) -> None:
         """Give leases back that nobody wants."""
-        self.pending.extend((Kind.LEASE, buffer) for buffer in buffers)
+        self.pending.extend((LeaseKind.LEASE, buffer) for buffer in buffers)
 
     def end_later(self, wait: Callable[[], object], keep: object) -> None:
         """Give back what a view has kept, once `wait` has returned."""
@@ -108,7 +108,7 @@ class Hold:
 
     def __del__(self) -> None:
         for _ in range(self.count):
-            self.releases.pending.append((Kind.LEASE, self.buffer))
+            self.releases.pending.append((LeaseKind.LEASE, self.buffer))
 
 
 class Lease:
@@ -137,7 +137,7 @@ class Lease:
         self.hold = None
 
 
-class Borrow:
+class ViewBorrow:
     """A view's claim on a buffer, as the worker sees it. Ends when it is collected or released.
 
     Args:
@@ -156,6 +156,6 @@ class Borrow:
         """End it. May be called twice."""
         if not self.released:
             self.released = True
-            self.releases.pending.append((Kind.BORROW, self.number))
+            self.releases.pending.append((LeaseKind.BORROW, self.number))
 
     __del__ = release

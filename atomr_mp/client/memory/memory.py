@@ -16,11 +16,10 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.argument_slabs import ClientSlabs, Placement
-from atomr_mp.client.memory.leases import Borrow, Lease, Releases
+from atomr_mp.client.memory.leases import Lease, Releases, ViewBorrow
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
-from atomr_mp.client.memory.worker_slabs import Mapping as SlabMapping
-from atomr_mp.client.memory.worker_slabs import Mappings
-from atomr_mp.interop.host import Mapping as HostMapping
+from atomr_mp.client.memory.worker_slabs import Mappings, SlabMapping
+from atomr_mp.interop.host import HostMapping
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import LibraryRequest, to_scalar
 from atomr_mp.protocol.messages import session
@@ -38,7 +37,7 @@ REQUEST_DEADLINE_S: Final = 60.0
 """Deadline of the requests that a ref makes for itself."""
 
 
-class Buffers:
+class ClientMemory:
     """What a client's refs and calls share. Thread-safe.
 
     Args:
@@ -284,7 +283,7 @@ class Buffers:
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
-    def _reached(self, placed: Iterable[object], named: int | None, device: int | None) -> Iterator[Borrow]:
+    def _reached(self, placed: Iterable[object], named: int | None, device: int | None) -> Iterator[ViewBorrow]:
         """Have a device reach those arguments that are another's."""
         for ref in placed:
             if isinstance(ref, GpuRef) and ref.device != device:
@@ -322,7 +321,7 @@ class Buffers:
         # No borrow: nobody else holds it.
         return mapping.array(layout, writable=True, keep=lease)
 
-    def _view(self, ref: GpuRef, borrow: Borrow, *, write: bool) -> Any:
+    def _view(self, ref: GpuRef, borrow: ViewBorrow, *, write: bool) -> Any:
         mapping = self._mapping(ref.lease, ref.slab)
         return mapping.array(ref.layout, writable=write, keep=(borrow, ref.lease))
 
@@ -332,15 +331,15 @@ class Buffers:
             raise errors.GpuRefSameProcess(f"this process is the worker of device {device.index}")
         return self._mappings.get(lease, slab)
 
-    @interrupts.whole
-    def _borrow(self, ref: GpuRef, *, write: bool) -> Borrow:
+    @interrupts.defer_interrupts
+    def _borrow(self, ref: GpuRef, *, write: bool) -> ViewBorrow:
         """Return a borrow, once all that must come before it is done."""
-        borrow = Borrow(ref.lease.releases, next(self._borrows))
+        borrow = ViewBorrow(ref.lease.releases, next(self._borrows))
         # The request holds it: if it is granted after we have given up waiting, it ends then.
         self.request(memory.Borrow(ref.holding(borrow), borrow.number, write), ref.device)
         return borrow
 
-    def _lend(self, ref: GpuRef, device: int) -> Borrow:
+    def _lend(self, ref: GpuRef, device: int) -> ViewBorrow:
         """Have a device reach a ref of another, and keep the ref as it is for the request."""
         borrow = self._borrow(ref, write=False)
         releases = ref.lease.releases
@@ -368,7 +367,7 @@ class Buffers:
             raise errors.Unsupported(
                 f"device {releases.device} gave its memory without a file descriptor: none was left (ulimit -n)"
             )
-        from atomr_mp.interop.cuda import Mapping as CudaMapping
+        from atomr_mp.interop.cuda import CudaMapping
 
         uuid = self._client.devices[releases.device].uuid
         return CudaMapping(opened.handle, opened.nbytes, uuid, releases.end_later, unmapped)

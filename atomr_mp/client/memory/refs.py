@@ -18,7 +18,7 @@ from atomr_mp.protocol.refs import WireRef
 if TYPE_CHECKING:
     import numpy as np
 
-    from atomr_mp.client.memory.memory import Buffers
+    from atomr_mp.client.memory.memory import ClientMemory
 
 
 class GpuRef(Operand):
@@ -36,7 +36,7 @@ class GpuRef(Operand):
     _wire: WireRef | None = None
     """What crosses the wire, once it has."""
 
-    def __init__(self, buffers: Buffers, lease: Lease, slab: int, layout: Layout, held: object = None) -> None:
+    def __init__(self, buffers: ClientMemory, lease: Lease, slab: int, layout: Layout, held: object = None) -> None:
         self.layout = layout
         self._buffers: Final = buffers
         self.lease: Final = lease
@@ -249,7 +249,7 @@ class GpuRef(Operand):
 
     # --- for `buffers` ---------------------------------------------------------------------------------------------
 
-    def is_of(self, buffers: Buffers) -> bool:
+    def is_of(self, buffers: ClientMemory) -> bool:
         """Whether it belongs to this client."""
         return self._buffers is buffers
 

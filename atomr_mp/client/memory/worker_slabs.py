@@ -9,17 +9,17 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from atomr_mp.client import interrupts
-from atomr_mp.client.memory.leases import Kind, Lease, Releases
+from atomr_mp.client.memory.leases import Lease, LeaseKind, Releases
 from atomr_mp.protocol.layout import Layout
 
 IDLE_BYTES: Final = 2**30
 """Most memory that stays mapped though the client has no lease in it: to map a slab again costs more than a call."""
 
-Open = Callable[[Releases, int, Callable[[], object]], "Mapping"]
+Open = Callable[[Releases, int, Callable[[], object]], "SlabMapping"]
 """Opens a slab of an incarnation; takes what is to be called once it is unmapped."""
 
 
-class Mapping(Protocol):
+class SlabMapping(Protocol):
     """A slab in this process, of either backend."""
 
     unmapped: Callable[[], object] | None
@@ -54,11 +54,11 @@ class Mappings:
         """Not held while a slab is asked for: others' callbacks may run meanwhile."""
         self._mapped: dict[tuple[Releases, int], _Mapped] = {}
         """By incarnation and number, the one last used last."""
-        self._outlived: weakref.WeakSet[Mapping] = weakref.WeakSet()
+        self._outlived: weakref.WeakSet[SlabMapping] = weakref.WeakSet()
         """Mappings of incarnations that have ended; whoever has a view keeps them."""
 
-    @interrupts.whole
-    def get(self, lease: Lease, slab: int) -> Mapping:
+    @interrupts.defer_interrupts
+    def get(self, lease: Lease, slab: int) -> SlabMapping:
         """Return the mapping of the slab in which a leased buffer lies; blocks if it has to be asked for.
 
         Raises:
@@ -73,7 +73,7 @@ class Mappings:
                 mapped.leases.add(lease)
                 return mapped.mapping
         # The worker counts how often it is open: it is told of each time that it is closed.
-        closed = functools.partial(releases.pending.append, (Kind.SLAB, slab))
+        closed = functools.partial(releases.pending.append, (LeaseKind.SLAB, slab))
         mapping = self._open_slab(releases, slab, closed)
         with self._lock:
             if releases.over:
@@ -118,7 +118,7 @@ class Mappings:
 class _Mapped:
     """A mapping, and the leases for whose sake it stays."""
 
-    def __init__(self, mapping: Mapping) -> None:
+    def __init__(self, mapping: SlabMapping) -> None:
         self.mapping: Final = mapping
         self.leases: Final[weakref.WeakSet[Lease]] = weakref.WeakSet()
 

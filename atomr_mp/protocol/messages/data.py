@@ -106,7 +106,7 @@ class Release(Message, frozen=True, tag=3):
     """Slabs of which the client has no mapping any more."""
 
 
-class Reply(Message, frozen=True):
+class CallReply(Message, frozen=True):
     """One answer: a result in `body` and frames, or an error."""
 
     id: U64
@@ -126,7 +126,7 @@ class Replies(Message, frozen=True, tag=1):
     """Worker to client: these are done."""
 
     token: Token
-    replies: Annotated[list[Reply], msgspec.Meta(max_length=MAX_CALLS)]
+    replies: Annotated[list[CallReply], msgspec.Meta(max_length=MAX_CALLS)]
     returned: Annotated[list[U64], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
     """Ids of `refs.ClientArray` that nothing in the worker uses any more, of this call or of earlier ones."""
 

@@ -9,7 +9,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Message, Name, Text, Weight
 from atomr_mp.protocol.messages.devices import DeviceInfo
-from atomr_mp.protocol.messages.suspects import Request
+from atomr_mp.protocol.messages.suspects import RequestKey
 
 
 class StatusRequest(Message, frozen=True, tag="status"):
@@ -69,7 +69,7 @@ class AdmitRequest(Message, frozen=True, tag="admit"):
     """Admit a request again that is in quarantine; answered by `Answer`."""
 
     id: U32
-    request: Request
+    request: RequestKey
 
 
 class Reloaded(Message, frozen=True, tag="reloaded"):
@@ -207,7 +207,7 @@ class EndedIncarnation(Message, frozen=True):
 class QuarantinedRequest(Message, frozen=True):
     """A request that is refused, for it ends workers."""
 
-    request: Request
+    request: RequestKey
     since: float
     """When that was found, in seconds since the epoch."""
     ends: U32

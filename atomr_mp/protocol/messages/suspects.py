@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     """Nothing, any more."""
 
 
-class Request(Message, frozen=True):
+class RequestKey(Message, frozen=True):
     """What tells one request from another."""
 
     method: Name
@@ -39,19 +39,19 @@ class Suspect(Message, frozen=True, tag="suspect"):
     id: U32
     device: U16
     generation: U32
-    requests: Annotated[list[Request], msgspec.Meta(max_length=MAX_SUSPECTS)]
+    requests: Annotated[list[RequestKey], msgspec.Meta(max_length=MAX_SUSPECTS)]
 
 
 class Acquit(Message, frozen=True, tag="acquit"):
     """A suspect has run alone, and its worker lives. Not answered."""
 
-    request: Request
+    request: RequestKey
 
 
 class Suspicion(Message, frozen=True):
     """What is held of a request."""
 
-    request: Request
+    request: RequestKey
     verdict: Verdict
     ends: U32
     """How many workers have ended while it ran."""

@@ -8,7 +8,7 @@ from atomr_mp.protocol.codec import U32, Codec, Message, Text
 
 
 class Fork(Message, frozen=True, tag="fork"):
-    """Make a worker's process; answered `Forked` or `Refused`.
+    """Make a worker's process; answered `Forked` or `ForkRefused`.
 
     With three file descriptors: its end of the control channel, its board, and what takes its output.
     """
@@ -37,14 +37,14 @@ class Forked(Message, frozen=True, tag="forked"):
     pid: U32
 
 
-class Refused(Message, frozen=True, tag="refused"):
+class ForkRefused(Message, frozen=True, tag="refused"):
     """A fork would not be safe, or failed: start a fresh interpreter."""
 
     id: U32
     reason: Text
 
 
-FromZygote = Warmed | Forked | Refused
+FromZygote = Warmed | Forked | ForkRefused
 
 TO_ZYGOTE: Final[Codec[ToZygote]] = Codec(ToZygote, channel="zygote")
 FROM_ZYGOTE: Final[Codec[FromZygote]] = Codec(FromZygote, channel="zygote")

@@ -1,6 +1,7 @@
 """What a look at a pool finds, and which of it lasts. Pure.
 
-What changes between the two sides of a look is no finding yet, so a `Watch` takes several, and tells only what lasts.
+What changes between the two sides of a look is no finding yet, so an `Inspection` takes several
+looks, and tells only of differences that last.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Finding(NamedTuple):
     nbytes: int | None = None
 
 
-class Watch:
+class Inspection:
     """Takes looks until what is unaccounted for has lasted."""
 
     def __init__(self, lasts_s: float = LASTS_S) -> None:

@@ -17,7 +17,7 @@ from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -44,7 +44,9 @@ class HealthWatch:
         uuids: Their GPUs, by index.
     """
 
-    def __init__(self, loop: Loop, helpers: Helpers, devices: Sequence[Device], uuids: Mapping[int, str]) -> None:
+    def __init__(
+        self, loop: Loop, helpers: Helpers, devices: Sequence[SupervisedDevice], uuids: Mapping[int, str]
+    ) -> None:
         self._loop = loop
         self._helpers = helpers
         self._devices = devices
@@ -126,7 +128,7 @@ class HealthWatch:
                 if judgement is not None:
                     self._act(self._devices[report.device], judgement)
 
-    def _act(self, device: Device, judgement: Judgement) -> None:
+    def _act(self, device: SupervisedDevice, judgement: Judgement) -> None:
         measure, text = judgement
         self._notes[device.index] = text
         device.note_health(measure, text)

@@ -10,10 +10,10 @@ from atomr_mp.process.identity import start_ticks
 from atomr_mp.protocol.board import Gauge
 from atomr_mp.protocol.messages import operators
 from atomr_mp.supervisor.care.helpers import Helpers
-from atomr_mp.supervisor.device.device import Device
+from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.process_factory import Nursery
-from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.device.process_factory import ProcessFactory
+from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
 
 MOST: Final = 8192
@@ -24,11 +24,11 @@ def take_inventory(
     request_id: int,
     epoch: bytes,
     backend: str,
-    devices: Sequence[Device],
+    devices: Sequence[SupervisedDevice],
     sessions: Sessions,
-    nursery: Nursery,
+    factory: ProcessFactory,
     helpers: Helpers,
-    residents: Residents,
+    residents: ResidentKeeper,
     strangers: Iterable[int],
 ) -> operators.Inventory:
     """Return it."""
@@ -46,8 +46,8 @@ def take_inventory(
                 for pid in sorted(strangers)
             ),
             *(
-                operators.ProcessHeld("zygote" if pid == nursery.pid else "reserve", pid, start_ticks(pid))
-                for pid in sorted(nursery.pids - {0})
+                operators.ProcessHeld("zygote" if pid == factory.pid else "reserve", pid, start_ticks(pid))
+                for pid in sorted(factory.pids - {0})
             ),
         ],
         sessions=held[:MOST],
@@ -56,7 +56,7 @@ def take_inventory(
     )
 
 
-def _worker(device: Device, worker: Incarnation) -> operators.ProcessHeld:
+def _worker(device: SupervisedDevice, worker: Incarnation) -> operators.ProcessHeld:
     role = "worker" if worker is device.active else "standby" if worker is device.standby else "predecessor"
     if worker.is_stuck:
         role = "stuck"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from atomr_mp.protocol.board import Counter, Gauge
 from atomr_mp.supervision.lifecycle import State
-from atomr_mp.supervision.recycle import Life, Limits, choose, due
+from atomr_mp.supervision.recycle import Life, RecycleLimits, choose, due
 from atomr_mp.supervisor.care.usage import memory_bytes
 from atomr_mp.supervisor.loop import Loop, Timer
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 LOOK_S: Final = 0.25
 """How often it is looked: what a worker has done and taken is no event, and it is not to be delayed by telling."""
@@ -34,8 +34,8 @@ class Recycler:
     def __init__(
         self,
         loop: Loop,
-        devices: Sequence[Device],
-        limits: Callable[[], Limits],
+        devices: Sequence[SupervisedDevice],
+        limits: Callable[[], RecycleLimits],
         pausing: Callable[[], bool],
         driver_bytes: Callable[[int, int], int | None],
     ) -> None:
@@ -72,7 +72,7 @@ class Recycler:
             index, why = chosen
             self._devices[index].replace("recycle", f"its worker is replaced: {why}")
 
-    def _life(self, device: Device, limits: Limits) -> Life:
+    def _life(self, device: SupervisedDevice, limits: RecycleLimits) -> Life:
         worker = device.active
         assert worker is not None
         board = worker.board

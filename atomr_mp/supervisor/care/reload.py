@@ -16,7 +16,7 @@ from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan, merged
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 MODULE: Final = "atomr_mp.helpers.config_reader"
 
@@ -45,7 +45,7 @@ class Reload:
         plan: Plan,
         loop: Loop,
         helpers: Helpers,
-        devices: Sequence[Device],
+        devices: Sequence[SupervisedDevice],
         *,
         take: Callable[[Plan], None],
         renew: Callable[[Plan, Callable[[], None]], None],
@@ -162,7 +162,7 @@ class Reload:
         self._done(error, self._pending)
 
 
-def _stopped_at(device: Device, left: int) -> errors.AtomrError:
+def _stopped_at(device: SupervisedDevice, left: int) -> errors.AtomrError:
     """Return the error of a reload whose new worker does not start."""
     lost = device.ends.lost
     untouched = f"{left} other device{'' if left == 1 else 's'} keep{'s' if left == 1 else ''} the old code"

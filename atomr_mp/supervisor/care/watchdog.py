@@ -16,12 +16,12 @@ from atomr_mp.process import scheduling
 from atomr_mp.protocol.board import STACK_SIGNAL, BoardReader, Entry, Watched
 from atomr_mp.protocol.codec import clip
 from atomr_mp.supervision.lifecycle import State
-from atomr_mp.supervision.stacks import Hang, Where, diagnose
-from atomr_mp.supervision.watchdog import LOOK_NS, Thread, Watch, able_ns
+from atomr_mp.supervision.stacks import HangReport, Where, diagnose
+from atomr_mp.supervision.watchdog import LOOK_NS, HangWatch, Thread, able_ns
 from atomr_mp.supervisor.loop import Loop
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
     from atomr_mp.supervisor.device.incarnation import Incarnation
 
 LOOK_S: Final = LOOK_NS / 1e9
@@ -53,9 +53,9 @@ class Watchdog:
         devices: The pool's devices.
     """
 
-    def __init__(self, loop: Loop, devices: Sequence[Device]) -> None:
+    def __init__(self, loop: Loop, devices: Sequence[SupervisedDevice]) -> None:
         self._loop = loop
-        self._watchers = [_Watcher(loop, device) for device in devices]
+        self._watchers = [_DeviceWatch(loop, device) for device in devices]
 
     def start(self) -> None:
         """Look from now on."""
@@ -67,14 +67,14 @@ class Watchdog:
             watcher.look()
 
 
-class _Watcher:
+class _DeviceWatch:
     """Watches the workers of one device, one after the other."""
 
-    def __init__(self, loop: Loop, device: Device) -> None:
+    def __init__(self, loop: Loop, device: SupervisedDevice) -> None:
         self._loop = loop
         self._device = device
         self._worker: Incarnation | None = None
-        self._watch = Watch()
+        self._watch = HangWatch()
         self._looked_ns = 0
         self._threads: dict[int, Thread] = {}
         """At the last look, if anything ran that is watched."""
@@ -84,7 +84,7 @@ class _Watcher:
     def look(self) -> None:
         worker = self._device.active
         if worker is not self._worker:
-            self._worker, self._watch, self._threads = worker, Watch(), {}
+            self._worker, self._watch, self._threads = worker, HangWatch(), {}
         if worker is None or self._device.state is not State.READY or self._asked is worker:
             return
         board = worker.board
@@ -140,7 +140,7 @@ class _Watcher:
             board.release()
 
 
-def _fault(worker: Incarnation, entry: Entry, watched: Watched, hang: Hang) -> errors.WorkerHung:
+def _fault(worker: Incarnation, entry: Entry, watched: Watched, hang: HangReport) -> errors.WorkerHung:
     now_ns = time.monotonic_ns()
     at = "".join(
         f", in {frame.function} ({frame.file}:{frame.line})"

@@ -17,19 +17,19 @@ from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, ActorInfo, DeviceInfo, StandbyInfo
 from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.supervision import intensity
-from atomr_mp.supervision.lifecycle import Action, Event, State, step
+from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State, step
 from atomr_mp.supervision.standby import StandbyMode, Turns
-from atomr_mp.supervisor.device.end_reports import Ends
+from atomr_mp.supervisor.device.end_reports import EndReports
 from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.listener import Audience
-from atomr_mp.supervisor.device.process_factory import Nursery
+from atomr_mp.supervisor.device.listener import DeviceListener
+from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.device.quarantine import Quarantine
 from atomr_mp.supervisor.device.starter import Starter
-from atomr_mp.supervisor.device.takeover import Succession
+from atomr_mp.supervisor.device.takeover import Takeover
 from atomr_mp.supervisor.device.worker_events import WorkerEvents
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import DevicePlan, Plan
-from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -43,7 +43,7 @@ QUIET_S: Final = 0.05
 the device from others. On an H200 the standby's first answer took 2.2 ms with it, 3.9 ms and up to 60 ms without."""
 
 
-class Device:
+class SupervisedDevice:
     """A device's life, through all its incarnations.
 
     Args:
@@ -54,7 +54,7 @@ class Device:
         log: The event log.
         epoch: The pool's.
         sessions: Who is told.
-        nursery: Makes the processes.
+        factory: Makes the processes.
         turns: Whose standby may start.
         residents: What outlives the processes.
         ended: Called after each process end, when it has been reaped.
@@ -70,10 +70,10 @@ class Device:
         run_dir: HeldRunDirectory,
         log: EventLog,
         epoch: bytes,
-        sessions: Audience,
-        nursery: Nursery,
+        sessions: DeviceListener,
+        factory: ProcessFactory,
         turns: Turns,
-        residents: Residents,
+        residents: ResidentKeeper,
         ended: Callable[[], None],
         changed: Callable[[], None] = lambda: None,
     ) -> None:
@@ -115,16 +115,14 @@ class Device:
             loop=loop,
             run_dir=run_dir,
             epoch=epoch,
-            nursery=nursery,
+            factory=factory,
             introductions=lambda: sessions.introductions(self),
         )
-        self.ends: Final = Ends(self, sessions)
+        self.ends: Final = EndReports(self, sessions)
         self.quarantine: Final = Quarantine(self)
         mode = StandbyMode(plan.standby)
-        self.succession: Final = Succession(
-            self, mode, loop=loop, sessions=sessions, starter=self._starter, turns=turns
-        )
-        self.standbys: Final = self.succession.standbys
+        self.takeover: Final = Takeover(self, mode, loop=loop, sessions=sessions, starter=self._starter, turns=turns)
+        self.standbys: Final = self.takeover.standbys
         self._do: Final[dict[Action, Callable[[], None]]] = {
             Action.SPAWN: self._spawn,
             Action.PUBLISH: self._publish,
@@ -136,13 +134,13 @@ class Device:
             Action.ARM_BACKOFF: self._arm_backoff,
             Action.RESET_BACKOFF: self.ends.restarts.succeeded,
             Action.RESET_INTENSITY: self.ends.restarts.forget,
-            Action.WANT_STANDBY: self.succession.want,
-            Action.SPAWN_STANDBY: self.succession.spawn,
-            Action.ANNOUNCE: self.succession.announce,
-            Action.CALL_STANDBY: self.succession.call,
-            Action.PROMOTE: self.succession.promote,
-            Action.END_PREDECESSOR: self.succession.end_predecessor,
-            Action.DISMISS: self.succession.dismiss,
+            Action.WANT_STANDBY: self.takeover.want,
+            Action.SPAWN_STANDBY: self.takeover.spawn,
+            Action.ANNOUNCE: self.takeover.announce,
+            Action.CALL_STANDBY: self.takeover.call,
+            Action.PROMOTE: self.takeover.promote,
+            Action.END_PREDECESSOR: self.takeover.end_predecessor,
+            Action.DISMISS: self.takeover.dismiss,
         }
 
     # --- what others ask -------------------------------------------------------------------------------------------
@@ -160,12 +158,12 @@ class Device:
     @property
     def standby(self) -> Incarnation | None:
         """What waits to be the next, or has failed at that and is still to end."""
-        return self.succession.standby
+        return self.takeover.standby
 
     @property
     def predecessor(self) -> Incarnation | None:
         """Whose place a standby has taken, and that is still to end."""
-        return self.succession.predecessor
+        return self.takeover.predecessor
 
     @property
     def workers(self) -> list[Incarnation]:
@@ -205,7 +203,7 @@ class Device:
 
     def start(self) -> None:
         """Start the first incarnation."""
-        self.feed(Event.START)
+        self.feed(LifecycleEvent.START)
 
     def replace(self, event: str, why: str, *, anew: bool = False) -> None:
         """Replace the worker after it has finished what it holds; close an open circuit.
@@ -219,10 +217,10 @@ class Device:
         if self.active is not None:
             self.active.wish = event
         if anew:
-            self.succession.dismiss()
+            self.takeover.dismiss()
         self.quarantine.overruled = bool(self.quarantine.reason)
         self.standbys.forgive()
-        self.feed(Event.DRAIN)
+        self.feed(LifecycleEvent.DRAIN)
 
     def try_plan(self, plan: Plan) -> None:
         """Start the next incarnation by another plan, and those after it by the one that holds."""
@@ -240,7 +238,7 @@ class Device:
         if self.active is not None:
             self.active.wish = "stop"
         self.standbys.forget()
-        self.feed(Event.STOP)
+        self.feed(LifecycleEvent.STOP)
 
     def kill(self) -> None:
         """End all processes now; with `stop` before it, for good."""
@@ -259,7 +257,7 @@ class Device:
 
     # --- what happens ----------------------------------------------------------------------------------------------
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: LifecycleEvent) -> None:
         """Take a step through the table and carry its actions out."""
         before = self.state
         self.state, actions = after = step(before, event)
@@ -316,7 +314,7 @@ class Device:
         trial, self._trial = self._trial, None
         self.plan_in_use = trial or self.plan
         if trial is None and self.standby is not None and not self.standby.leaving:
-            self.succession.use()
+            self.takeover.use()
             return
         self.standbys.forgive()
         try:
@@ -331,7 +329,7 @@ class Device:
         self.note("start", "a worker starts", pid=self.active.pid)
 
     def _on_no_process(self) -> None:
-        self.feed(Event.EXITED)
+        self.feed(LifecycleEvent.EXITED)
         self._ended()
 
     def _publish(self) -> None:
@@ -377,7 +375,7 @@ class Device:
             generation=worker.generation,
         )
         if worker is self.active:
-            self.feed(Event.DRAIN_TIMEOUT)
+            self.feed(LifecycleEvent.DRAIN_TIMEOUT)
         else:
             worker.kill()
 
@@ -405,17 +403,17 @@ class Device:
         if why := self.quarantine.reason:
             self.reason = why
             self.note("quarantined", why)
-            self.feed(Event.QUARANTINE)
+            self.feed(LifecycleEvent.QUARANTINE)
             return
         match self.ends.judge():
             case intensity.Granted(delay_s):
                 self._delay_s = delay_s
-                event = Event.RESTART_GRANTED
+                event = LifecycleEvent.RESTART_GRANTED
             case intensity.Refused(reason):
                 last = self.ends.lost.message if self.ends.lost else ""
                 self.reason = reason if reason == last else f"{reason}; the last: {last}"
                 self.note("circuit_open", self.reason)
-                event = Event.RESTART_REFUSED
+                event = LifecycleEvent.RESTART_REFUSED
         self.feed(event)
 
     def forgive(self, generation: int, why: str) -> None:
@@ -423,14 +421,14 @@ class Device:
         self.note("poison_request", why, generation=generation)
         forgiven = self.ends.restarts.forgive(generation)
         if forgiven and self.state is State.STOPPED and generation == self.generation and not self._stopping:
-            self.feed(Event.START)  # it was this end that stopped it
+            self.feed(LifecycleEvent.START)  # it was this end that stopped it
 
     def _arm_backoff(self) -> None:
         if self._delay_s == 0:
-            self.feed(Event.BACKOFF_OVER)
+            self.feed(LifecycleEvent.BACKOFF_OVER)
         else:
             self.note("back_off", f"the next start is in {self._delay_s:g} s")
-            self._backoff = self._loop.call_later(self._delay_s, lambda: self.feed(Event.BACKOFF_OVER))
+            self._backoff = self._loop.call_later(self._delay_s, lambda: self.feed(LifecycleEvent.BACKOFF_OVER))
 
     def note(self, event: str, text: str, generation: int | None = None, **facts: Scalar) -> None:
         """Write an event into the log, and onto the screen when nobody waits for anything else."""

@@ -12,19 +12,19 @@ from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.tally import Tally
 from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.incarnation_end import Ending, error_of_requests
-from atomr_mp.supervisor.device.listener import Audience
+from atomr_mp.supervisor.device.incarnation_end import IncarnationEnd, error_of_requests
+from atomr_mp.supervisor.device.listener import DeviceListener
 from atomr_mp.supervisor.device.restarts import Restarts
 
 if TYPE_CHECKING:
     from atomr_mp.protocol.messages.session import IncarnationEnded
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 FAULT_CHARS: Final = 300
 """Longest text of a past fault in a status, which has one for each device."""
 
 
-class Ends:
+class EndReports:
     """The ends of a device's processes.
 
     Args:
@@ -32,7 +32,7 @@ class Ends:
         sessions: Who is told.
     """
 
-    def __init__(self, device: Device, sessions: Audience) -> None:
+    def __init__(self, device: SupervisedDevice, sessions: DeviceListener) -> None:
         self.restarts: Final = Restarts()
         """How many were unplanned, and what follows."""
         self.last_fault = (0.0, "")
@@ -63,7 +63,7 @@ class Ends:
         if worker.ending is None:
             self._tell(worker, self._sessions.incarnation_stopped)
 
-    def tell(self, worker: Incarnation) -> Ending:
+    def tell(self, worker: Incarnation) -> IncarnationEnd:
         """Tell what became of the requests that were on an incarnation that has ended; once."""
         ending = worker.ending
         if ending is None or not ending.is_told:
@@ -71,13 +71,15 @@ class Ends:
             ending.is_told = True
         return ending
 
-    def _tell(self, worker: Incarnation, say: Callable[[Device, Callable[[int], IncarnationEnded]], None]) -> Ending:
+    def _tell(
+        self, worker: Incarnation, say: Callable[[SupervisedDevice, Callable[[int], IncarnationEnded]], None]
+    ) -> IncarnationEnd:
         """Tell how an incarnation ends, of which nothing runs any more; then count it, for the clients wait."""
         if worker.ending is not None:
             say(self._device, worker.ending.told)
             return worker.ending
         board = worker.board
-        ending = worker.ending = Ending(worker, board, suspecting=self._device.plan.max_suspicions > 0)
+        ending = worker.ending = IncarnationEnd(worker, board, suspecting=self._device.plan.max_suspicions > 0)
         self._sessions.died(self._device, worker.generation, ending.death)
         say(self._device, ending.told)
         self._tally.add(board, ending.in_a_word, lost=not ending.planned)

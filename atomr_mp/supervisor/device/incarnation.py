@@ -22,7 +22,7 @@ from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.incarnation_end import Ending
+    from atomr_mp.supervisor.device.incarnation_end import IncarnationEnd
 
 
 FREEZE_S: Final = 0.005
@@ -34,7 +34,7 @@ LOOKS: Final = 15
 """How often it is looked whether a process ends, after one of its threads has ended."""
 
 
-class Owner(Protocol):
+class IncarnationListener(Protocol):
     """Who is told of what happens to an incarnation. Its messages and its end of file come before its exit."""
 
     def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
@@ -87,7 +87,7 @@ class Incarnation:
         process: WorkerProcess,
         loop: Loop,
         cgroup: WorkerCgroup | None,
-        owner: Owner,
+        owner: IncarnationListener,
         kill_timeout_s: float,
     ) -> None:
         self.device: Final = device
@@ -120,7 +120,7 @@ class Incarnation:
         """That it was killed because its drain took too long, in words."""
         self.cause = ExitCause()
         """How it ended."""
-        self.ending: Ending | None = None
+        self.ending: IncarnationEnd | None = None
         """What became of its requests, once nothing of it runs any more."""
         self.timer: Timer | None = None
         """Of its start, or of its drain."""

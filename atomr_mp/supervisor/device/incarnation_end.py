@@ -50,7 +50,7 @@ def cause_of_end(worker: Incarnation, board: BoardReader) -> Cause:
     )
 
 
-class Ending:
+class IncarnationEnd:
     """How an incarnation ended.
 
     Args:

@@ -12,38 +12,38 @@ from atomr_mp.supervision.suspicion import Death
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 
-class Audience(Protocol):
+class DeviceListener(Protocol):
     """The sessions, as a device sees them."""
 
-    def introductions(self, device: Device) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+    def introductions(self, device: SupervisedDevice) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
         """Return what a device's worker must know of every client that may call; the descriptors are the receiver's."""
 
-    def device_changed(self, device: Device, actors: list[ActorInfo] | None = None) -> None:
+    def device_changed(self, device: SupervisedDevice, actors: list[ActorInfo] | None = None) -> None:
         """Tell every client the device's new state."""
 
-    def incarnation_stopped(self, device: Device, make: Callable[[int], IncarnationEnded]) -> None:
+    def incarnation_stopped(self, device: SupervisedDevice, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client what `incarnation_ended` will tell, for nothing of the incarnation runs any more."""
 
-    def incarnation_ended(self, device: Device, make: Callable[[int], IncarnationEnded]) -> None:
+    def incarnation_ended(self, device: SupervisedDevice, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
-    def died(self, device: Device, generation: int, death: Death) -> None:
+    def died(self, device: SupervisedDevice, generation: int, death: Death) -> None:
         """An incarnation, or a standby, has ended, maybe by one of its requests; that it has is told next."""
 
-    def incarnation_over(self, device: Device, generation: int) -> None:
+    def incarnation_over(self, device: SupervisedDevice, generation: int) -> None:
         """A process has ended, and the device has let go of it."""
 
-    def admitted(self, device: Device, number: int) -> None:
+    def admitted(self, device: SupervisedDevice, number: int) -> None:
         """A worker, or a standby that is ready, has acknowledged a session."""
 
-    def acknowledged(self, device: Device, generation: int, number: int) -> None:
+    def acknowledged(self, device: SupervisedDevice, generation: int, number: int) -> None:
         """A worker does nothing for a session any more."""
 
     def exported(
-        self, device: Device, generation: int, message: control.SlabExported, descriptor: Descriptor | None
+        self, device: SupervisedDevice, generation: int, message: control.SlabExported, descriptor: Descriptor | None
     ) -> None:
         """A worker has answered for a slab; the descriptor is the callee's."""
 

@@ -21,7 +21,7 @@ NO_GENERATION: Final = 0
 """Of a process that is no incarnation yet."""
 
 
-class Reserve:
+class PreforkPool:
     """At most one such process for each device. Main thread only.
 
     Args:

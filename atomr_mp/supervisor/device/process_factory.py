@@ -16,7 +16,7 @@ from atomr_mp.process.spawn import WorkerProcess, spawn
 from atomr_mp.process.zygote import NoForkError, Zygote
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.standby import StandbyMode, StandbyState, delay_s, failures_after
-from atomr_mp.supervisor.device.prefork_pool import NO_GENERATION, Reserve
+from atomr_mp.supervisor.device.prefork_pool import NO_GENERATION, PreforkPool
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 
@@ -26,7 +26,7 @@ WARM_S: Final = 20.0
 """How long the devices' first start waits for the zygote."""
 
 
-class Nursery:
+class ProcessFactory:
     """Makes workers' processes, and keeps the zygote alive.
 
     Args:
@@ -46,7 +46,7 @@ class Nursery:
         self._loop = loop
         self._run_dir = run_dir
         self._events = log
-        self._reserve = Reserve(loop, run_dir, control.Prepare(plan.backend, plan.actors))
+        self._reserve = PreforkPool(loop, run_dir, control.Prepare(plan.backend, plan.actors))
         self._zygote: Zygote | None = None
         self._failures = 0
         self._warm_s: float | None = None

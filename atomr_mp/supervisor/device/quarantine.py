@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from atomr_mp import errors
-from atomr_mp.supervision.lifecycle import Event, State
+from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
     from atomr_mp.supervisor.device.incarnation import Incarnation
 
 
@@ -24,7 +24,7 @@ class Quarantine:
         overruled: An operator wants a start in spite of all that.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: SupervisedDevice) -> None:
         self.stuck: list[Incarnation] = []
         self.sick = ""
         self.overruled = False
@@ -60,16 +60,16 @@ class Quarantine:
             device.note("sick", why)
         self.sick = why
         if device.standby is not None:
-            device.succession.dismiss()
+            device.takeover.dismiss()
         worker = device.active
         if worker is None:
             return
         if at_once and device.state in {State.STARTING, State.READY, State.DRAINING}:
             worker.fault = worker.fault or errors.DeviceUnavailable(why, device=device.index)
-            device.feed(Event.FAULT)
+            device.feed(LifecycleEvent.FAULT)
         elif device.state in {State.STARTING, State.READY}:
             worker.wish = "health"
-            device.feed(Event.DRAIN)
+            device.feed(LifecycleEvent.DRAIN)
 
     def recover(self, why: str) -> None:
         """Let the device be used again; whether it is well, the next start shows."""
@@ -92,6 +92,6 @@ class Quarantine:
         if self.reason:
             return
         if self._device.state is State.QUARANTINED:
-            self._device.feed(Event.RELEASED)
+            self._device.feed(LifecycleEvent.RELEASED)
         elif self._device.state is State.READY:
-            self._device.succession.want()
+            self._device.takeover.want()

@@ -11,14 +11,14 @@ from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.standby import MAX_FAILURES, StandbyMode, StandbyState, Turns, delay_s, failures_after
 from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.process_factory import Nursery
+from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop, Timer
 
 TAKE_OVER_S: Final = 0.001
 """What a standby that is ready takes to take over, before one was measured."""
 
 
-class Standbys:
+class StandbyTimer:
     """What a device's standbys, one after the other, have in common.
 
     Args:
@@ -95,17 +95,17 @@ class Standbys:
             self._timer = None
         self._turns.done(self._device)
 
-    def status(self, standby: Incarnation | None, nursery: Nursery) -> StandbyStatus:
+    def status(self, standby: Incarnation | None, factory: ProcessFactory) -> StandbyStatus:
         """Return what is to be told of the standby that there is, or of what the next worker is forked from."""
         if self.mode is StandbyMode.WARM:
             return StandbyStatus(
                 mode=self.mode,
-                state=nursery.state,
-                standby_pid=nursery.pid or None,
+                state=factory.state,
+                standby_pid=factory.pid or None,
                 generation=0,
-                restarts=nursery.ended,
+                restarts=factory.ended,
                 next_fault_costs_ms=None if self.start_s is None else round(self.start_s * 1000, 1),
-                note=nursery.note,
+                note=factory.note,
             )
         if standby is not None and standby.leaving:
             standby = None

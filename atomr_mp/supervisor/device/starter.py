@@ -11,13 +11,13 @@ from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.process_factory import Nursery
+from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import DevicePlan, Plan
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
     from atomr_mp.supervisor.device.worker_events import WorkerEvents
 
 Introductions = Callable[[], Iterable[tuple[control.FromSupervisor, Descriptor | None]]]
@@ -35,13 +35,13 @@ class Starter:
         loop: The supervisor's loop.
         run_dir: Where sockets and logs are.
         epoch: The pool's.
-        nursery: Makes the processes.
+        factory: Makes the processes.
         introductions: What each must know of the clients.
     """
 
     def __init__(
         self,
-        device: Device,
+        device: SupervisedDevice,
         owner: WorkerEvents,
         plan: Plan,
         described: DevicePlan,
@@ -49,7 +49,7 @@ class Starter:
         loop: Loop,
         run_dir: HeldRunDirectory,
         epoch: bytes,
-        nursery: Nursery,
+        factory: ProcessFactory,
         introductions: Introductions,
     ) -> None:
         self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
@@ -61,7 +61,7 @@ class Starter:
         self._loop = loop
         self._run_dir = run_dir
         self._epoch = epoch
-        self._nursery = nursery
+        self._factory = factory
         self._introductions = introductions
         self._environment = {**os.environ, **described.environment}
         self._cgroups = CgroupParent.find() if plan.cgroups else None
@@ -77,7 +77,7 @@ class Starter:
         device = self._device
         self.last_generation = generation = self.last_generation + 1
         self.output.new_incarnation(f"--- device {device.index} generation {generation}")
-        process, cold = self._nursery.make(device.index, generation, self._environment, self.output.fileno())
+        process, cold = self._factory.make(device.index, generation, self._environment, self.output.fileno())
         if cold:
             device.note("cold_start", f"a fresh interpreter is started: {cold}", generation=generation, pid=process.pid)
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
@@ -107,11 +107,11 @@ class Starter:
 
     def make_ahead(self) -> None:
         """Have the next process forked before it is needed."""
-        self._nursery.make_ahead(self._device.index, self._environment, self.output.fileno())
+        self._factory.make_ahead(self._device.index, self._environment, self.output.fileno())
 
     def discard_ahead(self) -> None:
         """End the process that was forked for that: it may have the device's driver open."""
-        self._nursery.discard_ahead(self._device.index)
+        self._factory.discard_ahead(self._device.index)
 
     def endpoint(self, generation: int) -> str:
         """Return where the process of a generation takes calls."""

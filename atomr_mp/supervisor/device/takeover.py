@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
-from atomr_mp.supervision.lifecycle import Event, State
+from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervisor.device.incarnation import Incarnation
 from atomr_mp.supervisor.device.incarnation_end import cause_of_end
-from atomr_mp.supervisor.device.listener import Audience
-from atomr_mp.supervisor.device.standby_timer import Standbys
+from atomr_mp.supervisor.device.listener import DeviceListener
+from atomr_mp.supervisor.device.standby_timer import StandbyTimer
 from atomr_mp.supervisor.device.starter import Starter
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 
-class Succession:
+class Takeover:
     """A device's standby and its predecessor.
 
     Args:
@@ -36,13 +36,20 @@ class Succession:
     """
 
     def __init__(
-        self, device: Device, mode: StandbyMode, *, loop: Loop, sessions: Audience, starter: Starter, turns: Turns
+        self,
+        device: SupervisedDevice,
+        mode: StandbyMode,
+        *,
+        loop: Loop,
+        sessions: DeviceListener,
+        starter: Starter,
+        turns: Turns,
     ) -> None:
         self.standby: Incarnation | None = None
         """What waits to be the next, or has failed at that and is still to end."""
         self.predecessor: Incarnation | None = None
         """Whose place a standby has taken, and that is still to end."""
-        self.standbys: Final = Standbys(device.index, mode, device.plan.intensity, loop, turns, self._due)
+        self.standbys: Final = StandbyTimer(device.index, mode, device.plan.intensity, loop, turns, self._due)
         self._device = device
         self._loop = loop
         self._sessions = sessions
@@ -64,7 +71,7 @@ class Succession:
             worker = self.standby = self._starter.start(self._device.plan_in_use, standby=True)
         except errors.SetupFailed as error:
             self._failed(error.message, None)
-            self._loop.call_later(0, lambda: self._device.feed(Event.STANDBY_LOST))
+            self._loop.call_later(0, lambda: self._device.feed(LifecycleEvent.STANDBY_LOST))
             return
         self._device.note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
 
@@ -83,7 +90,7 @@ class Succession:
         if standby is not self.standby or not standby.is_ready or active is None:
             return
         if device.ends.allow_take_over(active):
-            device.feed(Event.TAKE_OVER)
+            device.feed(LifecycleEvent.TAKE_OVER)
 
     def promote(self) -> None:
         """Put the standby in the place of an incarnation that has not ended yet."""
@@ -95,7 +102,7 @@ class Succession:
         """Put the standby in the place of an incarnation that has ended."""
         worker = self._promoted(None)
         if worker.is_ready:
-            self._device.feed(Event.READY)
+            self._device.feed(LifecycleEvent.READY)
         else:
             self._device.reason = "its worker, which was to stand by, still starts"
             self._device.note("start", "the standby, which still starts, is to take over", pid=worker.pid)
@@ -139,7 +146,7 @@ class Succession:
             generation=worker.generation,
             pid=worker.pid,
         )
-        self._device.feed(Event.STANDBY_READY)
+        self._device.feed(LifecycleEvent.STANDBY_READY)
 
     def ended(self, worker: Incarnation) -> None:
         """The standby's process has ended, or never will."""
@@ -152,7 +159,7 @@ class Succession:
             self._note_death(worker)
         announced = worker.ready_s is not None
         self._device.let_go(worker)
-        self._device.feed(Event.STANDBY_LOST)
+        self._device.feed(LifecycleEvent.STANDBY_LOST)
         if announced:
             self._sessions.device_changed(self._device)
 
@@ -168,7 +175,7 @@ class Succession:
     def _due(self) -> None:
         """It is our turn to start one."""
         if self._has_room:
-            self._device.feed(Event.STANDBY_DUE)
+            self._device.feed(LifecycleEvent.STANDBY_DUE)
         if self.standby is None:
             self.standbys.not_now()
 

@@ -10,14 +10,14 @@ from atomr_mp import errors
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo
-from atomr_mp.supervision.lifecycle import Event, State, UnexpectedEventError
+from atomr_mp.supervision.lifecycle import LifecycleEvent, State, UnexpectedEventError
 from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.listener import Audience
-from atomr_mp.supervisor.sessions.residents import Residents
+from atomr_mp.supervisor.device.listener import DeviceListener
+from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 
 class WorkerEvents:
@@ -33,9 +33,9 @@ class WorkerEvents:
 
     def __init__(
         self,
-        device: Device,
-        sessions: Audience,
-        residents: Residents,
+        device: SupervisedDevice,
+        sessions: DeviceListener,
+        residents: ResidentKeeper,
         run_dir: HeldRunDirectory,
         ended: Callable[[], None],
     ) -> None:
@@ -82,7 +82,7 @@ class WorkerEvents:
             worker.fault, worker.hung_ns = fault, time.monotonic_ns()
             device.output.add(f"--- device {device.index} generation {worker.generation} hung\n{stacks}")
             device.note("hung", fault.message, pid=worker.pid, where=fault.where, stacks=stacks)
-            device.feed(Event.HUNG)
+            device.feed(LifecycleEvent.HUNG)
 
     def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
         """End a process that says what is no message."""
@@ -103,7 +103,7 @@ class WorkerEvents:
         device = self._device
         if worker is device.active:
             device.ends.restarts.add(worker)
-            device.feed(Event.END_OF_FILE)
+            device.feed(LifecycleEvent.END_OF_FILE)
 
     def stopped(self, worker: Incarnation) -> None:
         """Nothing of a process that dies runs any more: what it has not answered by now, it will not."""
@@ -117,7 +117,7 @@ class WorkerEvents:
         if worker is device.active:
             if dying:
                 device.ends.restarts.add(worker)  # before anybody hears of it
-            device.feed(Event.END_OF_FILE)
+            device.feed(LifecycleEvent.END_OF_FILE)
         elif worker is device.standby:
             worker.kill()
         if dying and had_calls:
@@ -127,13 +127,13 @@ class WorkerEvents:
         """A process has ended."""
         device = self._device
         if worker is device.active:
-            device.feed(Event.EXITED)
+            device.feed(LifecycleEvent.EXITED)
         elif worker is device.standby:
-            device.succession.ended(worker)
+            device.takeover.ended(worker)
         elif worker in device.quarantine.stuck:
             device.quarantine.unstuck(worker)
         else:
-            device.feed(Event.PREDECESSOR_EXITED)
+            device.feed(LifecycleEvent.PREDECESSOR_EXITED)
         self._run_dir.forget_worker(worker.pid)
         self._ended()
 
@@ -144,13 +144,13 @@ class WorkerEvents:
         device.note("unkillable", text, generation=worker.generation, pid=worker.pid)
         if worker is device.active:
             device.ends.restarts.add(worker)
-            device.feed(Event.KILL_TIMEOUT)
+            device.feed(LifecycleEvent.KILL_TIMEOUT)
             device.reason = device.reason if device.state is State.STOPPED else device.quarantine.reason
             self._sessions.device_changed(device)
         elif worker is device.standby:
-            device.succession.ended(worker)
+            device.takeover.ended(worker)
         else:
-            device.feed(Event.PREDECESSOR_EXITED)
+            device.feed(LifecycleEvent.PREDECESSOR_EXITED)
         self._ended()
 
     def late(self, worker: Incarnation) -> None:
@@ -161,7 +161,7 @@ class WorkerEvents:
                 f"the worker was not ready within {device.plan.start_timeout_s:g} s (start_timeout_s)"
             )
         if worker is device.active:
-            device.feed(Event.START_TIMEOUT)
+            device.feed(LifecycleEvent.START_TIMEOUT)
         else:
             worker.kill()
 
@@ -173,15 +173,15 @@ class WorkerEvents:
         if worker is device.active:
             worker.ready_s = worker.ready_s or now_s
             device.standbys.start_s = now_s - worker.started_s
-            self._feed_from_worker(worker, Event.READY)
+            self._feed_from_worker(worker, LifecycleEvent.READY)
         elif worker is device.standby:
-            device.succession.ready(worker)
+            device.takeover.ready(worker)
 
     def _on_fault(self, worker: Incarnation, fault: errors.AtomrError, *, settled: bool = False) -> None:
         worker.fault = fault
         if worker is self._device.active:
             poisoned = isinstance(fault, errors.ContextPoisoned)
-            self._feed_from_worker(worker, Event.POISONED if poisoned else Event.FAULT)
+            self._feed_from_worker(worker, LifecycleEvent.POISONED if poisoned else LifecycleEvent.FAULT)
             if worker is self._device.predecessor:  # it lives on for a moment, and nobody need wait for its end
                 if settled:
                     self._device.ends.foretell(worker)
@@ -189,10 +189,10 @@ class WorkerEvents:
         else:
             worker.kill()
 
-    def _feed_from_worker(self, worker: Incarnation, event: Event) -> None:
+    def _feed_from_worker(self, worker: Incarnation, event: LifecycleEvent) -> None:
         device = self._device
         try:
             device.feed(event)
         except UnexpectedEventError as error:
             worker.fault = errors.SetupFailed(f"the worker broke the protocol: {error}")
-            device.feed(Event.FAULT)
+            device.feed(LifecycleEvent.FAULT)

@@ -13,12 +13,12 @@ from atomr_mp.process.files.events import EventLog
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, operators, session
 from atomr_mp.supervision.reclaim import Worker
-from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, Fill, Key, Refuse, Registry, Shape
+from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, FillOrder, Key, Refuse, Registry, Shape
 from atomr_mp.supervisor.sessions.slabs import check_memory
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -33,7 +33,7 @@ class _Sealed(NamedTuple):
     checksum: bytes
 
 
-class Residents:
+class ResidentKeeper:
     """The resident memory of a pool.
 
     Args:
@@ -43,7 +43,9 @@ class Residents:
         events: The event log.
     """
 
-    def __init__(self, backend: str, max_bytes: int, devices: Callable[[], Sequence[Device]], events: EventLog) -> None:
+    def __init__(
+        self, backend: str, max_bytes: int, devices: Callable[[], Sequence[SupervisedDevice]], events: EventLog
+    ) -> None:
         self._on_host: Final = backend == "host"
         self._devices = devices
         self._events = events
@@ -132,7 +134,7 @@ class Residents:
                 case Drop(key):
                     self._sealed.pop(key).descriptor.close()
                     self._note("resident_freed", None, f"resident memory {key.name!r} version {key.version!r} is freed")
-                case Fill(worker, key):
+                case FillOrder(worker, key):
                     self._tell(worker, control.ResidentFill(key.name, key.version))
                 case Adopt(worker, key):
                     descriptor, checksum = self._sealed[key]

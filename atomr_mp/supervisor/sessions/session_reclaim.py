@@ -17,7 +17,7 @@ from atomr_mp.supervisor.sessions.descriptor_limit import check_room
 from atomr_mp.transport.session import SessionPeer
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 
 @dataclass
@@ -30,7 +30,7 @@ class _Client:
     """The sessions, as far as they wait for its end."""
 
 
-class Departures:
+class SessionReclaim:
     """Watches the processes of ended sessions, and has the workers give memory back.
 
     Args:
@@ -38,7 +38,7 @@ class Departures:
         devices: Returns the pool's devices, by index.
     """
 
-    def __init__(self, loop: Loop, devices: Callable[[], Sequence[Device]]) -> None:
+    def __init__(self, loop: Loop, devices: Callable[[], Sequence[SupervisedDevice]]) -> None:
         self._loop = loop
         self._devices = devices
         self._reclaims = Reclaims()

@@ -19,14 +19,14 @@ from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room
-from atomr_mp.supervisor.sessions.session_reclaim import Departures
+from atomr_mp.supervisor.sessions.session_reclaim import SessionReclaim
 from atomr_mp.supervisor.sessions.slabs import workers_of
 from atomr_mp.supervisor.sessions.suspects import Suspects
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -44,7 +44,7 @@ class Orders(Protocol):
     """What sessions may ask of the supervisor."""
 
     @property
-    def devices(self) -> list[Device]:
+    def devices(self) -> list[SupervisedDevice]:
         """The pool's devices."""
 
     def status(self, request_id: int) -> operators.Status:
@@ -92,7 +92,7 @@ Order = (
 """What an operator asks for, and what may change a status."""
 
 
-class Session:
+class ClientSession:
     """A connected client."""
 
     def __init__(self, number: int, peer: SessionPeer, *, owner: bool) -> None:
@@ -137,10 +137,10 @@ class Sessions:
         self._epoch = epoch
         self._loop = loop
         self._orders = orders
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, ClientSession] = {}
         self._slabs = slabs.Slabs(lambda: orders.devices, self._reply)
         self.suspects: Final = Suspects(plan.max_suspicions, loop, lambda: orders.devices, self._announce)
-        self._departures = Departures(loop, lambda: orders.devices)
+        self._departures = SessionReclaim(loop, lambda: orders.devices)
         self._last_number = 0
         self._actors: list[devices.ActorInfo] = []
         self._snapshot: operators.Status | None = None
@@ -194,7 +194,7 @@ class Sessions:
             owner: The pool's life is bound to this session.
         """
         self._last_number += 1
-        added = self._sessions[self._last_number] = Session(self._last_number, peer, owner=owner)
+        added = self._sessions[self._last_number] = ClientSession(self._last_number, peer, owner=owner)
         refused = refusal(peer.credentials) or _crowded(peer)
         if refused is not None:
             self.refused += 1
@@ -216,14 +216,14 @@ class Sessions:
 
     # --- what devices tell -----------------------------------------------------------------------------------------
 
-    def introductions(self, device: Device) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+    def introductions(self, device: SupervisedDevice) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
         """Yield what a device's worker must know of every client that may call; the descriptors are the receiver's."""
         for each in list(self._sessions.values()):
             if each.may_call:
                 yield _introduction(each), None
                 yield from self._slabs.introductions(each.number, device.index)
 
-    def device_changed(self, device: Device, actors: list[devices.ActorInfo] | None = None) -> None:
+    def device_changed(self, device: SupervisedDevice, actors: list[devices.ActorInfo] | None = None) -> None:
         """Tell every client the device's new state, and what its actors are if that is new."""
         if actors == self._actors:
             actors = None
@@ -231,11 +231,11 @@ class Sessions:
             self._actors = actors
         self._tell_all(lambda number: session.DeviceChanged(device.info(number), actors))
 
-    def incarnation_stopped(self, _device: Device, make: Callable[[int], session.IncarnationEnded]) -> None:
+    def incarnation_stopped(self, _device: SupervisedDevice, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client how an incarnation ends."""
         self._tell_all(lambda number: session.IncarnationStopped(make(number)))
 
-    def incarnation_ended(self, _device: Device, make: Callable[[int], session.IncarnationEnded]) -> None:
+    def incarnation_ended(self, _device: SupervisedDevice, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""
         self._tell_all(make)
 
@@ -245,26 +245,26 @@ class Sessions:
             if each.name:
                 self._send(each, make(each.number))
 
-    def died(self, device: Device, generation: int, death: Death) -> None:
+    def died(self, device: SupervisedDevice, generation: int, death: Death) -> None:
         """An incarnation, or a standby, has ended, maybe by one of its requests."""
         self.suspects.ended((device.index, generation), death)
 
-    def incarnation_over(self, device: Device, generation: int) -> None:
+    def incarnation_over(self, device: SupervisedDevice, generation: int) -> None:
         """Let go of what clients and other workers had of an incarnation that has ended."""
         self._slabs.incarnation_over(device.index, generation)
         self._departures.worker_ended((device.index, generation))
 
-    def acknowledged(self, device: Device, generation: int, number: int) -> None:
+    def acknowledged(self, device: SupervisedDevice, generation: int, number: int) -> None:
         """Give a session's memory back if this worker was the last to work for it."""
         self._departures.acknowledged(number, (device.index, generation))
 
     def exported(
-        self, device: Device, generation: int, message: control.SlabExported, descriptor: Descriptor | None
+        self, device: SupervisedDevice, generation: int, message: control.SlabExported, descriptor: Descriptor | None
     ) -> None:
         """Hand a slab on to whoever has asked for it; the descriptor is owned from here on."""
         self._slabs.exported((device.index, generation), message, descriptor)
 
-    def admitted(self, device: Device, number: int) -> None:
+    def admitted(self, device: SupervisedDevice, number: int) -> None:
         """Tell a client that it may call a device, or connect to its standby."""
         each = self._sessions.get(number)
         if each is not None:
@@ -279,7 +279,7 @@ class Sessions:
 
     # --- what clients say ------------------------------------------------------------------------------------------
 
-    def _on_ready(self, each: Session, events: int) -> None:
+    def _on_ready(self, each: ClientSession, events: int) -> None:
         if events & select.EPOLLOUT:
             if not each.peer.flush():
                 self._end(each, None)
@@ -302,7 +302,7 @@ class Sessions:
             self.refused += 1
             self._end(each, error)
 
-    def _hear(self, each: Session, message: session.FromClient) -> None:
+    def _hear(self, each: ClientSession, message: session.FromClient) -> None:
         match message:
             case session.Hello() if not each.name:
                 session.check_version(message.version)
@@ -327,7 +327,7 @@ class Sessions:
                     raise errors.ProtocolError("slabs are for sessions that may call, and this is an observer's")
                 self._relay(each, message)
 
-    def _carry_out(self, each: Session, order: Order) -> None:
+    def _carry_out(self, each: ClientSession, order: Order) -> None:
         match order:
             case operators.RestartRequest(request_id, device):
                 try:
@@ -346,7 +346,7 @@ class Sessions:
                 self._send(each, session.Answer(request_id))
                 self._orders.stop(f"{each.name} asked for it")
 
-    def _reload(self, each: Session, request_id: int) -> None:
+    def _reload(self, each: ClientSession, request_id: int) -> None:
         def done(error: errors.AtomrError | None, pending: list[str]) -> None:
             if error is not None:
                 self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
@@ -358,7 +358,7 @@ class Sessions:
         except errors.InvalidRequest as error:
             self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
 
-    def _relay(self, each: Session, request: slabs.Request) -> None:
+    def _relay(self, each: ClientSession, request: slabs.Request) -> None:
         descriptor = None
         match request:
             case session.RegisterSlab(request_id):
@@ -371,7 +371,7 @@ class Sessions:
                     return
         self._slabs.hear(each.number, request, descriptor)
 
-    def _welcome(self, each: Session, hello: session.Hello) -> None:
+    def _welcome(self, each: ClientSession, hello: session.Hello) -> None:
         session.check_weight(hello.weight, self._plan.max_weight)
         each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
         each.weight = hello.weight
@@ -406,7 +406,7 @@ class Sessions:
         elif descriptor is not None:
             descriptor.close()
 
-    def _send(self, each: Session, message: session.FromSupervisor, descriptor: Descriptor | None = None) -> None:
+    def _send(self, each: ClientSession, message: session.FromSupervisor, descriptor: Descriptor | None = None) -> None:
         if each.closed:
             if descriptor is not None:
                 descriptor.close()
@@ -417,7 +417,7 @@ class Sessions:
         elif each.peer.wants_to_write:
             self._loop.rewatch(each.peer.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
-    def _end(self, each: Session, error: errors.AtomrError | None, *, bye: bool = False) -> None:
+    def _end(self, each: ClientSession, error: errors.AtomrError | None, *, bye: bool = False) -> None:
         """End a session, telling the client why if it is still there.
 
         Args:
@@ -458,11 +458,11 @@ def _crowded(peer: SessionPeer) -> errors.Overloaded | None:
     return None
 
 
-def _cancel_hello_timer(each: Session) -> None:
+def _cancel_hello_timer(each: ClientSession) -> None:
     if each.hello_timer is not None:
         each.hello_timer.cancel()
         each.hello_timer = None  # it holds the session
 
 
-def _introduction(each: Session) -> control.SessionOpened:
+def _introduction(each: ClientSession) -> control.SessionOpened:
     return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory, each.weight)

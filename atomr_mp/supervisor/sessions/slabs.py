@@ -16,7 +16,7 @@ from atomr_mp.supervisor.sessions.descriptor_limit import check_room
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
     from atomr_mp.supervisor.device.incarnation import Incarnation
 
 MAX_SLABS: Final = 256
@@ -31,7 +31,7 @@ MAX_LOANS: Final = 256
 Request = session.OpenSlab | session.RegisterSlab | session.ForgetSlab | session.LendSlab
 
 
-class ClientSlab(NamedTuple):
+class RegisteredSlab(NamedTuple):
     """Memory of a client."""
 
     nbytes: int
@@ -59,7 +59,7 @@ class Lent(NamedTuple):
 class _Holdings:
     """What a session has here."""
 
-    slabs: dict[int, ClientSlab] = field(default_factory=dict)
+    slabs: dict[int, RegisteredSlab] = field(default_factory=dict)
     last_slab: int = -1
     loans: dict[Loan, Lent] = field(default_factory=dict)
     asks: set[int] = field(default_factory=set)
@@ -88,7 +88,7 @@ class Slabs:
 
     def __init__(
         self,
-        devices: Callable[[], Sequence[Device]],
+        devices: Callable[[], Sequence[SupervisedDevice]],
         reply: Callable[[int, session.FromSupervisor, Descriptor | None], None],
     ) -> None:
         self._devices = devices
@@ -225,7 +225,7 @@ class Slabs:
         for worker in workers_of(self._devices()):
             _check_listens(worker)
         held.last_slab = request.slab
-        held.slabs[request.slab] = ClientSlab(request.nbytes, descriptor.share())
+        held.slabs[request.slab] = RegisteredSlab(request.nbytes, descriptor.share())
         for worker in workers_of(self._devices()):
             worker.tell(control.ClientSlab(number, request.slab, request.nbytes), descriptor.share())
 
@@ -323,7 +323,7 @@ class Slabs:
             raise errors.InvalidRequest(f"device {index} has not admitted this session")
         return worker
 
-    def _device(self, index: int) -> Device:
+    def _device(self, index: int) -> SupervisedDevice:
         devices = self._devices()
         if index >= len(devices):
             raise errors.InvalidRequest(f"there is no device {index}; this pool has {len(devices)}")
@@ -371,7 +371,7 @@ def _close(lent: Lent) -> None:
         lent.descriptor.close()
 
 
-def workers_of(devices: Iterable[Device]) -> list[Incarnation]:
+def workers_of(devices: Iterable[SupervisedDevice]) -> list[Incarnation]:
     """Return all workers that take calls, or may come to it, or finish what they hold and what still comes to them."""
     workers = []
     for device in devices:

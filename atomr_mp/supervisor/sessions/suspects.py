@@ -13,7 +13,7 @@ from atomr_mp.supervision.suspicion import SUSPECTED_S, Death, Docket, End
 from atomr_mp.supervisor.loop import Loop
 
 if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import Device
+    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 WHERE: Final = 8
 """Ends that are told of a request in quarantine; it may have run beside more before it was found."""
@@ -36,7 +36,7 @@ class Suspects:
         self,
         limit: int,
         loop: Loop,
-        devices: Callable[[], Sequence[Device]],
+        devices: Callable[[], Sequence[SupervisedDevice]],
         tell: Tell,
     ) -> None:
         self._docket = Docket(limit)
@@ -107,7 +107,7 @@ class Suspects:
         """Admit all again: the actors' code is another."""
         self._announce(self._docket.clear())
 
-    def _note_admitted(self, request: suspects.Request, ends: int, who: str) -> None:
+    def _note_admitted(self, request: suspects.RequestKey, ends: int, who: str) -> None:
         device, generation = self._docket.last_end(request)
         why = (
             f"{who} {request.method} with the arguments of fingerprint {request.fingerprint.hex()} is admitted again, "

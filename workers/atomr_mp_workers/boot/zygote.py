@@ -110,12 +110,12 @@ class Forks:
         self._channel = channel
         self._set_blas_threads = set_blas_threads
 
-    def fork(self, order: zygote.Fork, descriptors: list[int]) -> zygote.Forked | zygote.Refused:
+    def fork(self, order: zygote.Fork, descriptors: list[int]) -> zygote.Forked | zygote.ForkRefused:
         """Fork a worker that is the supervisor's child: its own parent is a process in between, which ends at once."""
         if len(descriptors) != 3:
-            return zygote.Refused(order.id, "the descriptors did not all arrive")
+            return zygote.ForkRefused(order.id, "the descriptors did not all arrive")
         if reason := obstacle():
-            return zygote.Refused(order.id, reason)
+            return zygote.ForkRefused(order.id, reason)
         sys.stdout.flush()  # or the child would write it again
         pid_here, pid_there = os.pipe()
         go_here, go_there = os.pipe()
@@ -128,11 +128,11 @@ class Forks:
             pid = os.read(pid_here, 100)
             os.waitpid(between, 0)  # from here on the worker is the supervisor's child, who may be told and tied to it
             if not pid:
-                return zygote.Refused(order.id, "the second fork failed")
+                return zygote.ForkRefused(order.id, "the second fork failed")
             os.write(go_there, b".")
             return zygote.Forked(order.id, int(pid))
         except OSError as error:
-            return zygote.Refused(order.id, f"fork failed: {error}")
+            return zygote.ForkRefused(order.id, f"fork failed: {error}")
         finally:
             for descriptor in (pid_here, pid_there, go_here, go_there):
                 if descriptor >= 0:

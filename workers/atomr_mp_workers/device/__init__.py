@@ -6,7 +6,7 @@ import contextlib
 
 from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
-from atomr_mp_workers.device.base import Device
+from atomr_mp_workers.device.base import WorkerDevice
 
 
 def prepare_device(backend: str) -> None:
@@ -18,7 +18,7 @@ def prepare_device(backend: str) -> None:
             cuda.prepare()
 
 
-def open_device(backend: str, completion: str = "adaptive") -> Device:
+def open_device(backend: str, completion: str = "adaptive") -> WorkerDevice:
     """Return the device of this process.
 
     Args:

@@ -28,7 +28,7 @@ class Export(NamedTuple):
     """Stays its maker's; None on CUDA."""
 
 
-class Memory(ABC):
+class SlabMemory(ABC):
     """Memory that this process can reach: a slab of its own, or one that it has opened.
 
     Unmapped when the last reference to it goes: arrays over it hold one, so it is never pulled away from under them.
@@ -47,7 +47,7 @@ class Memory(ABC):
         """Return an array over what `bytes` has returned; `layout.offset` counts from the start of the part."""
 
 
-class Slab(Memory):
+class Slab(SlabMemory):
     """Memory that was made here."""
 
     @abstractmethod
@@ -55,7 +55,7 @@ class Slab(Memory):
         """Return what opens it elsewhere."""
 
 
-class Resident(Memory):
+class Resident(SlabMemory):
     """Memory that can outlive this process: made here and writable until it is sealed, or sealed elsewhere."""
 
     @abstractmethod
@@ -148,11 +148,11 @@ class Arrays(Protocol):
     def holder(self) -> Any:
         """Return who holds what is made now; has an attribute `pool` for what the device keeps for it."""
 
-    def take(self, holder: Any, nbytes: int) -> tuple[Memory, object, int]:
+    def take(self, holder: Any, nbytes: int) -> tuple[SlabMemory, object, int]:
         """Return room in its memory: the slab, what keeps the room taken, and its offset."""
 
 
-class Device(ABC):
+class WorkerDevice(ABC):
     """The device of this process. Where nothing is said about it, for the loop's thread only."""
 
     asynchronous = False
@@ -167,7 +167,7 @@ class Device(ABC):
 
     @property
     @abstractmethod
-    def host(self) -> Device:
+    def host(self) -> WorkerDevice:
         """What makes memory for arrays that lie in the host's; itself, if it is the host."""
 
     @abstractmethod
@@ -179,7 +179,7 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> Memory:
+    def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> SlabMemory:
         """Open another worker's slab; the descriptor is owned from here on.
 
         Raises:
@@ -187,7 +187,7 @@ class Device(ABC):
         """
 
     @abstractmethod
-    def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
+    def open_client_slab(self, nbytes: int, descriptor: int) -> SlabMemory:
         """Open memory of a client for reading, as host memory; the descriptor is owned from here on.
 
         Raises:

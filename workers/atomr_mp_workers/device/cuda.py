@@ -18,7 +18,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.board import ACTORS_THREADS, DEFAULT_STREAM, stream_bit
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.layout import Layout
-from atomr_mp_workers.device.base import Arrays, Device, Event, Memory, Resident, Slab, Stream, Work
+from atomr_mp_workers.device.base import Arrays, Event, Resident, Slab, SlabMemory, Stream, Work, WorkerDevice
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
 from atomr_mp_workers.device.cuda_streams import NOT_READY, CudaEvent, CudaStream, query
 from atomr_mp_workers.device.faults import STICKY, UNKNOWN, poisoned, translate
@@ -38,7 +38,7 @@ def prepare() -> None:
         importlib.import_module(module)
 
 
-class CudaDevice(Device):
+class CudaDevice(WorkerDevice):
     """The first GPU that this process sees.
 
     Args:
@@ -69,7 +69,7 @@ class CudaDevice(Device):
         """All of these."""
 
     @property
-    def host(self) -> Device:
+    def host(self) -> WorkerDevice:
         """The host's memory, pinned."""
         return self._host
 
@@ -85,7 +85,7 @@ class CudaDevice(Device):
                 explained.requested_bytes = nbytes
             raise explained or error from error
 
-    def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> Memory:
+    def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> SlabMemory:
         """Map another worker's allocation, on this GPU or one that it can reach."""
         if descriptor is not None:
             return self._host.open_slab(nbytes, handle, descriptor)
@@ -94,7 +94,7 @@ class CudaDevice(Device):
         except runtime.CUDARuntimeError as error:
             raise self.explain(error) or error from error
 
-    def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
+    def open_client_slab(self, nbytes: int, descriptor: int) -> SlabMemory:
         """Map a client's memfd, as host memory."""
         return self._host.open_client_slab(nbytes, descriptor)
 

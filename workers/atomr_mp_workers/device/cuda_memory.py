@@ -12,7 +12,7 @@ from cupy.cuda import runtime
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp_workers.device.base import Export, Memory, Slab
+from atomr_mp_workers.device.base import Export, Slab, SlabMemory
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.device.host_memory import HostMemory
 
@@ -22,7 +22,7 @@ LAZY_PEER_ACCESS: Final = 1
 """`cudaIpcMemLazyEnablePeerAccess`, the one flag that there is."""
 
 
-class CudaMemory(Memory):
+class CudaMemory(SlabMemory):
     """An allocation, ours or another process's.
 
     Args:
@@ -95,7 +95,7 @@ class PinnedHost(HostDevice):
         _pin(slab)
         return slab
 
-    def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
+    def open_client_slab(self, nbytes: int, descriptor: int) -> SlabMemory:
         """Map a client's memfd, to be pinned when it is first used.
 
         Mapped for writing too: what is only for reading cannot be pinned, and clients have results written there.
@@ -103,10 +103,10 @@ class PinnedHost(HostDevice):
         return _PinnedWhenUsed(self.open_slab(nbytes, b"", descriptor))
 
 
-class _PinnedWhenUsed(Memory):
+class _PinnedWhenUsed(SlabMemory):
     """A mapped memfd that other devices of the pool may be meant to use, and not this one."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: SlabMemory) -> None:
         self.nbytes, self.address = memory.nbytes, memory.address
         self._memory = memory
         self._pinned = False
@@ -123,7 +123,7 @@ class _PinnedWhenUsed(Memory):
         return self._memory.array(part, layout, writable=writable)
 
 
-def _pin(memory: Memory) -> None:
+def _pin(memory: SlabMemory) -> None:
     assert isinstance(memory, HostMemory)
     try:
         runtime.hostRegister(memory.address, memory.nbytes, 0)

@@ -99,7 +99,7 @@ class CudaStream(Stream):
         self._completion = completion
         self.pending: Final[deque[tuple[CudaEvent, Work]]] = deque()
         """What is on it, as far as it has to be asked for."""
-        self._watcher: _Watcher | None = None
+        self._watcher: _StreamWatcher | None = None
         self._torch: Any = None
         self._long = 0
         """How many pieces of work are not to be waited for at once."""
@@ -185,7 +185,7 @@ class CudaStream(Stream):
         """Have `wake` called when the oldest piece of work has ended."""
         if self.pending:
             if self._watcher is None:
-                self._watcher = _Watcher(self.name)
+                self._watcher = _StreamWatcher(self.name)
             self._watcher.watch(self.pending[0][0], wake)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class CudaStream(Stream):
         self.stream.synchronize()
 
 
-class _Watcher:
+class _StreamWatcher:
     """A thread that looks for the end of a stream's work, the seldomer the longer that takes.
 
     CUDA's own way to wait without a core that spins was 0.8 ms late after a product of 21 ms (H200, 2026); to look

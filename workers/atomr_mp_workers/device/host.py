@@ -12,7 +12,7 @@ from typing import Any
 
 from atomr_mp import errors
 from atomr_mp.protocol.board import DEFAULT_STREAM
-from atomr_mp_workers.device.base import Device, Event, Memory, Resident, Slab, Stream, Work
+from atomr_mp_workers.device.base import Event, Resident, Slab, SlabMemory, Stream, Work, WorkerDevice
 from atomr_mp_workers.fault_points import hooks
 
 
@@ -91,11 +91,11 @@ class HostStream(Stream):
             del item, work, after  # nothing is held while the queue is empty
 
 
-class HostDevice(Device):
+class HostDevice(WorkerDevice):
     """The processor and its memory."""
 
     @property
-    def host(self) -> Device:
+    def host(self) -> WorkerDevice:
         """Itself."""
         return self
 
@@ -105,7 +105,7 @@ class HostDevice(Device):
 
         return HostSlab(nbytes, self.slab_name)
 
-    def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> Memory:
+    def open_slab(self, nbytes: int, handle: bytes, descriptor: int | None) -> SlabMemory:
         """Map another worker's memfd."""
         if descriptor is None or handle:
             raise errors.InvalidRequest("a slab of the host backend comes as a file descriptor")
@@ -113,7 +113,7 @@ class HostDevice(Device):
 
         return map_sealed(descriptor, nbytes, writable=True)
 
-    def open_client_slab(self, nbytes: int, descriptor: int) -> Memory:
+    def open_client_slab(self, nbytes: int, descriptor: int) -> SlabMemory:
         """Map a client's memfd for reading."""
         from atomr_mp_workers.device.host_memory import map_sealed
 

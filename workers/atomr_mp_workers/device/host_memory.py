@@ -14,13 +14,13 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp_workers.device.base import Export, Memory, Slab
+from atomr_mp_workers.device.base import Export, Slab, SlabMemory
 
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 """What a memfd must be sealed against before it is mapped: by nobody's doing can an access beyond its end occur."""
 
 
-class HostMemory(Memory):
+class HostMemory(SlabMemory):
     """A mapped memfd.
 
     Args:
@@ -42,7 +42,7 @@ class HostMemory(Memory):
 
     def bytes(self, owner: object, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
         """Return a part as an array of bytes; it holds `owner` and the mapping."""
-        return np.asarray(_Part(self, owner, self.address + offset, nbytes, read_only=self._read_only))
+        return np.asarray(_MappedPart(self, owner, self.address + offset, nbytes, read_only=self._read_only))
 
     def array(self, part: np.ndarray[Any, Any], layout: Layout, *, writable: bool) -> np.ndarray[Any, Any]:
         """Return a NumPy array over a part."""
@@ -97,7 +97,7 @@ def map_sealed(descriptor: int, nbytes: int, *, writable: bool) -> HostMemory:
         os.close(descriptor)
 
 
-class _Part:
+class _MappedPart:
     """What a NumPy array over a part of a mapping holds on to."""
 
     def __init__(self, memory: HostMemory, owner: object, address: int, nbytes: int, *, read_only: bool) -> None:

@@ -44,6 +44,6 @@ def arm() -> None:
     global hook  # noqa: PLW0603 - one look at a module's name is all that production is to pay
     directory = os.environ.get(DIRECTORY)
     if directory is not None:
-        from atomr_mp_workers.fault_points.injection import Injection
+        from atomr_mp_workers.fault_points.injection import FaultHook
 
-        hook = Injection(directory)
+        hook = FaultHook(directory)

@@ -23,7 +23,7 @@ class InjectedError(Exception):
     """What `Fail` raises."""
 
 
-class Injection:
+class FaultHook:
     """The hook of `points`.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
 
-from atomr_mp_workers.device.base import Device, Stream
+from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.streams import StreamAllocator
@@ -18,7 +18,7 @@ class LibraryContext:
     """What a library may use."""
 
     backend: str
-    device: Device
+    device: WorkerDevice
     store: Store
     streams: StreamAllocator
     holder: Callable[[], Holder]

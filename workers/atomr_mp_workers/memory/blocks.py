@@ -12,7 +12,7 @@ from atomr_mp.protocol.allocation import Space
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.refs import SlabNumber
-from atomr_mp_workers.device.base import Device, Memory, Slab
+from atomr_mp_workers.device.base import Slab, SlabMemory, WorkerDevice
 from atomr_mp_workers.memory.borrows import Borrows
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ SEVERAL: Final = -2
 class OwnSlab:
     """A slab of this process and who uses it."""
 
-    def __init__(self, number: int, memory: Slab, device: Device, holder: Holder) -> None:
+    def __init__(self, number: int, memory: Slab, device: WorkerDevice, holder: Holder) -> None:
         self.number: Final = number
         self.device: Final = device
         """Whose memory it is: this process's device, or its host."""
@@ -58,7 +58,7 @@ class Block:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: SlabMemory,
         part: Any,
         *,
         token: bytes,
@@ -111,8 +111,8 @@ class Holder:
         """Those of them that are results which the client cannot have read, for it has not opened their slab, and when
         these were made known to it; CLOCK_MONOTONIC."""
         self.slabs: list[OwnSlab] = []
-        self.client_slabs: dict[SlabNumber, Memory] = {}
-        self.foreign_slabs: dict[tuple[int, int, SlabNumber], Memory] = {}
+        self.client_slabs: dict[SlabNumber, SlabMemory] = {}
+        self.foreign_slabs: dict[tuple[int, int, SlabNumber], SlabMemory] = {}
         self.resolved: list[DeviceArray] = []
         """Refs among the arguments that are being decoded."""
         self.returned: deque[int] = deque()

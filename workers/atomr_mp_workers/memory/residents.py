@@ -22,7 +22,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import MAX_BYTES, Layout
 from atomr_mp.protocol.messages import control
-from atomr_mp_workers.device.base import Device, Resident
+from atomr_mp_workers.device.base import Resident, WorkerDevice
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.wire.control import ControlChannel
 
@@ -45,7 +45,7 @@ Arrays = Mapping[str, Any]
 Fill = Callable[[Arrays], object]
 
 
-class Residents:
+class ResidentBlobs:
     """The blobs that this process uses.
 
     Args:
@@ -53,7 +53,7 @@ class Residents:
         channel: The control channel, on which nobody else waits during `setup`.
     """
 
-    def __init__(self, device: Device, channel: ControlChannel) -> None:
+    def __init__(self, device: WorkerDevice, channel: ControlChannel) -> None:
         self._device = device
         self._channel = channel
         self._blobs: dict[tuple[str, str], tuple[BlobLayout, Resident, Arrays]] = {}

@@ -24,7 +24,7 @@ from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages.data import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
-from atomr_mp_workers.device.base import Device, Export, Memory, Slab
+from atomr_mp_workers.device.base import Export, Slab, SlabMemory, WorkerDevice
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import OURS, SEVERAL, Block, Extent, Holder, OwnSlab, Use
@@ -59,7 +59,7 @@ class ActorMemory:
         """Return a copy of an array."""
         return self._store.keep(self.holder(), array)
 
-    def take(self, holder: Holder, nbytes: int) -> tuple[Memory, object, int]:
+    def take(self, holder: Holder, nbytes: int) -> tuple[SlabMemory, object, int]:
         """Return room in a holder's memory: the slab, what keeps it taken, and its offset."""
         slab, extent, offset = self._store.room(holder, nbytes, self._store.device)
         return slab.memory, extent, offset
@@ -79,7 +79,7 @@ class Store:
 
     def __init__(
         self,
-        device: Device,
+        device: WorkerDevice,
         current: bytes,
         quota_bytes: int,
         underway: Underway,
@@ -93,7 +93,7 @@ class Store:
         self._listen = listen
         self._holders: dict[int, Holder] = {}
         self._slabs: dict[SlabNumber, OwnSlab] = {}
-        self._slab_bytes: Counter[Device] = Counter()
+        self._slab_bytes: Counter[WorkerDevice] = Counter()
         self._spare: Slab | None = None
         """Made before anybody needs it, and never used."""
         self._last_slab = 0
@@ -164,7 +164,9 @@ class Store:
 
     # --- buffers ---------------------------------------------------------------------------------------------------
 
-    def allocate(self, holder: Holder, dtype: str, shape: Iterable[int], device: Device | None = None) -> DeviceArray:
+    def allocate(
+        self, holder: Holder, dtype: str, shape: Iterable[int], device: WorkerDevice | None = None
+    ) -> DeviceArray:
         """Return a new array without gaps, its content undefined. Any thread.
 
         Args:
@@ -197,7 +199,7 @@ class Store:
                 return self._new(slab, array, layout._replace(offset=offset))
         return None
 
-    def room(self, holder: Holder, nbytes: int, device: Device) -> tuple[OwnSlab, Extent, int]:
+    def room(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, Extent, int]:
         """Return room in a holder's memory: the slab, what keeps the room taken, and its offset. Any thread.
 
         Raises:
@@ -212,14 +214,14 @@ class Store:
                 raise
         return self._room(holder, nbytes, device)
 
-    def _room(self, holder: Holder, nbytes: int, device: Device) -> tuple[OwnSlab, Extent, int]:
+    def _room(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, Extent, int]:
         with self._lock:
             self._settle()
             slab, offset = self._place(holder, nbytes, device)
             self._allocations += 1
         return slab, Extent(self._given_back, slab, offset), offset
 
-    def _fits(self, nbytes: int, device: Device) -> bool:
+    def _fits(self, nbytes: int, device: WorkerDevice) -> bool:
         """Whether room may be taken for so much; if there is none, it is the device that has no memory."""
         return self._slab_bytes[device] + slab_bytes_for(aligned(nbytes)) <= self._quota_bytes
 
@@ -265,7 +267,7 @@ class Store:
         placed.value = True
         return placed
 
-    def keep(self, holder: Holder, array: Any, device: Device | None = None) -> DeviceArray:
+    def keep(self, holder: Holder, array: Any, device: WorkerDevice | None = None) -> DeviceArray:
         """Return a copy of an array, of the host or of this device, in a new buffer. Any thread.
 
         Raises:
@@ -437,7 +439,7 @@ class Store:
         part = memory.bytes(Use(holder.returned, ref.id), layout.offset, layout.nbytes)
         return memory.array(part, layout._replace(offset=0), writable=False)
 
-    def _heard(self, slabs: dict[K, Memory], key: K) -> Memory | None:
+    def _heard(self, slabs: dict[K, SlabMemory], key: K) -> SlabMemory | None:
         """Return a mapped slab, after having listened if it is not there yet."""
         if key not in slabs:
             self._listen()
@@ -466,7 +468,7 @@ class Store:
         slab.opened[number, to_device] += 1
         return slab.memory.export()
 
-    def add_client_slab(self, number: int, slab: SlabNumber, memory: Memory) -> None:
+    def add_client_slab(self, number: int, slab: SlabNumber, memory: SlabMemory) -> None:
         """Take in memory of a client."""
         holder = self._holders.get(number)
         if holder is not None and not holder.gone:
@@ -478,7 +480,7 @@ class Store:
         if holder is not None:
             holder.client_slabs.pop(slab, None)
 
-    def add_foreign_slab(self, number: int, device: int, generation: int, slab: SlabNumber, memory: Memory) -> None:
+    def add_foreign_slab(self, number: int, device: int, generation: int, slab: SlabNumber, memory: SlabMemory) -> None:
         """Take in another device's slab, for a session's requests."""
         holder = self._holders.get(number)
         if holder is not None and not holder.gone:
@@ -536,7 +538,7 @@ class Store:
                 "copied_results": self._copied,
             }
 
-    def _place(self, holder: Holder, nbytes: int, device: Device) -> tuple[OwnSlab, int]:
+    def _place(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, int]:
         for slab in holder.slabs:
             offset = slab.space.take(nbytes) if slab.device is device else None
             if offset is not None:
@@ -550,7 +552,7 @@ class Store:
         assert offset is not None
         return slab, offset
 
-    def _new_slab(self, size: int, requested_bytes: int, device: Device) -> Slab:
+    def _new_slab(self, size: int, requested_bytes: int, device: WorkerDevice) -> Slab:
         spare = self._spare
         if spare is not None and device is self.device and size == spare.nbytes:
             self._spare = None
@@ -566,7 +568,7 @@ class Store:
         self._took(device, size)
         return slab
 
-    def _took(self, device: Device, nbytes: int) -> None:
+    def _took(self, device: WorkerDevice, nbytes: int) -> None:
         """Count what slabs take, or take no more."""
         self._slab_bytes[device] += nbytes
         self._taken_bytes += nbytes
@@ -577,7 +579,7 @@ class Store:
             self._took(self.device, -self._spare.nbytes)
             self._spare = None
 
-    def _make_room(self, size: int, requested_bytes: int, device: Device) -> None:
+    def _make_room(self, size: int, requested_bytes: int, device: WorkerDevice) -> None:
         """Free empty slabs until there is room for another."""
         if device is self.device and self._slab_bytes[device] + size > self._quota_bytes:
             self._drop_spare()
@@ -635,7 +637,7 @@ class Store:
             del self._shares[key]
 
 
-def _make_slab(size: int, device: Device) -> Slab:
+def _make_slab(size: int, device: WorkerDevice) -> Slab:
     hooks.point("allocate")
     return device.make_slab(size)
 

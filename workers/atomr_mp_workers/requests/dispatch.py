@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp_workers.device.base import Device, Stream
+from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
-from atomr_mp_workers.requests.batches.items import Part
+from atomr_mp_workers.requests.batches.items import ItemsSlice
 from atomr_mp_workers.requests.envelope import Envelope, FatalError
-from atomr_mp_workers.requests.fair_queue import Line
+from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.isolation import Isolation
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
 from atomr_mp_workers.requests.request import Request, Run
@@ -56,13 +56,13 @@ class Dispatcher:
         self,
         envelope: Envelope,
         completions: Completions,
-        device: Device,
+        device: WorkerDevice,
         threads: dict[str, ActorThreads],
         batched: dict[str, BatchedMethod],
         outbox: dict[Peer, None],
         flush: Callable[[], None],
     ) -> None:
-        self.queue: Final[Line[Request]] = Line(WEIGHT)
+        self.queue: Final[FairQueue[Request]] = FairQueue(WEIGHT)
         """Requests that have not been looked at."""
         self._envelope = envelope
         self._completions = completions
@@ -372,7 +372,7 @@ class Dispatcher:
         for request in run.requests:
             if error is not None:
                 request.error, request.encoded = error, None
-            elif isinstance(request, Part):
+            elif isinstance(request, ItemsSlice):
                 self._envelope.explain_items(request)
             peer = request.peer
             self._outbox[peer] = None

@@ -25,8 +25,8 @@ from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.batches.items import Many, Part
-from atomr_mp_workers.requests.peers import Peer, Session
+from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice
+from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.request import Request, Run
 
 
@@ -120,7 +120,7 @@ class Envelope:
             except errors.RequestError as error:
                 self._reject(peer, request_id, error)
                 continue
-            kind = Many if call.items else Request
+            kind = ItemsRequest if call.items else Request
             request = queued[request_id] = kind(peer, call, method, now_ns)
             self._queued += request.items
             method.queued += request.items
@@ -146,7 +146,7 @@ class Envelope:
         if self._queued + call.items > self._most_queued or method.queued + call.items > method.most_queued:
             raise self._overloaded(method, call.items)
 
-    def open_items(self, many: Many) -> list[tuple[Any, ...]]:
+    def open_items(self, many: ItemsRequest) -> list[tuple[Any, ...]]:
         """Return the arguments of each item of a call; none if it is answered, for some do not fit."""
         if many.peer.session.ended and not many.dropped:
             self._discard(many)
@@ -243,7 +243,7 @@ class Envelope:
             request.span = tracing.tracer.begin(request)
         return True
 
-    def discard(self, session: Session) -> bool:
+    def discard(self, session: AdmittedSession) -> bool:
         """Let go of all that has not started of a session that has ended; return whether there was anything.
 
         It stays where it waits and is passed over there, but takes no room of others', nor memory that they wait for.
@@ -266,7 +266,7 @@ class Envelope:
         """See that a request does not start, and that nothing waits for it."""
         request.dropped = True
         request.body, request.frames = b"", ()
-        if isinstance(request, Many):
+        if isinstance(request, ItemsRequest):
             request.rows = []
         self._left_queue(request)
         self._end(request)
@@ -295,7 +295,7 @@ class Envelope:
         if error is not None and error.ends_worker:
             raise FatalError(error)
 
-    def explain_items(self, part: Part) -> None:
+    def explain_items(self, part: ItemsSlice) -> None:
         """Take what the method has returned as errors for the error of each item, or of all if it ends the worker."""
         if part.error is not None:
             return
@@ -335,7 +335,9 @@ class Envelope:
         """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
         for peer in peers:
             peer.replies = [
-                reply if reply.error is not None else data.Reply(reply.id, 0, b"", wire_form(error), items=reply.items)
+                reply
+                if reply.error is not None
+                else data.CallReply(reply.id, 0, b"", wire_form(error), items=reply.items)
                 for reply in peer.replies
             ]
             peer.frames = []
@@ -441,12 +443,12 @@ class Envelope:
         self._answer(request, error)
 
     def _answer(self, request: Request, error: errors.AtomrError | None) -> None:
-        if type(request) is Part:  # to ask an abstract class's instance what it is takes as long as the answer
+        if type(request) is ItemsSlice:  # to ask an abstract class's instance what it is takes as long as the answer
             self._reply_part(request, error)
         else:
             self._reply(request.peer, request.id, request.encoded, error)
 
-    def _reply_part(self, part: Part, error: errors.AtomrError | None) -> None:
+    def _reply_part(self, part: ItemsSlice, error: errors.AtomrError | None) -> None:
         """Put what the items of a part have come to into the peer's outbox."""
         peer, many = part.peer, part.many
         many.unanswered -= part.items
@@ -476,14 +478,14 @@ class Envelope:
             return
         if result is None:
             assert error is not None
-            peer.replies.append(data.Reply(request_id, 0, b"", wire_form(error), items=places))
+            peer.replies.append(data.CallReply(request_id, 0, b"", wire_form(error), items=places))
             return
         body, frames, placed = result
         if not frames and not placed and not places:
-            peer.replies.append(data.Reply(request_id, 0, body))
+            peer.replies.append(data.CallReply(request_id, 0, body))
         else:
             leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
-            reply = data.Reply(request_id, len(frames), body, None, leases, places, failed)
+            reply = data.CallReply(request_id, len(frames), body, None, leases, places, failed)
             peer.replies.append(reply)
             if failed:
                 peer.reply_bytes += ERROR_BYTES * len(failed)

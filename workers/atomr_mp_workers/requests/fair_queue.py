@@ -20,7 +20,7 @@ def equally(_owner: Hashable) -> float:
     return 1.0
 
 
-class Line(Generic[T]):
+class FairQueue(Generic[T]):
     """Items of several owners. Those of one owner and priority come out in the order in which they went in.
 
     As long as there is one owner, and no priority, it is a plain queue. Then there is nothing in `levels`, otherwise

@@ -30,7 +30,7 @@ MOST_EARLY: Final = 1024
 """Most releases that may come before one of an earlier number: what connections can have on their way at a time."""
 
 
-class Session:
+class AdmittedSession:
     """An admitted client."""
 
     __slots__ = (
@@ -64,13 +64,13 @@ class Session:
         """Turns the refs in its requests into arrays."""
         self.place: Final = partial(store.place, holder) if opened.shared_memory else None
         """Takes large results into shared memory, if the client can open it."""
-        self.releases: Final = Serials()
+        self.releases: Final = SequenceTracker()
         """Which of its releases have been taken in."""
         self.early: list[tuple[Peer, int, int, memoryview]] = []
         """Calls that wait for a release that another connection brings."""
 
 
-class Serials:
+class SequenceTracker:
     """Which of the numbers 1, 2, 3, ... have come, in whatever order."""
 
     __slots__ = ("_early", "upto")
@@ -109,7 +109,7 @@ class Peer:
         "unanswered",
     )
 
-    def __init__(self, routing_id: bytes, session: Session) -> None:
+    def __init__(self, routing_id: bytes, session: AdmittedSession) -> None:
         self.routing_id: Final = routing_id
         self.session: Final = session
         self.unanswered = 0
@@ -117,7 +117,7 @@ class Peer:
         """Payload of the unanswered requests."""
         self.queued: dict[int, Request] = {}
         """Requests that have not started, by id."""
-        self.replies: list[data.Reply] = []
+        self.replies: list[data.CallReply] = []
         """Answers that wait to be sent together."""
         self.reply_bytes = 0
         self.frames: list[Buffer] = []
@@ -134,18 +134,18 @@ class Peers:
     def __init__(self, window: Window, store: Store) -> None:
         self._window = window
         self._store = store
-        self._by_number: dict[int, Session] = {}
-        self._by_name: dict[bytes, Session] = {}
+        self._by_number: dict[int, AdmittedSession] = {}
+        self._by_name: dict[bytes, AdmittedSession] = {}
         self._by_routing_id: dict[bytes, Peer] = {}
         self._former: dict[bytes, bytes] = {}
         """Secrets of the sessions that ended last, by public name; the oldest first."""
 
     def admit(self, opened: control.SessionOpened) -> None:
         """Let a session's connections in."""
-        admitted = Session(opened, self._store.admit(opened.number), self._store)
+        admitted = AdmittedSession(opened, self._store.admit(opened.number), self._store)
         self._by_number[opened.number] = self._by_name[opened.session] = admitted
 
-    def end(self, number: int, *, expelled: bool = False) -> Session | None:
+    def end(self, number: int, *, expelled: bool = False) -> AdmittedSession | None:
         """Forget a session; its requests that have not started must not start any more.
 
         Args:
@@ -186,7 +186,7 @@ class Peers:
             session.peers.append(peer)
         return peer
 
-    def _forget_idle(self, session: Session) -> bool:
+    def _forget_idle(self, session: AdmittedSession) -> bool:
         """Forget the session's oldest connection with nothing under way: nobody says when one was closed."""
         for peer in session.peers:
             if not peer.unanswered and not peer.replies:

@@ -11,8 +11,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Final, cast
 
 from atomr_mp import errors
-from atomr_mp_workers.device.base import Device
-from atomr_mp_workers.requests.fair_queue import Line
+from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.in_progress import Underway
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.request import Request, Run
@@ -48,7 +48,7 @@ class Completions:
         underway: What has not come back.
     """
 
-    def __init__(self, strategy: str, device: Device, underway: Underway) -> None:
+    def __init__(self, strategy: str, device: WorkerDevice, underway: Underway) -> None:
         if strategy not in STRATEGIES:
             raise errors.ConfigurationError(f"completion = {strategy!r}: use one of {', '.join(STRATEGIES)}")
         self.strategy: Final = strategy
@@ -142,10 +142,10 @@ class ActorThreads:
         device: Whose work they do.
     """
 
-    def __init__(self, name: str, count: int, device: Device) -> None:
+    def __init__(self, name: str, count: int, device: WorkerDevice) -> None:
         self.count: Final = count
         self._device = device
-        self.waiting: Line[Request] = Line(WEIGHT)
+        self.waiting: FairQueue[Request] = FairQueue(WEIGHT)
         """Requests that have not started; the next one is started when a thread is idle."""
         self.ahead = 0
         """How much they have been given that has not come back."""

@@ -39,7 +39,7 @@ from atomr_mp_workers.libraries.blas.kinds import (
     RIGHT,
     UNIT,
     UPPER,
-    Kind,
+    ElementKind,
 )
 from atomr_mp_workers.libraries.slots import Slots
 
@@ -52,7 +52,7 @@ WORKSPACE_BYTES: Final = 2**25
 """What cuBLAS recommends from Hopper on, and more than enough before (cublasSetWorkspace)."""
 
 
-class Blas(Library):
+class CudaBlas(Library):
     """Dense linear algebra on device memory.
 
     The handle is made by the first request. It has a workspace of its own, so that results do not depend on what else
@@ -324,7 +324,7 @@ class Blas(Library):
 
     # --- conjugated, but not transposed -------------------------------------------------------------------------------
 
-    def _gemv_conjugated(self, request: blas.Gemv, kind: Kind) -> None:
+    def _gemv_conjugated(self, request: blas.Gemv, kind: ElementKind) -> None:
         """Compute yᵀ ← alpha·xᵀ·Bᴴ + beta·yᵀ, where B, n by m, is what A in row order is to cuBLAS.
 
         A vector is a matrix of one row: its increment is the leading dimension.
@@ -336,7 +336,7 @@ class Blas(Library):
         if y.copy is not None:
             _vector(request.y, request.n, request.incy)[...] = y.copy
 
-    def _ger_conjugated(self, request: blas.Ger, kind: Kind) -> None:
+    def _ger_conjugated(self, request: blas.Ger, kind: ElementKind) -> None:
         """Compute B ← alpha·conj(y)·xᵀ + B, where B, n by m, is what A in row order is to cuBLAS."""
         x = _row(request.x, request.m, request.incx)
         y = _row(request.y, request.n, request.incy)
@@ -345,7 +345,7 @@ class Blas(Library):
 
     def _product(
         self,
-        kind: Kind,
+        kind: ElementKind,
         ops: tuple[str, str],
         sizes: tuple[int, int, int],
         alpha: Scalar,
@@ -461,4 +461,4 @@ def _multiply(array: Any, value: complex) -> None:
     array[...] = (wide * value).astype(array.dtype, copy=False)
 
 
-Implementation: Final = Blas
+Implementation: Final = CudaBlas

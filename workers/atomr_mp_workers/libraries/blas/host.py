@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-class Blas(Library):
+class HostBlas(Library):
     """Dense linear algebra on NumPy's arrays."""
 
     def axpy(self, request: blas.Axpy) -> None:
@@ -214,4 +214,4 @@ def _routine(name: str, array: Array) -> Any:
     return scipy_blas.get_blas_funcs(name, dtype=array.dtype)
 
 
-Implementation: Final = Blas
+Implementation: Final = HostBlas

@@ -36,7 +36,7 @@ class Factors(dict[Scalar, tuple[int, Any]]):
         return made
 
 
-class Kind(NamedTuple):
+class ElementKind(NamedTuple):
     """What an element type is to cuBLAS."""
 
     data: int
@@ -79,12 +79,12 @@ _C32, _C64 = int(CudaDataType.CUDA_C_32F), int(CudaDataType.CUDA_C_64F)
 _F32, _F64, _C64F, _C128F = (Factors(dtype) for dtype in ("float32", "float64", "complex64", "complex128"))
 
 KINDS: Final = {
-    "float16": Kind(int(CudaDataType.CUDA_R_16F), _R32, _IN_32, _F32, _F32, None),
-    "bfloat16": Kind(int(CudaDataType.CUDA_R_16BF), _R32, _IN_32, _F32, _F32, None),
-    "float32": Kind(_R32, _R32, _IN_32, _F32, _F32, _routines("s")),
-    "float64": Kind(_R64, _R64, _IN_64, _F64, _F64, _routines("d")),
-    "complex64": Kind(_C32, _C32, _IN_32, _C64F, _F32, _routines("c")),
-    "complex128": Kind(_C64, _C64, _IN_64, _C128F, _F64, _routines("z")),
+    "float16": ElementKind(int(CudaDataType.CUDA_R_16F), _R32, _IN_32, _F32, _F32, None),
+    "bfloat16": ElementKind(int(CudaDataType.CUDA_R_16BF), _R32, _IN_32, _F32, _F32, None),
+    "float32": ElementKind(_R32, _R32, _IN_32, _F32, _F32, _routines("s")),
+    "float64": ElementKind(_R64, _R64, _IN_64, _F64, _F64, _routines("d")),
+    "complex64": ElementKind(_C32, _C32, _IN_32, _C64F, _F32, _routines("c")),
+    "complex128": ElementKind(_C64, _C64, _IN_64, _C128F, _F64, _routines("z")),
 }
 
 OPS: Final = {name: int(cublas.Operation[name]) for name in "NTC"}

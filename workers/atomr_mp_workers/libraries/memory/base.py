@@ -17,7 +17,7 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 
 
-class Memory(Library):
+class MemoryLibrary(Library):
     """Requests for memory. What touches elements is the backend's."""
 
     @property

@@ -10,11 +10,11 @@ from cupy.cuda import runtime
 
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.libraries import memory
-from atomr_mp_workers.libraries.memory.base import Memory, number_for
+from atomr_mp_workers.libraries.memory.base import MemoryLibrary, number_for
 from atomr_mp_workers.memory.arrays import DeviceArray
 
 
-class CudaMemory(Memory):
+class CudaMemoryLibrary(MemoryLibrary):
     """Elements are in this GPU's memory; the source of a copy may be in another's that this one can reach."""
 
     def copy(self, request: memory.Copy) -> None:
@@ -49,4 +49,4 @@ def _reached(source: DeviceArray) -> Any:
     return cupy.ndarray(array.shape, array.dtype, cupy.cuda.MemoryPointer(held, 0), array.strides)
 
 
-Implementation: Final = CudaMemory
+Implementation: Final = CudaMemoryLibrary

@@ -7,11 +7,11 @@ from typing import Any, Final
 import numpy as np
 
 from atomr_mp.protocol.libraries import memory
-from atomr_mp_workers.libraries.memory.base import Memory, number_for
+from atomr_mp_workers.libraries.memory.base import MemoryLibrary, number_for
 from atomr_mp_workers.memory.arrays import DeviceArray
 
 
-class HostMemory(Memory):
+class HostMemoryLibrary(MemoryLibrary):
     """Elements are NumPy's."""
 
     def copy(self, request: memory.Copy) -> None:
@@ -25,4 +25,4 @@ class HostMemory(Memory):
         array.array[...] = number_for(array.dtype, value)
 
 
-Implementation: Final = HostMemory
+Implementation: Final = HostMemoryLibrary

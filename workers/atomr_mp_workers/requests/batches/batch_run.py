@@ -16,8 +16,8 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.batches.former import Forming, Limits
-from atomr_mp_workers.requests.batches.items import Many, Part, results_of
+from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
+from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice, results_of
 from atomr_mp_workers.requests.envelope import Envelope, describe
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.request import Request, Run
@@ -39,7 +39,7 @@ class BatchRun(Run):
         self.method = requests[0].method
         rows: list[tuple[Any, ...]] = []
         for request in requests:
-            if isinstance(request, Part):
+            if isinstance(request, ItemsSlice):
                 rows += request.rows
             else:
                 rows.append(request.arguments)
@@ -82,7 +82,7 @@ class BatchRun(Run):
             )
         at = 0
         for request in self._requests:
-            if isinstance(request, Part):
+            if isinstance(request, ItemsSlice):
                 request.take_all(results[at : at + request.items], functools.partial(self._moved, request))
             else:
                 self._give(request, results[at])
@@ -127,15 +127,15 @@ class BatchedMethod:
         self._envelope = envelope
         self._store = store
         self._board = board
-        limits = Limits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
-        self._forming: Forming[Request] = Forming(limits, _is_over, self._is_ready, WEIGHT, _split)
+        limits = BatchLimits(options.max_items, options.max_bytes, int(options.max_wait_s * 1e9))
+        self._forming: BatchFormer[Request] = BatchFormer(limits, _is_over, self._is_ready, WEIGHT, _split)
 
     def __len__(self) -> int:
         return len(self._forming)
 
     def add(self, request: Request) -> None:
         """Let a request wait, unless it is refused."""
-        if isinstance(request, Many):
+        if isinstance(request, ItemsRequest):
             self._add_items(request)
             return
         key = self.method.key
@@ -152,7 +152,7 @@ class BatchedMethod:
                 return
         self._wait(request, group, request.payload_bytes)
 
-    def _add_items(self, many: Many) -> None:
+    def _add_items(self, many: ItemsRequest) -> None:
         """Let the items of a call wait, those of each key as one."""
         rows, key = self._envelope.open_items(many), self.method.key
         if not rows:
@@ -168,12 +168,12 @@ class BatchedMethod:
             self._envelope.refuse(many, error)
             return
         if len(groups) == 1:
-            self._wait(Part(many, list(range(len(rows)))), keys[0], 0)
+            self._wait(ItemsSlice(many, list(range(len(rows)))), keys[0], 0)
             return
         for place, group in enumerate(keys):
             groups[group].append(place)
         for group, places in groups.items():
-            self._wait(Part(many, places), group, 0)
+            self._wait(ItemsSlice(many, places), group, 0)
 
     def _wait(self, request: Request, key: Hashable, nbytes: int) -> None:
         self._forming.add(
@@ -225,7 +225,7 @@ class BatchedMethod:
 
 
 def _split(request: Request, items: int) -> tuple[Request, Request]:
-    assert isinstance(request, Part)  # nothing else is of several
+    assert isinstance(request, ItemsSlice)  # nothing else is of several
     return request.split(items)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from atomr_mp_workers.requests.fair_queue import Line, equally
+from atomr_mp_workers.requests.fair_queue import FairQueue, equally
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ MOST_PASSED: Final = 16
 otherwise leave most of each batch empty just when there is more to do than can be done."""
 
 
-class Limits(NamedTuple):
+class BatchLimits(NamedTuple):
     """What closes a batch."""
 
     max_items: int
@@ -35,7 +35,7 @@ class Waiting(NamedTuple, Generic[T]):
     since_ns: int
 
 
-class Forming(Generic[T]):
+class BatchFormer(Generic[T]):
     """Items on their way into batches. Each that was added is taken once.
 
     Only items of one key share a batch; of these, those of higher priority come first, and the owners take turns. Of
@@ -47,13 +47,13 @@ class Forming(Generic[T]):
             not count.
         is_ready: Whether an item can be in a batch now; if not, a later one will do for it and what its owner has
             behind it.
-        weigh: Returns an owner's weight, see `Line`.
+        weigh: Returns an owner's weight, see `FairQueue`.
         split: Returns two in place of one that counts for several, the first for so many; None if all count for one.
     """
 
     def __init__(
         self,
-        limits: Limits,
+        limits: BatchLimits,
         is_gone: Callable[[T], bool],
         is_ready: Callable[[T], bool],
         weigh: Callable[[Hashable], float] = equally,
@@ -95,7 +95,7 @@ class Forming(Generic[T]):
         """
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = _Kind(Line(self._weigh))
+            kind = self._kinds[key] = _Kind(FairQueue(self._weigh))
         kind.line.add(Waiting(item, owner, priority, nbytes, items, now_ns), owner, priority)
         kind.nbytes += nbytes
         kind.items += items
@@ -200,7 +200,7 @@ class _Kind(Generic[T]):
 
     __slots__ = ("items", "line", "nbytes", "passed")
 
-    def __init__(self, line: Line[Waiting[T]]) -> None:
+    def __init__(self, line: FairQueue[Waiting[T]]) -> None:
         self.line = line
         self.items = 0
         self.nbytes = 0

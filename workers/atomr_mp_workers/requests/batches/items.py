@@ -1,7 +1,7 @@
 """Calls with items: many requests for a batched method that a client has sent as one.
 
-Such a call is `Many` until it is known which of its items may share a batch. From then on each `Part` of it is a
-request like any other, but that it stands for several items, and is answered with what each of them has come to.
+A call is an `ItemsRequest` until its items are sorted into batches. From then on each `ItemsSlice` is a request like
+any other, except that it stands for several items and is answered with the outcome of each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atomr_mp_workers.requests.peers import Peer
 
 
-class Many(Request):
+class ItemsRequest(Request):
     """A call with items that has been received.
 
     Attributes:
@@ -38,7 +38,7 @@ class Many(Request):
         """The arguments of each item, once they are decoded."""
 
 
-class Part(Request):
+class ItemsSlice(Request):
     """Some items of a call, which may share a batch.
 
     Args:
@@ -46,10 +46,10 @@ class Part(Request):
         places: Which of its items they are.
     """
 
-    def __init__(self, many: Many, places: list[int]) -> None:
+    def __init__(self, many: ItemsRequest, places: list[int]) -> None:
         self._dropped = False
         super().__init__(many.peer, many.sent, many.method, many.received_ns)
-        self.many: Many = many
+        self.many: ItemsRequest = many
         self.places = places
         self.items = len(places)
         self.payload_bytes = 0  # they count as long as any of the call's are unanswered
@@ -76,9 +76,9 @@ class Part(Request):
         rows = self.many.rows
         return rows if len(rows) == self.items else [rows[place] for place in self.places]
 
-    def split(self, items: int) -> tuple[Part, Part]:
+    def split(self, items: int) -> tuple[ItemsSlice, ItemsSlice]:
         """Return two in place of this one, the first of so many items."""
-        return Part(self.many, self.places[:items]), Part(self.many, self.places[items:])
+        return ItemsSlice(self.many, self.places[:items]), ItemsSlice(self.many, self.places[items:])
 
     def take_all(self, results: Any, moved: Callable[[Any], Any]) -> None:
         """Take the result, or the error, of each item.
