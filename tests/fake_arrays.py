@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.layout import Index, Layout, Operand
-from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp.protocol.token import TOKEN_BYTES
 
 Array = npt.NDArray[Any]

@@ -18,9 +18,10 @@ from atomr_mp.libraries.operands import (
     scalar,
     vector,
 )
-from atomr_mp.protocol.layout import Layout, Operand
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import KNOWN
+from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply

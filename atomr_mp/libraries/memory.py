@@ -10,7 +10,7 @@ from atomr_mp.protocol.libraries.base import Scalar, to_scalar
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
-    from atomr_mp.protocol.layout import Operand
+    from atomr_mp.protocol.refs import Operand
 
 
 class Memory(LibraryReference):

@@ -6,13 +6,22 @@ worker keeps the same count and ends a session that exceeds it.
 
 from __future__ import annotations
 
-from typing import Final, Generic, TypeVar
+from typing import Annotated, Final, Generic, TypeVar
+
+import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages.session import Window
+from atomr_mp.protocol.codec import U64, Message
 from atomr_mp.protocol.words import counted
 
 T = TypeVar("T")
+
+
+class Window(Message, frozen=True):
+    """How much may be unanswered per worker and connection; the client keeps to it, the worker checks."""
+
+    requests: Annotated[int, msgspec.Meta(ge=1, le=65536)]
+    payload_bytes: U64
 
 
 class Flight(Generic[T]):

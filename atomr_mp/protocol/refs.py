@@ -117,3 +117,57 @@ class ClientArray(Message, frozen=True):
 
 decode_ref: Final = functools.lru_cache(KNOWN)(msgspec.msgpack.Decoder(WireRef).decode)
 decode_client_array: Final = msgspec.msgpack.Decoder(ClientArray).decode
+
+
+class Operand:
+    """An array in a device's memory, as far as both sides know it: a client's ref, or what it means in the worker.
+
+    The messages of libraries hold operands, and check them here before any library sees them.
+    """
+
+    # No ABC: whether something is an operand is asked in every call with a ref, and it would take five times as long.
+
+    layout: Layout
+
+    @property
+    def memory(self) -> object:
+        """What names the memory: operands of the same buffer have the same."""
+        raise NotImplementedError
+
+    def to_wire(self) -> WireRef:
+        """Return what crosses the wire."""
+        raise NotImplementedError
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type."""
+        return self.layout.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Lengths of the dimensions."""
+        return self.layout.shape
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Bytes from one element to the next, by dimension."""
+        return self.layout.strides
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.layout.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self.layout.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.layout.nbytes
+
+    def overlaps(self, other: Operand) -> bool:
+        """Return whether two operands have bytes in common; judged by their spans, so gaps count."""
+        return self.memory == other.memory and self.layout.overlaps(other.layout)

@@ -24,9 +24,9 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.crossing import check as check_crosses
-from atomr_mp.protocol.layout import MAX_DIMENSIONS, Operand, check_shape
-from atomr_mp.protocol.messages.data import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
-from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, WireRef, decode_client_array, decode_ref
+from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
+from atomr_mp.protocol.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
+from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_client_array, decode_ref
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import data
-from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, pieces

@@ -16,7 +16,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.messages.data import MAX_PAYLOAD_BYTES, MAX_RELEASED
+from atomr_mp.protocol.limits import MAX_PAYLOAD_BYTES
+from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.values import SHARED_BYTES
 from tests.support import ACTORS, BACKEND, DEADLINE_S, PROBE, Gate, Ledger, hurry, settled, wait_generation
 

@@ -20,8 +20,8 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import data
-from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp import stream
 from atomr_mp.protocol.zmtp.framing import JOIN_BELOW_BYTES, unpack

@@ -14,6 +14,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.client.client import MAX_LANE, Client
 from atomr_mp.client.reply import Reply
+from atomr_mp.protocol import flight
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
 from atomr_mp.protocol.messages import devices, session
 from atomr_mp.transport.session import SessionConnection
@@ -36,7 +37,7 @@ class Told:
                 supervisor_pid=1,
                 session=b"1" * 16,
                 secret=b"2" * 16,
-                window=session.Window(16, 2**20),
+                window=flight.Window(16, 2**20),
                 devices=[self.device(devices.DeviceState.READY, 1, admitted=True)],
                 actors=[devices.ActorInfo("Actor", [method])],
             )

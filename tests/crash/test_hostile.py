@@ -29,6 +29,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import EventLog
 from atomr_mp.process.files.rundir import RunDirectory
+from atomr_mp.protocol import flight, limits
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
 from atomr_mp.protocol.messages import control, data, operators, session
 from atomr_mp.protocol.zmtp.framing import pack
@@ -292,7 +293,7 @@ def test_a_client_shows_nothing_to_another_user_who_stands_in(tmp_path: Path, mo
         monkeypatch.setattr(os, "geteuid", lambda: ours + 1)
         with pytest.raises(errors.NotAuthorized, match=f"uid {ours} listens at {tmp_path}/socket"):
             SessionConnection.connect(tmp_path / "socket")
-        connection = DataConnection(f"ipc://{tmp_path}/socket", Login(bytes(16), bytes(16), session.Window(1, 1)), 1)
+        connection = DataConnection(f"ipc://{tmp_path}/socket", Login(bytes(16), bytes(16), flight.Window(1, 1)), 1)
         connection.wait_disconnected(int(DEADLINE_S * 1000))
         assert connection.ended
         connection.close()
@@ -454,7 +455,7 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
         device.ends.lost = errors.SetupFailed(text, traceback_text=text)
         info = device.info(1)
         device.output.close()
-    welcome = session.Welcome(1, "p", bytes(16), 1, bytes(16), bytes(16), session.Window(1, 1), [info] * 64, [])
+    welcome = session.Welcome(1, "p", bytes(16), 1, bytes(16), bytes(16), flight.Window(1, 1), [info] * 64, [])
     assert len(session.FROM_SUPERVISOR.encode(welcome)) < MAX_SESSION_MESSAGE_BYTES
     assert info.error is not None
     assert isinstance(info.error.error(), errors.SetupFailed)
@@ -604,7 +605,7 @@ BAD_HEADERS: Final = {
     "an id of 64 bits": msgpack.packb([1, bytes(22), [call(2**63)]]),
     "a negative count": msgpack.packb([1, bytes(22), [call(1, frames=-1)]]),
     "a body that is no bytes": msgpack.packb([1, bytes(22), [[1, "Target.echo", 0, 0, "text"]]]),
-    "a body too long": msgpack.packb([1, bytes(22), [call(1, body=bytes(data.MAX_BODY_BYTES + 1))]]),
+    "a body too long": msgpack.packb([1, bytes(22), [call(1, body=bytes(limits.MAX_BODY_BYTES + 1))]]),
     "an array of 4 billion": b"\x93\x01\xc4\x00\xdd\xff\xff\xff\xff",
     "half a header": msgpack.packb([1, bytes(22), [call(1)]])[:-1],
     "too many fields": msgpack.packb([1, bytes(22), [call(1)], None]),
@@ -792,7 +793,7 @@ def test_a_message_too_long_ends_its_session(victim: Victim) -> None:
 
 def test_calls_with_large_bodies_never_make_a_message_too_long() -> None:
     """The client sends together what is made together, but not what would cost it the connection."""
-    body = bytes(data.MAX_BODY_BYTES - 100)
+    body = bytes(limits.MAX_BODY_BYTES - 100)
 
     async def call_together(pool: atomr_mp.Pool) -> list[bool]:
         calls = [pool.call("Target.echo", body, device=0, deadline_s=DEADLINE_S) for _ in range(6)]

@@ -12,14 +12,14 @@ import msgspec
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import codec, values
+from atomr_mp.protocol import codec, limits, values
 from atomr_mp.protocol.messages import data, devices, operators, session, suspects
 from atomr_mp.protocol.zmtp import framing, stream
 from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.transport import session as session_transport
 
 DOC: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-LIMITS_FROM: Final = (codec, data, framing, values, stream, sessions, session_transport)
+LIMITS_FROM: Final = (codec, data, limits, framing, values, stream, sessions, session_transport)
 FACT_TYPES: Final = {"str": "string", "int": "integer", "bool": "bool", "float": "float"}
 
 

@@ -22,7 +22,7 @@ from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
-from atomr_mp.protocol import token
+from atomr_mp.protocol import flight, token
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import data, devices, session, suspects
 
@@ -89,7 +89,7 @@ class FakeClient:
     """As much of a client as a lane needs."""
 
     def __init__(self) -> None:
-        self.login = SimpleNamespace(window=session.Window(100, 2**30))
+        self.login = SimpleNamespace(window=flight.Window(100, 2**30))
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
         self.suspicions = KnownSuspicions([])

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import token
+from atomr_mp.protocol import limits, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.extras import how_to_install
@@ -57,7 +57,7 @@ TURN_MESSAGES: Final = 32
 _decode: Final = data.FROM_CLIENT.decode
 _encode: Final = data.FROM_WORKER.encode
 
-MESSAGE_BYTES: Final = FLUSH_BYTES + data.MAX_BODY_BYTES
+MESSAGE_BYTES: Final = FLUSH_BYTES + limits.MAX_BODY_BYTES
 """Answers of more than this are sent singly; their peer takes no larger messages than `codec.MAX_MESSAGE_BYTES`."""
 
 UNREAD_NS: Final = 5_000_000_000

@@ -22,7 +22,7 @@ from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.memory.leases import Lease, Releases
 from atomr_mp.client.reply import ItemsPart, ItemsReply, Reply, set_done
-from atomr_mp.protocol import values
+from atomr_mp.protocol import limits, values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.messages import data
@@ -329,7 +329,7 @@ class Lane(ABC):
             together = replies[at : at + MESSAGE_CALLS]
             nbytes = sum([len(reply._body) for reply in together])
             nbytes += sum([sum(map(len, reply._payload)) for reply in together if reply._payload])
-            if nbytes <= data.MAX_BODY_BYTES:
+            if nbytes <= limits.MAX_BODY_BYTES:
                 self._send(link, together)
                 continue
             for reply in together:  # their message could be too long, which ends the connection

@@ -12,8 +12,8 @@ from atomr_mp import errors
 from atomr_mp.client.memory.leases import Lease
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.codec import Bytes16, Codec, Message
-from atomr_mp.protocol.layout import Index, Layout, Operand
-from atomr_mp.protocol.refs import WireRef
+from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
     import numpy as np

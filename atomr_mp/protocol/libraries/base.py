@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.layout import Operand
+from atomr_mp.protocol.refs import Operand
 
 Read = Annotated[Operand, msgspec.Meta(extra={"writes": False})]
 """Type of a field whose array is read."""

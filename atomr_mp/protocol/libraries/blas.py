@@ -21,8 +21,8 @@ from typing import Annotated, ClassVar, Final, Literal, NamedTuple
 from msgspec import Meta
 
 from atomr_mp import errors
-from atomr_mp.protocol.layout import Operand
 from atomr_mp.protocol.libraries.base import COMPLEX, HALF, REAL, LibraryRequest, Read, Scalar, Write, check_dtypes
+from atomr_mp.protocol.refs import Operand
 from atomr_mp.protocol.words import counted
 
 FULL: Final = (*REAL, *COMPLEX)

@@ -11,24 +11,15 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp.protocol.codec import U64, Codec, ErrorInfo, Message, Name
+from atomr_mp.protocol.limits import MAX_BODY_BYTES, MAX_FRAMES
 from atomr_mp.protocol.refs import BufferId, SlabNumber
 from atomr_mp.protocol.token import TOKEN_BYTES
-
-MAX_BODY_BYTES: Final = 4 * 2**20
-"""Largest body of a call or reply (its arguments or result without payload frames). Untyped decoding can take some
-75 times the input's size, so this bounds what one message can allocate."""
 
 MAX_CALLS: Final = 1024
 """Most calls in one message."""
 
 MAX_ITEMS: Final = 256
 """Most items in one call."""
-
-MAX_FRAMES: Final = 255
-"""Most payload frames of one call."""
-
-MAX_PAYLOAD_BYTES: Final = 16 * 2**20
-"""Most that the payload frames of one call or reply take. Larger arrays belong in shared memory."""
 
 MAX_RELEASED: Final = 4096
 """Most entries of each kind in one release."""

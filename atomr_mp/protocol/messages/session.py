@@ -29,6 +29,7 @@ from atomr_mp.protocol.codec import (
     Name,
     Weight,
 )
+from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
 from atomr_mp.protocol.messages.operators import (
     AdmitRequest,
@@ -49,13 +50,6 @@ from atomr_mp.protocol.refs import SlabNumber
 
 SlabHandle = Annotated[bytes, msgspec.Meta(max_length=64)]
 """What opens a slab where no file descriptor does: a CUDA IPC handle; empty on the host backend."""
-
-
-class Window(Message, frozen=True):
-    """How much may be unanswered per worker and connection; the client keeps to it, the worker checks."""
-
-    requests: Annotated[int, msgspec.Meta(ge=1, le=65536)]
-    payload_bytes: U64
 
 
 # --- client to supervisor ------------------------------------------------------------------------------------------

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.layout import Index, Layout, Operand
-from atomr_mp.protocol.refs import WireRef
+from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.refs import Operand, WireRef
 
 if TYPE_CHECKING:
     from atomr_mp_workers.memory.blocks import Block

@@ -22,7 +22,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.messages.data import MAX_PAYLOAD_BYTES
+from atomr_mp.protocol.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.refs import ClientArray, SlabNumber, WireRef
 from atomr_mp_workers.device.base import Export, Slab, SlabMemory, WorkerDevice
 from atomr_mp_workers.fault_points import hooks

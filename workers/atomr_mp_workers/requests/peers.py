@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import control, data
-from atomr_mp.protocol.messages.session import Window
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store

@@ -20,9 +20,9 @@ from cupy.lib.stride_tricks import as_strided
 from nvmath.bindings import cublas
 
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.layout import Operand
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import Scalar, scalar
+from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import Later, Library, LibraryContext
 from atomr_mp_workers.libraries.blas.kinds import (
     ALGORITHM,

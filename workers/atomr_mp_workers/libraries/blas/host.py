@@ -13,9 +13,9 @@ import numpy.typing as npt
 from numpy.lib.stride_tricks import as_strided
 from scipy.linalg import blas as scipy_blas
 
-from atomr_mp.protocol.layout import Operand
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import scalar
+from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import Library
 
 if TYPE_CHECKING:

@@ -1,0 +1,15 @@
+"""How large one call or reply may be. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_BODY_BYTES: Final = 4 * 2**20
+"""Largest body of a call or reply (its arguments or result without payload frames). Untyped decoding can take some
+75 times the input's size, so this bounds what one message can allocate."""
+
+MAX_FRAMES: Final = 255
+"""Most payload frames of one call."""
+
+MAX_PAYLOAD_BYTES: Final = 16 * 2**20
+"""Most that the payload frames of one call or reply take. Larger arrays belong in shared memory."""
