@@ -3,10 +3,11 @@
 The worker writes, the supervisor reads, without a lock and without asking: also when the worker hangs in C code or
 has just died. Words are aligned 64-bit integers; an entry of the ring is guarded by its sequence number (odd while it
 is being written). Layout, in words: magic, counters and gauges (`Counter`, `Gauge`), among them in word 6 the latest
-start that is no longer among the entries, in words 20 and 21 session and id of the request that runs alone, if one
-does; from word 64 the histogram of latencies; from word 128 `SLOTS` entries of (sequence, session number, request id,
-start, deadline, end, watched), times in CLOCK_MONOTONIC nanoseconds, end 0 while the request runs; `Watched` is how
-long it may take, and where it runs. Words that are not named are 0. Behind them are `BATCHED` blocks of figures of
+start that is no longer among the entries and in word 22 its complement, in words 20 and 21 session and id of the
+request that runs alone, if one does, in word 23 a sum of the two; from word 64 the histogram of latencies; from word
+128 `SLOTS` entries of (sequence, session number, request id, start, deadline, end, watched, sum), times in
+CLOCK_MONOTONIC nanoseconds, end 0 while the request runs; `Watched` is how long it may take, and where it runs;
+`entry_sum` is the sum. Words that are not named are 0. Behind them are `BATCHED` blocks of figures of
 batches, one for each batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
@@ -17,7 +18,7 @@ The histogram has 64 counters; that of number N counts the requests whose answer
 in less than half of it, after they had arrived.
 
 The ring keeps completed entries until they are overwritten, so that after a death one can tell what had been started
-from what had not.
+from what had not. `board_check` tells whether a worker can have written a board.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 SLOTS: Final = 1024
-MAGIC: Final = 0x61746F6D726D7032
+MAGIC: Final = 0x61746F6D726D7033
 
 
 class Counter(IntEnum):
@@ -85,32 +86,54 @@ STACK_SIGNAL: Final = 62
 OFF_BOARD: Final = -1
 """Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""
 
-_ALONE: Final = 20
+ALONE: Final = 20
 """Words of session and request id of what runs alone; 0 if nothing does."""
 
 _SIGNALLED: Final = 24
 """Word of the signals that the worker sends to itself."""
 
-_FORGOTTEN: Final = 6
+FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
+
+FORGOTTEN_AGAIN: Final = 22
+"""Word of its `complement`: one stray write does not change both."""
+
+ALONE_SUM: Final = 23
+"""Word of `entry_sum` of session and request id of what runs alone."""
+
+MAX_START_ITEMS: Final = 256
+"""Most items that one entry stands for."""
+
+_WORD: Final = 2**64 - 1
+_SALT: Final = 0x5851F42D4C957F2D
 BUCKETS: Final = 64
-_FIRST_BUCKET: Final = 64
-_FIRST_SLOT: Final = _FIRST_BUCKET + BUCKETS
-_SLOT_WORDS: Final = 7
-_SLOT: Final = struct.Struct(f"={_SLOT_WORDS}Q")
+FIRST_BUCKET: Final = 64
+FIRST_SLOT: Final = FIRST_BUCKET + BUCKETS
+SLOT_WORDS: Final = 8
+SLOT: Final = struct.Struct(f"={SLOT_WORDS}Q")
 BATCHED: Final = 32
 """Batched methods that have figures on the board: the first so many, in the order of actors and methods."""
 
-_FIRST_BATCHES: Final = _FIRST_SLOT + _SLOT_WORDS * SLOTS
+FIRST_BATCHES: Final = FIRST_SLOT + SLOT_WORDS * SLOTS
 _SIZES: Final = 11
-_BATCH_WORDS: Final = 4 + _SIZES
+BATCH_WORDS: Final = 4 + _SIZES
 _PLACE: Final = 2**14 - 1
 """Bits of `Watched.place`."""
-STACK_AT: Final = 8 * (_FIRST_BATCHES + _BATCH_WORDS * BATCHED)
+STACK_AT: Final = 8 * (FIRST_BATCHES + BATCH_WORDS * BATCHED)
 """Offset of the text."""
 
 STACK_BYTES: Final = 2**16
 BOARD_BYTES: Final = STACK_AT + STACK_BYTES
+
+
+def entry_sum(sequence: int, session: int, request_id: int, started_ns: int) -> int:
+    """Return a sum over what tells an entry from others. No word is 0 or all ones in all of the terms at once."""
+    return (sequence + 3 * session + 5 * request_id + 7 * started_ns + _SALT) & _WORD
+
+
+def complement(word: int) -> int:
+    """Return all bits of a word turned over, and 0 for 0."""
+    return word ^ _WORD if word else 0
 
 
 class PlaceKind(IntEnum):
@@ -209,7 +232,7 @@ class BoardWriter:
     def __init__(self, memory: memoryview) -> None:
         self._words = memory.cast("Q")
         self._words[0] = MAGIC
-        self._free = deque(range(_FIRST_SLOT, _FIRST_SLOT + SLOTS * _SLOT_WORDS, _SLOT_WORDS))
+        self._free = deque(range(FIRST_SLOT, FIRST_SLOT + SLOTS * SLOT_WORDS, SLOT_WORDS))
         """Slots that are not running, those never used first, then the earliest ended; by their first word."""
         # What every request changes: to read it from the memory costs more than to keep it.
         self._received = self._started = self._completed = self._latency_ns = self._forgotten = 0
@@ -233,13 +256,13 @@ class BoardWriter:
         words = self._words
         words[_STARTED] = self._started = started = self._started + items
         if not self._free:
-            words[_FORGOTTEN] = self._forgotten = max(self._forgotten, now_ns)
+            self._forget(max(self._forgotten, now_ns))
             return OFF_BOARD
         at = self._free.popleft()
         # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
         before_ns = words[at + 3]
         if before_ns > self._forgotten:
-            words[_FORGOTTEN] = self._forgotten = before_ns
+            self._forget(before_ns)
         words[at] = 2 * started - 1
         words[at + 1] = session
         words[at + 2] = request_id
@@ -247,8 +270,13 @@ class BoardWriter:
         words[at + 4] = deadline_ns
         words[at + 5] = 0
         words[at + 6] = watched
+        words[at + 7] = (2 * started + 3 * session + 5 * request_id + 7 * now_ns + _SALT) & _WORD  # entry_sum
         words[at] = 2 * started
         return at
+
+    def _forget(self, started_ns: int) -> None:
+        self._words[FORGOTTEN_AGAIN] = started_ns ^ _WORD
+        self._words[FORGOTTEN] = self._forgotten = started_ns
 
     def watch(self, slot: int, watched: int) -> None:
         """Say anew how a running request is to be watched."""
@@ -278,16 +306,17 @@ class BoardWriter:
         if received_ns:
             latency_ns = now_ns - received_ns
             words[_LATENCY_NS] = self._latency_ns = self._latency_ns + latency_ns * items
-            words[_FIRST_BUCKET + latency_ns.bit_length()] += items
+            words[FIRST_BUCKET + latency_ns.bit_length()] += items
         if slot != OFF_BOARD:
             words[slot + 5] = now_ns
             self._free.append(slot)
 
     def alone(self, session: int, request_id: int) -> None:
         """Note what runs alone, zeros if nothing does any more."""
-        self._words[_ALONE] = 0
-        self._words[_ALONE + 1] = request_id
-        self._words[_ALONE] = session
+        self._words[ALONE] = 0
+        self._words[ALONE + 1] = request_id
+        self._words[ALONE_SUM] = entry_sum(0, session, request_id, 0)
+        self._words[ALONE] = session
 
     def signal(self, signals: int) -> None:
         """Note which signals the worker is about to send to itself, 0 if none. Any thread, but one at a time.
@@ -308,7 +337,7 @@ class BoardWriter:
         """
         if method >= BATCHED:
             return
-        words, at = self._words, _FIRST_BATCHES + method * _BATCH_WORDS
+        words, at = self._words, FIRST_BATCHES + method * BATCH_WORDS
         words[at] += 1
         words[at + 1] += items
         words[at + 2] += wait_ns
@@ -327,13 +356,18 @@ class BoardReader:
         """Let go of the memory; nothing can be read after it."""
         self._words.release()
 
+    @property
+    def words(self) -> memoryview:
+        """The board as words, for `board_check`."""
+        return self._words
+
     def read(self, counter: Counter | Gauge) -> int:
         """Return a counter, or how much there is of something."""
         return self._words[counter]
 
     def latencies(self) -> list[int]:
         """Return the histogram's counters; all of them, in order."""
-        return list(self._words[_FIRST_BUCKET : _FIRST_BUCKET + BUCKETS])
+        return list(self._words[FIRST_BUCKET : FIRST_BUCKET + BUCKETS])
 
     @property
     def queue_depth(self) -> int:
@@ -344,7 +378,7 @@ class BoardReader:
 
     def entries(self) -> list[Entry]:
         """Return all readable entries, oldest start first; one that is being written just now is left out."""
-        slots = range(_FIRST_SLOT, _FIRST_SLOT + _SLOT_WORDS * SLOTS, _SLOT_WORDS)
+        slots = range(FIRST_SLOT, FIRST_SLOT + SLOT_WORDS * SLOTS, SLOT_WORDS)
         found = [entry for at in slots if (entry := self._entry(at)) is not None]
         found.sort(key=lambda entry: entry.started_ns)
         return found
@@ -355,7 +389,7 @@ class BoardReader:
         Callers wait for it: an `Entry` of each of a thousand, looked at for whether it is just being written, takes
         four times as long.
         """
-        slots = _SLOT.iter_unpack(self._words[_FIRST_SLOT : _FIRST_SLOT + _SLOT_WORDS * SLOTS])
+        slots = SLOT.iter_unpack(self._words[FIRST_SLOT : FIRST_SLOT + SLOT_WORDS * SLOTS])
         left = [(slot[3], slot[1], slot[2], slot[5]) for slot in slots if slot[0] and not slot[0] & 1]
         left.sort()
         return left
@@ -370,11 +404,11 @@ class BoardReader:
         Args:
             before_ns: If nothing runs that was started before this time, nothing is returned.
         """
-        words, end = self._words, _FIRST_SLOT + _SLOT_WORDS * SLOTS
+        words, end = self._words, FIRST_SLOT + SLOT_WORDS * SLOTS
         if words[_STARTED] == words[_COMPLETED]:
             return [], {}
         # By whole columns: of a thousand slots hardly any run, and this is done every second.
-        starts, ends, watched = (words[_FIRST_SLOT + at : end : _SLOT_WORDS].tolist() for at in (3, 5, 6))
+        starts, ends, watched = (words[FIRST_SLOT + at : end : SLOT_WORDS].tolist() for at in (3, 5, 6))
         slots = [slot for slot, ended_ns in enumerate(ends) if not ended_ns and starts[slot]]
         if all(starts[slot] >= before_ns for slot in slots):
             return [], {}
@@ -382,7 +416,7 @@ class BoardReader:
         for ended_ns, word in zip(ends, watched, strict=True):
             if ended_ns > last.get(word & _PLACE, 0):
                 last[word & _PLACE] = ended_ns
-        entries = [self._entry(_FIRST_SLOT + slot * _SLOT_WORDS) for slot in slots]
+        entries = [self._entry(FIRST_SLOT + slot * SLOT_WORDS) for slot in slots]
         running = [entry for entry in entries if entry is not None and not entry.ended_ns]
         running.sort(key=lambda entry: entry.started_ns)
         return running, {Watched.unpack(place).place: ended_ns for place, ended_ns in last.items()}
@@ -413,8 +447,8 @@ class BoardReader:
 
     def alone(self) -> tuple[int, int] | None:
         """Return session and request id of what runs alone, None if nothing does."""
-        session = self._words[_ALONE]
-        return (session, self._words[_ALONE + 1]) if session else None
+        session = self._words[ALONE]
+        return (session, self._words[ALONE + 1]) if session else None
 
     @property
     def signalled(self) -> int:
@@ -426,20 +460,20 @@ class BoardReader:
 
         While the worker runs, read the entries first: what is overwritten meanwhile only makes this time later.
         """
-        return self._words[_FORGOTTEN]
+        return self._words[FORGOTTEN]
 
     def _entry(self, at: int) -> Entry | None:
         words = self._words
         sequence = words[at]
         if sequence == 0 or sequence & 1:
             return None
-        entry = Entry(*words[at + 1 : at + _SLOT_WORDS])
+        entry = Entry(*words[at + 1 : at + SLOT_WORDS - 1])
         return entry if words[at] == sequence else None
 
     def batches(self, method: int) -> Batches | None:
         """Return a batched method's figures, None if it is beyond those that have any."""
         if method >= BATCHED:
             return None
-        at = _FIRST_BATCHES + method * _BATCH_WORDS
-        batches, items, wait_ns, longest_wait_ns, *sizes = self._words[at : at + _BATCH_WORDS]
+        at = FIRST_BATCHES + method * BATCH_WORDS
+        batches, items, wait_ns, longest_wait_ns, *sizes = self._words[at : at + BATCH_WORDS]
         return Batches(batches, items, wait_ns, longest_wait_ns, sizes)

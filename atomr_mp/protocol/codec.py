@@ -28,7 +28,10 @@ MAX_TEXT_CHARS: Final = 60000
 
 U16 = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
 U32 = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
-U64 = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+MAX_U64: Final = 2**63 - 1
+"""The largest integer that every language's signed 64-bit integer holds."""
+
+U64 = Annotated[int, msgspec.Meta(ge=0, le=MAX_U64)]
 """Counters, ids and nanoseconds: 63 bits, so that every language's signed 64-bit integer holds them."""
 Bytes16 = Annotated[bytes, msgspec.Meta(min_length=16, max_length=16)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]

@@ -24,18 +24,20 @@ class Tally:
         self._lost = 0
         self._ends: Counts[str] = Counts()
 
-    def add(self, board: BoardReader, cause: str, *, lost: bool) -> None:
+    def add(self, board: BoardReader | None, cause: str, *, lost: bool) -> None:
         """Take in the board of an incarnation that has ended.
 
         Args:
-            board: Read for the last time.
+            board: Read for the last time; None if it is not believed.
             cause: Why it ended, one of few words.
             lost: What it held has failed, and not moved on.
         """
+        self._ends[cause] += 1
+        if board is None:
+            return
         self._counted += Counts({counter: board.read(counter) for counter in Counter})
         self._latencies = [sum(both) for both in zip(self._latencies, board.latencies(), strict=True)]
         self._lost += board.queue_depth if lost else 0
-        self._ends[cause] += 1
 
     def figures(self, boards: Iterable[BoardReader] = ()) -> Figures:
         """Return the sums, those of incarnations that have not ended among them."""

@@ -16,6 +16,7 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
+from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.messages import devices, operators, session
 from atomr_mp.protocol.process_tags import epoch_label
 from atomr_mp.protocol.words import counted
@@ -408,8 +409,9 @@ def _has_terminal() -> bool:
 
 
 def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: list[str]) -> operators.WorkerStatus:
-    board = device.active.board if device.active else None
-    pid = device.active.pid if device.active else 0
+    active = device.active
+    board = active.board if active and not active.board_defect else None
+    pid = active.pid if active else 0
     try:
         running = board.running() if board else []
         now_ns = time.monotonic_ns()
@@ -425,8 +427,8 @@ def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: li
             memory_bytes=memory_bytes(pid),
             notes=[*device.notes, *health],
             batches=_batches(device, board) if board else [],
-            slab_bytes=min(board.read(Gauge.SLAB_BYTES), 2**63 - 1) if board else 0,
-            leases=min(board.read(Gauge.LEASES), 2**63 - 1) if board else 0,
+            slab_bytes=min(board.read(Gauge.SLAB_BYTES), MAX_U64) if board else 0,
+            leases=min(board.read(Gauge.LEASES), MAX_U64) if board else 0,
             figures=device.figures(),
             last_fault=device.ends.last_fault[1],
             last_fault_at=device.ends.last_fault[0],

@@ -244,8 +244,8 @@ def test_a_fresh_board_says_nothing_and_shows_its_mark() -> None:
 
 @given(
     st.binary(
-        min_size=8 * (board._FIRST_SLOT + board._SLOT_WORDS * FEW),
-        max_size=8 * (board._FIRST_SLOT + board._SLOT_WORDS * FEW),
+        min_size=8 * (board.FIRST_SLOT + board.SLOT_WORDS * FEW),
+        max_size=8 * (board.FIRST_SLOT + board.SLOT_WORDS * FEW),
     )
 )
 def test_any_memory_can_be_read(content: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 
 from atomr_mp.process.identity import start_ticks
 from atomr_mp.protocol.board import Gauge
+from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.messages import operators
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.device.device import SupervisedDevice
@@ -62,7 +63,7 @@ def _worker(device: SupervisedDevice, worker: Incarnation) -> operators.ProcessH
         role = "stuck"
     board = worker.board
     try:
-        slab_bytes, leases = (min(board.read(gauge), 2**63 - 1) for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))
+        slab_bytes, leases = (min(board.read(gauge), MAX_U64) for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))
         running = len(board.running())
     finally:
         board.release()

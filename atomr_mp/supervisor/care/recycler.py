@@ -62,7 +62,11 @@ class Recycler:
         limits = self._limits()
         if not limits.any or self._pausing():
             return
-        ready = [device for device in self._devices if device.state is State.READY and not device.quarantine.reason]
+        ready = [
+            device
+            for device in self._devices
+            if device.state is State.READY and not device.quarantine.reason and not _is_doubted(device)
+        ]
         away = sum(not device.is_settled for device in self._devices)
         keys = [(device.index, device.generation) for device in ready]
         self._early = {key: self._early.get(key, random.random()) for key in keys}  # noqa: S311 - no secret
@@ -94,3 +98,7 @@ class Recycler:
             return life
         now_s = time.monotonic()
         return life._replace(waited_s=now_s - self._due_s.setdefault(key, now_s))
+
+
+def _is_doubted(device: SupervisedDevice) -> bool:
+    return device.active is not None and bool(device.active.board_defect)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from atomr_mp import errors
 from atomr_mp.process import scheduling
 from atomr_mp.protocol.board import STACK_SIGNAL, BoardReader, Entry, Watched
+from atomr_mp.protocol.board_check import disbelieved
 from atomr_mp.protocol.codec import clip
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.stacks import HangReport, Where, diagnose
@@ -78,14 +79,21 @@ class _DeviceWatch:
         self._looked_ns = 0
         self._threads: dict[int, Thread] = {}
         """At the last look, if anything ran that is watched."""
+        self._defect = ""
+        """Of its board, at the last look."""
         self._asked: Incarnation | None = None
         """Whom we have asked where it is."""
 
     def look(self) -> None:
         worker = self._device.active
         if worker is not self._worker:
-            self._worker, self._watch, self._threads = worker, HangWatch(), {}
+            self._worker, self._watch, self._threads, self._defect = worker, HangWatch(), {}, ""
         if worker is None or self._device.state is not State.READY or self._asked is worker:
+            return
+        before, self._defect = self._defect, worker.board_defect
+        if self._defect:
+            if self._defect == before:
+                self._device.replace("board", disbelieved(self._defect))
             return
         board = worker.board
         try:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.board_check import disbelieved
 from atomr_mp.protocol.codec import clip
 from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.supervision import intensity
@@ -79,11 +80,15 @@ class EndReports:
             say(self._device, worker.ending.told)
             return worker.ending
         board = worker.board
-        ending = worker.ending = IncarnationEnd(worker, board, suspecting=self._device.plan.max_suspicions > 0)
+        ending = worker.ending = IncarnationEnd(
+            worker, board, suspecting=self._device.plan.max_suspicions > 0, now_ns=time.monotonic_ns()
+        )
         self._sessions.died(self._device, worker.generation, ending.death)
         say(self._device, ending.told)
-        self._tally.add(board, ending.in_a_word, lost=not ending.planned)
+        self._tally.add(None if ending.doubt else board, ending.in_a_word, lost=not ending.planned)
         board.release()
+        if ending.doubt:
+            self._device.note("board", disbelieved(ending.doubt), generation=worker.generation)
         if not (ending.planned or worker.wish):
             self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
         return ending
@@ -111,7 +116,7 @@ class EndReports:
     def figures(self, workers: Iterable[Incarnation | None]) -> Figures:
         """Return what all incarnations have done, those that run among them."""
         running = [worker for worker in workers if worker is not None and worker.ending is None]  # else in the tally
-        boards = [worker.board for worker in running]
+        boards = [worker.board for worker in running if not worker.board_defect]
         try:
             return self._tally.figures(boards)
         finally:

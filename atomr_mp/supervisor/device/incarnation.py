@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from atomr_mp import errors
 from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.spawn import ExitCause, WorkerProcess
+from atomr_mp.protocol import board_check
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 from atomr_mp.protocol.messages import control
@@ -160,6 +161,15 @@ class Incarnation:
     def board(self) -> BoardReader:
         """Its board; release it."""
         return BoardReader(self.process.board)
+
+    @property
+    def board_defect(self) -> str:
+        """Why its board is not believed, "" if it is."""
+        board = self.board
+        try:
+            return board_check.lasting_defect(board.words, time.monotonic_ns)
+        finally:
+            board.release()
 
     def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> None:
         """Send a message; one that it does not take yet is queued.

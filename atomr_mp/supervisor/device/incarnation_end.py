@@ -7,8 +7,9 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.process.files.events import Scalar
+from atomr_mp.protocol import board_check
 from atomr_mp.protocol.board import BoardReader
-from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.codec import MAX_U64, ErrorInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import MAX_SUSPECTS
 from atomr_mp.supervision.suspicion import Cause, Death, cause_of
@@ -57,9 +58,10 @@ class IncarnationEnd:
         worker: The incarnation, of which nothing runs any more.
         board: Its board, which is read here and not kept.
         suspecting: Requests may be held to end workers.
+        now_ns: CLOCK_MONOTONIC, after the last thing that the incarnation did.
     """
 
-    def __init__(self, worker: Incarnation, board: BoardReader, *, suspecting: bool) -> None:
+    def __init__(self, worker: Incarnation, board: BoardReader, *, suspecting: bool, now_ns: int) -> None:
         self._worker = worker
         self.is_told = False
         """Everybody knows."""
@@ -69,15 +71,17 @@ class IncarnationEnd:
         self.lost: Final = worker.fault or self._error
         """Why it ended, if that was not planned."""
         self._info: Final = ErrorInfo.of(self._error)
-        self._since_ns: Final = board.known_since_ns()
+        self.doubt: Final = board_check.defect(board.words, now_ns)
+        """Why its board is not believed, "" if it is. Then all that it held may have been executed."""
+        self._since_ns: Final = MAX_U64 if self.doubt else board.known_since_ns()
         self._started: Final[dict[int, list[int]]] = {}
         self._running: Final[dict[int, list[int]]] = {}
-        for _, session, request_id, ended_ns in board.left():
+        for _, session, request_id, ended_ns in () if self.doubt else board.left():
             self._started.setdefault(session, []).append(request_id)
             if ended_ns == 0 or 0 < worker.hung_ns < ended_ns:
                 self._running.setdefault(session, []).append(request_id)
 
-        alone = board.alone()
+        alone = None if self.doubt else board.alone()
         suspects = self._running if alone is None else {alone[0]: [alone[1]]}
         blameless = self.planned or worker.wish or worker.late
         self._suspects: Final = suspects if suspecting and not blameless else {}
