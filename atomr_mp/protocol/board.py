@@ -23,9 +23,9 @@ from what had not. `board_check` tells whether a worker can have written a board
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from enum import IntEnum
+from itertools import compress
 from typing import Final, NamedTuple
 
 SLOTS: Final = 1024
@@ -110,7 +110,6 @@ BUCKETS: Final = 64
 FIRST_BUCKET: Final = 64
 FIRST_SLOT: Final = FIRST_BUCKET + BUCKETS
 SLOT_WORDS: Final = 8
-SLOT: Final = struct.Struct(f"={SLOT_WORDS}Q")
 BATCHED: Final = 32
 """Batched methods that have figures on the board: the first so many, in the order of actors and methods."""
 
@@ -127,8 +126,8 @@ BOARD_BYTES: Final = STACK_AT + STACK_BYTES
 
 
 def entry_sum(sequence: int, session: int, request_id: int, started_ns: int) -> int:
-    """Return a sum over what tells an entry from others. No word is 0 or all ones in all of the terms at once."""
-    return (sequence + 3 * session + 5 * request_id + 7 * started_ns + _SALT) & _WORD
+    """Return a sum over what tells an entry from others; `BoardWriter.start` has it inline."""
+    return sequence ^ session << 20 ^ request_id ^ started_ns ^ _SALT
 
 
 def complement(word: int) -> int:
@@ -256,13 +255,15 @@ class BoardWriter:
         words = self._words
         words[_STARTED] = self._started = started = self._started + items
         if not self._free:
-            self._forget(max(self._forgotten, now_ns))
+            words[FORGOTTEN_AGAIN] = now_ns ^ _WORD
+            words[FORGOTTEN] = self._forgotten = now_ns
             return OFF_BOARD
         at = self._free.popleft()
         # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
         before_ns = words[at + 3]
         if before_ns > self._forgotten:
-            self._forget(before_ns)
+            words[FORGOTTEN_AGAIN] = before_ns ^ _WORD
+            words[FORGOTTEN] = self._forgotten = before_ns
         words[at] = 2 * started - 1
         words[at + 1] = session
         words[at + 2] = request_id
@@ -270,13 +271,9 @@ class BoardWriter:
         words[at + 4] = deadline_ns
         words[at + 5] = 0
         words[at + 6] = watched
-        words[at + 7] = (2 * started + 3 * session + 5 * request_id + 7 * now_ns + _SALT) & _WORD  # entry_sum
+        words[at + 7] = 2 * started ^ session << 20 ^ request_id ^ now_ns ^ _SALT
         words[at] = 2 * started
         return at
-
-    def _forget(self, started_ns: int) -> None:
-        self._words[FORGOTTEN_AGAIN] = started_ns ^ _WORD
-        self._words[FORGOTTEN] = self._forgotten = started_ns
 
     def watch(self, slot: int, watched: int) -> None:
         """Say anew how a running request is to be watched."""
@@ -389,10 +386,11 @@ class BoardReader:
         Callers wait for it: an `Entry` of each of a thousand, looked at for whether it is just being written, takes
         four times as long.
         """
-        slots = SLOT.iter_unpack(self._words[FIRST_SLOT : FIRST_SLOT + SLOT_WORDS * SLOTS])
-        left = [(slot[3], slot[1], slot[2], slot[5]) for slot in slots if slot[0] and not slot[0] & 1]
-        left.sort()
-        return left
+        words, end = self._words, FIRST_SLOT + SLOT_WORDS * SLOTS
+        columns = [words[FIRST_SLOT + at : end : SLOT_WORDS].tolist() for at in (3, 1, 2, 5)]
+        numbers = words[FIRST_SLOT:end:SLOT_WORDS].tolist()
+        is_whole = [number > 0 and not number & 1 for number in numbers]
+        return sorted(compress(zip(*columns, strict=True), is_whole))
 
     def running(self) -> list[Entry]:
         """Return the requests that were started and have not ended, oldest first."""
