@@ -43,6 +43,7 @@ __all__ = [
     "RequestError",
     "ResidentCorrupt",
     "ResidentMismatch",
+    "ResultUnread",
     "SetupFailed",
     "StaleGeneration",
     "Unrecoverable",
@@ -223,6 +224,23 @@ class OutOfMemory(RequestError):
     code: ClassVar[str] = "out_of_memory"
     maybe_executed: bool = True
     requested_bytes: int = 0
+
+
+@dataclass(eq=False)
+class ResultUnread(RequestError):
+    """The request ran and was answered; its large result lies in shared memory, which could not be opened.
+
+    Holds: the result, for as long as its worker lives and the reply is kept.
+    Do: ask the same reply for its `result()` again. Do not call again, for the request ran.
+
+    Args:
+        reason: Code of the error that opening the memory ended with ("deadline_exceeded", "overloaded"), "os" if the
+            operating system refused.
+    """
+
+    code: ClassVar[str] = "result_unread"
+    maybe_executed: bool = True
+    reason: str = ""
 
 
 @dataclass(eq=False)

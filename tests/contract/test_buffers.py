@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -643,6 +644,43 @@ def test_a_worker_s_end_in_the_middle_of_a_put_is_not_noticed(
     ref = pool.device().put(np.arange(10.0))
     assert ref.generation == 2
     assert ref.numpy().tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        errors.DeadlineExceeded("the supervisor did not answer within 60 s"),
+        errors.Overloaded("the supervisor has no descriptor left"),
+        OSError(errno.EMFILE, "Too many open files"),
+    ],
+    ids=["busy", "overloaded", "descriptors"],
+)
+def test_a_large_result_that_cannot_be_opened_now_says_that_its_request_ran(
+    pool: atomr_mp.Pool, monkeypatch: pytest.MonkeyPatch, trouble: Exception
+) -> None:
+    """Whoever goes by `maybe_executed` must not run it twice; the reply keeps its answer."""
+
+    def refuse(*_arguments: object) -> NoReturn:
+        raise trouble
+
+    reply = pool.call("Keeper.large", 200_000)
+    assert reply.exception() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(pool._client, "ask", refuse)
+        with pytest.raises(errors.ResultUnread, match="ran") as unread:
+            reply.result()
+        assert unread.value.maybe_executed
+    assert reply.result()[-1] == 199_999
+
+
+def test_a_large_result_that_is_read_after_the_close_says_that_its_request_ran(ledger: Ledger) -> None:
+    """The pool is lost, and the result with it; its request is not to be run again."""
+    with ledger.start(KEEPER) as pool:
+        reply = pool.call("Keeper.large", 200_000)
+        assert reply.exception() is None
+    with pytest.raises(errors.PoolLost, match="ran") as lost:
+        reply.result()
+    assert lost.value.maybe_executed
 
 
 @pytest.mark.skipif(BACKEND == "cuda", reason="there large results travel otherwise")

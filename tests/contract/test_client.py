@@ -7,6 +7,7 @@ import errno
 import functools
 import logging
 import os
+import queue
 import select
 import signal
 import socket
@@ -421,6 +422,33 @@ def test_loops_and_threads_use_a_client_at_once(pool: atomr_mp.Pool) -> None:
     for thread in threads:
         thread.join(60)
     assert wrong == []
+
+
+def test_a_call_of_one_event_loop_too_many_ends_at_once(ledger: Ledger) -> None:
+    """It certainly did not run, and what it says names the cause; the others' calls are answered."""
+    ended: queue.SimpleQueue[errors.AtomrError | int] = queue.SimpleQueue()
+
+    async def hold(gate: str) -> None:
+        try:
+            ended.put(await started.call("Probe.hold_on_thread", gate, deadline_s=DEADLINE_S))
+        except errors.AtomrError as error:
+            ended.put(error)
+
+    surplus = 4
+    with ledger.start() as started, ledger.gate("gate") as gate:
+        threads = [threading.Thread(target=lambda: asyncio.run(hold(gate.path))) for _ in range(MAX_LANES + surplus)]
+        for thread in threads:
+            thread.start()
+        for _ in range(surplus):
+            error = ended.get(timeout=DEADLINE_S)
+            assert type(error) is errors.Overloaded, error
+            assert (error.maybe_executed, error.window) == (False, MAX_LANES)
+            assert "event loops" in str(error)
+        gate.open(MAX_LANES)
+        assert [type(ended.get(timeout=DEADLINE_S)) for _ in range(MAX_LANES)] == [int] * MAX_LANES
+        for thread in threads:
+            thread.join(DEADLINE_S)
+        assert asyncio.run(_echoed(started)) == 1  # there is room again
 
 
 def test_a_loop_s_reply_can_be_waited_for_in_a_thread_but_not_in_the_loop(pool: atomr_mp.Pool) -> None:
@@ -889,3 +917,7 @@ def test_who_waits_for_the_supervisor_is_woken_by_a_close(ledger: Ledger) -> Non
 
 async def _await(reply: atomr_mp.Reply) -> Any:
     return await reply
+
+
+async def _echoed(started: atomr_mp.Pool) -> object:
+    return await started.call("Probe.echo", 1)

@@ -444,7 +444,7 @@ class Host:
                 return
             if message.after > peer.session.releases.upto and self._comes_early(peer, message, frames, packed):
                 return
-            requests = self._envelope.open(peer, message, frames)
+            requests = self._envelope.open(peer, message, frames, self._peers.refusal(peer))
         except errors.ProtocolError as error:
             self._violated(peer, str(error))
             return

@@ -318,6 +318,12 @@ class ClientMemory:
                 generation=stale.generation,
                 was_running=False,
             ) from stale
+        except errors.PoolLost as lost:
+            raise errors.PoolLost(
+                f"the request ran, and its large result was not read before: {lost.message}", maybe_executed=True
+            ) from lost
+        except (errors.AtomrError, OSError) as error:
+            raise _unread(error) from error
         # No borrow: nobody else holds it.
         return mapping.array(layout, writable=True, keep=lease)
 
@@ -385,3 +391,11 @@ class ClientMemory:
 
     def _forget(self, slab: int) -> None:
         self._client.tell(session.ForgetSlab(slab))
+
+
+def _unread(error: errors.AtomrError | OSError) -> errors.ResultUnread:
+    """Return what an answered request ends with whose result could not be opened."""
+    return errors.ResultUnread(
+        f"the request ran, and its large result could not be opened: {error}; ask for result() again",
+        reason=error.code if isinstance(error, errors.AtomrError) else "os",
+    )

@@ -84,8 +84,16 @@ class Envelope:
         self._libraries = libraries
         self._store = store
 
-    def open(self, peer: Peer, message: data.Calls, frames: list[memoryview]) -> list[Request]:
+    def open(
+        self, peer: Peer, message: data.Calls, frames: list[memoryview], refusal: errors.RequestError | None = None
+    ) -> list[Request]:
         """Return the requests in a message; those that cannot be run are answered.
+
+        Args:
+            peer: Where it came from.
+            message: The calls.
+            frames: Their payload.
+            refusal: What all calls of this connection end with, if there is anything.
 
         Raises:
             ProtocolError: The calls and the payload frames do not add up; nothing was taken.
@@ -99,7 +107,7 @@ class Envelope:
                 "too many or few"
             )
         requests: list[Request] = []
-        refusal = None if message.token == self._token else token.refusal(message.token, self._token)
+        refusal = refusal if message.token == self._token else token.refusal(message.token, self._token)
         methods, queued, at, waiting = self._methods, peer.queued, 0, self._queued
         peer.unanswered += len(calls)
         now_ns = time.monotonic_ns()

@@ -70,6 +70,10 @@ class AdmittedSession:
         """Calls that wait for a release that another connection brings."""
 
 
+MOST_PEERS: Final = 256
+"""Connections of a session that are known at all: as many as its lanes have numbers."""
+
+
 class SequenceTracker:
     """Which of the numbers 1, 2, 3, ... have come, in whatever order."""
 
@@ -180,20 +184,34 @@ class Peers:
         peer = self._by_routing_id.get(routing_id)
         if peer is None:
             session = self._by_name.get(data.session_of(routing_id))
-            if session is None or (len(session.peers) >= data.MAX_LANES and not self._forget_idle(session)):
+            if session is None:
+                return None
+            if len(session.peers) >= MOST_PEERS and not self._forget_idle(session):
                 return None
             peer = self._by_routing_id[routing_id] = Peer(routing_id, session)
             session.peers.append(peer)
         return peer
 
-    def _forget_idle(self, session: AdmittedSession) -> bool:
+    def _forget_idle(self, session: AdmittedSession, keep: Peer | None = None) -> bool:
         """Forget the session's oldest connection with nothing under way: nobody says when one was closed."""
         for peer in session.peers:
-            if not peer.unanswered and not peer.replies:
+            if peer is not keep and not peer.unanswered and not peer.replies:
                 session.peers.remove(peer)
                 del self._by_routing_id[peer.routing_id]
                 return True
         return False
+
+    def refusal(self, peer: Peer) -> errors.Overloaded | None:
+        """Return what calls of a connection end with, if `MAX_LANES` others of its session have some under way."""
+        session = peer.session
+        while len(session.peers) > data.MAX_LANES and session.peers.index(peer) >= data.MAX_LANES:
+            if not self._forget_idle(session, keep=peer):
+                return errors.Overloaded(
+                    f"{data.MAX_LANES} event loops and threads of this client have calls under way on this device, "
+                    "and this call is of one more; await some of theirs first, or share a loop",
+                    window=data.MAX_LANES,
+                )
+        return None
 
     def exceeds_window(self, peer: Peer) -> bool:
         """Return whether the connection has more unanswered than it was granted.
