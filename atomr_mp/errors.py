@@ -288,8 +288,9 @@ class Overloaded(RequestError):
     Args:
         device: Index of the device in the pool; -1 if it was the worker that had no room.
         window: Requests of this client that may be unanswered at a time; 0 if it was the worker's queue.
-        retry_after_s: When what is queued in the worker may have been done, by how long such requests took; 0 if that
-            is not known.
+        retry_after_s: Of a full queue in the worker: when what is in it may have been done, by how long such requests
+            took; 0 if that is not known. Of a full window: 0.01, for it has room as soon as one of its requests is
+            answered.
     """
 
     code: ClassVar[str] = "overloaded"

@@ -299,7 +299,11 @@ class Client:
         number = next(self._questions)
         self._answers[number] = None
         try:
-            self._say(lambda: question(number), descriptor)
+            try:
+                self._say(lambda: question(number), descriptor)
+            except errors.PoolLost as lost:
+                self.read_session()  # which may say why
+                raise errors.PoolLost((self.lost or lost).message, maybe_executed=False) from lost
             if not self.wait_until(lambda: self._answers[number] is not None, timeout_s):
                 raise errors.DeadlineExceeded(f"the supervisor did not answer within {timeout_s:g} s")
             answered, self._answers[number] = self._answers[number], None

@@ -24,8 +24,18 @@ def greet(connection: SessionConnection, name: str, *, observer: bool, weight: f
         name: What this client is called.
         observer: Whether the session is for questions and orders only, never for calls.
         weight: How much of a busy device's time it asks for, beside other sessions.
+
+    Raises:
+        PoolLost: The supervisor is gone, or does not answer.
+        AtomrError: Why the supervisor refuses the session.
     """
-    connection.send(session.Hello(VERSION, name[:200], observer, shared_memory=not observer, weight=float(weight)))
+    hello = session.Hello(VERSION, name[:200], observer, shared_memory=not observer, weight=float(weight))
+    try:
+        connection.send(hello)
+    except errors.PoolLost as lost:
+        if (refused := connection.goodbye()) is not None:  # said before it had read anything
+            raise refused.error() from lost
+        raise
     try:
         answer = connection.receive(HELLO_TIMEOUT_S)
     except TimeoutError as error:

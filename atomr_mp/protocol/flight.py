@@ -16,6 +16,9 @@ from atomr_mp.protocol.words import counted
 
 T = TypeVar("T")
 
+RETRY_AFTER_S: Final = 0.01
+"""When a full window is worth another try: it has room as soon as any of its requests is answered."""
+
 
 class Window(Message, frozen=True):
     """How much may be unanswered per worker and connection; the client keeps to it, the worker checks."""
@@ -57,6 +60,7 @@ class Flight(Generic[T]):
                 f"client; the window is {counted(self._most_requests, 'request')} and {self._most_bytes} bytes",
                 device=self._device,
                 window=self._most_requests,
+                retry_after_s=RETRY_AFTER_S,
             )
         if request_id in requests:
             raise errors.ProtocolError(f"request {request_id} is in flight already; ids are unique in a session")

@@ -7,6 +7,7 @@ their message; those that come with messages that carry none are closed.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import session
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor, Incoming
@@ -74,14 +76,25 @@ class SessionConnection:
             descriptor: Travels with it, if it is one that carries any (`RegisterSlab`); stays the caller's.
 
         Raises:
-            PoolLost: The supervisor is gone.
+            PoolLost: The supervisor is gone, or has ended this session; the message was not taken.
         """
         data = session.frame(session.FROM_CLIENT.encode(message))
         try:
             sent = 0 if descriptor is None else descriptors.send(self._socket, data, descriptor)
             self._socket.sendall(data[sent:])
         except OSError as error:
-            raise errors.PoolLost(f"the pool's supervisor is gone ({error.strerror})") from error
+            why = f"the pool's supervisor is gone ({error.strerror})"
+            raise errors.PoolLost(why, maybe_executed=False) from error
+
+    def goodbye(self) -> ErrorInfo | None:
+        """Return why the supervisor has ended this session, if it said so. What it said stays to be received.
+
+        A message that cannot be sent does not tell why; the supervisor's last words, still unread, do.
+        """
+        with contextlib.suppress(OSError, errors.AtomrError):
+            while True:
+                self._read(socket.MSG_DONTWAIT)
+        return next((message.error for message in self._ready if isinstance(message, session.Goodbye)), None)
 
     def receive(self, timeout_s: float | None) -> session.FromSupervisor:
         """Return the next message, waiting for it.

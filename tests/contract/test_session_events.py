@@ -13,6 +13,7 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.client.client import MAX_LANE, Client
+from atomr_mp.client.handshake import greet
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import flight
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
@@ -52,6 +53,11 @@ class Told:
     def tell(self, *messages: session.FromSupervisor) -> None:
         """Say something to the client."""
         self._theirs.sendall(b"".join(session.frame(session.FROM_SUPERVISOR.encode(each)) for each in messages))
+
+    def end(self, last_words: bytes) -> None:
+        """End the session as the supervisor does."""
+        self._theirs.sendall(last_words)
+        self._theirs.shutdown(socket.SHUT_RDWR)
 
     def call(self) -> Reply:
         """Make a call that nobody will answer."""
@@ -132,3 +138,32 @@ def test_no_two_living_loops_have_the_same_connection(told: Told) -> None:
 
     told.tell(session.IncarnationEnded(0, 1, planned=False, error=LOST, started=[], known_since_ns=0))
     asyncio.run(in_loop())
+
+
+def farewell(error: errors.AtomrError) -> bytes:
+    """Return what a supervisor says last in a session."""
+    return session.frame(session.FROM_SUPERVISOR.encode(session.Goodbye(ErrorInfo.of(error))))
+
+
+@pytest.mark.parametrize(
+    "refused", [errors.NotAuthorized("another user's"), errors.Overloaded("no descriptor left")], ids=lambda e: e.code
+)
+def test_a_client_that_is_refused_before_its_hello_is_told_why(refused: errors.AtomrError) -> None:
+    """Its hello finds nobody any more, but what was said to it lies there to be read."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    theirs.sendall(farewell(refused))
+    theirs.close()
+    connection = SessionConnection(ours)
+    try:
+        with pytest.raises(type(refused), match=refused.message):
+            greet(connection, "refused", observer=True)
+    finally:
+        connection.close()
+
+
+def test_who_asks_in_a_session_that_was_ended_is_told_why(told: Told) -> None:
+    """The question was certainly not taken."""
+    told.end(farewell(errors.ProtocolError("it sent nonsense")))
+    with pytest.raises(errors.PoolLost, match="it sent nonsense") as lost:
+        told.client.ask(lambda number: session.OpenSlab(number, 0, 1, 1), 10)
+    assert not lost.value.maybe_executed
