@@ -90,4 +90,4 @@ def death_of(ended: Any, *, signals: int = 0, alone: bool = False) -> Any:
     writer.signal(signals)
     if alone:
         writer.alone(3, 4)
-    return IncarnationEnd(ended, reader, suspecting=True).death
+    return IncarnationEnd(ended, reader, suspecting=True, now_ns=10).death
