@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import codec, limits, values
+from atomr_mp.protocol import codec, flight, limits, values
 from atomr_mp.protocol.messages import data, devices, operators, session, suspects
 from atomr_mp.protocol.zmtp import framing, stream
 from atomr_mp.supervisor.sessions import sessions
@@ -56,7 +56,7 @@ def example(name: str) -> bytes:
     return bytes.fromhex(found[1])
 
 
-MODULES: Final = (session, devices, suspects, operators, data)
+MODULES: Final = (flight, session, devices, suspects, operators, data)
 STRUCTS: Final[list[type[codec.Message]]] = [*(each for module in MODULES for each in structs(module)), codec.ErrorInfo]
 
 
