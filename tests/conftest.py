@@ -1,7 +1,8 @@
-"""What holds for every test: those marked `gpu` are skipped, and counted, where there is no NVIDIA GPU."""
+"""What holds for every test: those marked `gpu` are skipped where there is no NVIDIA GPU; skips are counted."""
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import signal
 from collections.abc import Iterator
@@ -17,31 +18,34 @@ from tests.support import BACKEND, Ledger
 GPU_DRIVER: Final = Path("/dev/nvidiactl")
 # A busy machine is no failure: what must not take long has a timeout of its own.
 hypothesis.settings.register_profile("atomr-mp", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=15, stateful_step_count=20)
 hypothesis.settings.load_profile("atomr-mp")
 # A shell has those ignore it that it starts in the background, and all that they start: commands would not end by it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SKIPPED: Final = pytest.StashKey[int]()
-
 
 @pytest.hookimpl(trylast=True)  # after -k and -m, whose tests left out are not to be counted
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that need a GPU as skipped if there is none."""
     if GPU_DRIVER.exists():
         return
-    needing = [item for item in items if item.get_closest_marker("gpu")]
-    for item in needing:
-        item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: there is no {GPU_DRIVER}"))
-    config.stash[SKIPPED] = len(needing)
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason=f"needs an NVIDIA GPU: there is no {GPU_DRIVER}"))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say at the end how many tests were left out for want of a GPU."""
-    skipped = config.stash.get(SKIPPED, 0)
-    if skipped:
-        tests = "test that needs" if skipped == 1 else "tests that need"
-        terminalreporter.write_line(f"No NVIDIA GPU here: skipped {skipped} {tests} one.", yellow=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say at the end how many tests were skipped, a line for each reason."""
+    counts = collections.Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    for reason, count in counts.most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}", yellow=True)
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    """Return why a test was skipped, or a whole file of them."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
 
 
 @pytest.fixture(scope="session", autouse=True)
