@@ -23,6 +23,7 @@ def test_demonstration_shows_what_it_promises(ledger: Ledger) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     told = " ".join(done.stdout.split())
+    assert "1,797 images of handwritten digits, read 4 times: 7,188 requests" in told
     assert "kill -9" in told
     assert "killed by SIGKILL" in told
     assert "ready again, generation 2" in told
@@ -30,4 +31,5 @@ def test_demonstration_shows_what_it_promises(ledger: Ledger) -> None:
     assert "workers restarted 1" in told
     assert "failed 0" in told
     assert "processes left 0 of 4" in told
+    assert done.stdout.splitlines()[-1].startswith("Proven: a worker was killed in the middle of 7,188 requests.")
     assert not ledger.processes()
