@@ -25,7 +25,7 @@ from typing import Final, Self
 
 from atomr_mp import errors
 from atomr_mp.process.identity import Identity, stat_fields, wait_ended
-from atomr_mp.protocol.board import BOARD_BYTES
+from atomr_mp.protocol.board import BOARD_BYTES, prepare
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 
 WORKER_MODULE: Final = "atomr_mp_workers"
@@ -338,10 +338,12 @@ def _make_board() -> tuple[int, mmap.mmap]:
     try:
         os.ftruncate(fd, BOARD_BYTES)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-        return fd, mmap.mmap(fd, BOARD_BYTES)
+        board = mmap.mmap(fd, BOARD_BYTES)
     except OSError:
         os.close(fd)
         raise
+    prepare(memoryview(board))
+    return fd, board
 
 
 def _prevent_core_dumps(pid: int) -> None:

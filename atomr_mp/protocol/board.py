@@ -7,12 +7,13 @@ start that is no longer among the entries and in word 22 its complement, in word
 request that runs alone, if one does, in word 23 a sum of the two; from word 64 the histogram of latencies; from word
 128 `SLOTS` entries of (sequence, session number, request id, start, deadline, end, watched, sum), times in
 CLOCK_MONOTONIC nanoseconds, end 0 while the request runs; `Watched` is how long it may take, and where it runs;
-`entry_sum` is the sum. Words that are not named are 0. Behind them are `BATCHED` blocks of figures of
-batches, one for each batched method (`Batches`); their words change one by one, so a reader may see a batch in part.
+`entry_sum` is the sum, and all ones in an entry that was never used, so no entry is ever all zeros. Words that are not
+named are 0. Behind the entries are `BATCHED` blocks of figures of batches, one for each batched method (`Batches`);
+their words change one by one, so a reader may see a batch in part.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
 besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 24 has the signals that the worker
-is just sending to itself: bit N - 1 stands for signal N.
+is just sending to itself, and word 25 their complement: bit N - 1 stands for signal N.
 
 The histogram has 64 counters; that of number N counts the requests whose answer was ready in less than 2^N ns, and not
 in less than half of it, after they had arrived.
@@ -92,11 +93,14 @@ ALONE: Final = 20
 _SIGNALLED: Final = 24
 """Word of the signals that the worker sends to itself."""
 
+_SIGNALLED_AGAIN: Final = 25
+"""Word of their `complement`. A signal counts that is in both: one stray write makes no evidence."""
+
 FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
 
 FORGOTTEN_AGAIN: Final = 22
-"""Word of its `complement`: one stray write does not change both."""
+"""Word of its `complement`, written first: one stray write does not change both in agreement."""
 
 ALONE_SUM: Final = 23
 """Word of `entry_sum` of session and request id of what runs alone."""
@@ -105,7 +109,9 @@ MAX_START_ITEMS: Final = 256
 """Most items that one entry stands for."""
 
 _WORD: Final = 2**64 - 1
-_SALT: Final = 0x5851F42D4C957F2D
+UNUSED: Final = _WORD
+"""The sum of an entry that was never used."""
+
 BUCKETS: Final = 64
 FIRST_BUCKET: Final = 64
 FIRST_SLOT: Final = FIRST_BUCKET + BUCKETS
@@ -127,12 +133,24 @@ BOARD_BYTES: Final = STACK_AT + STACK_BYTES
 
 def entry_sum(sequence: int, session: int, request_id: int, started_ns: int) -> int:
     """Return a sum over what tells an entry from others; `BoardWriter.start` has it inline."""
-    return sequence ^ session << 20 ^ request_id ^ started_ns ^ _SALT
+    return sequence ^ session << 20 ^ request_id ^ started_ns
 
 
 def complement(word: int) -> int:
-    """Return all bits of a word turned over, and 0 for 0."""
-    return word ^ _WORD if word else 0
+    """Return all bits of a word turned over."""
+    return word ^ _WORD
+
+
+def prepare(memory: memoryview) -> None:
+    """Write into zeroed memory what a board shows before its worker has done anything.
+
+    The supervisor does so when it makes the memory, so that a worker may die before it has found its board.
+    """
+    words = memory.cast("Q")
+    words[0] = MAGIC
+    words[FORGOTTEN_AGAIN] = words[_SIGNALLED_AGAIN] = complement(0)
+    for at in range(FIRST_SLOT, FIRST_SLOT + SLOTS * SLOT_WORDS, SLOT_WORDS):
+        words[at + SLOT_WORDS - 1] = UNUSED
 
 
 class PlaceKind(IntEnum):
@@ -225,15 +243,23 @@ class BoardWriter:
     """The worker's side. One thread only.
 
     Args:
-        memory: `BOARD_BYTES` writable bytes, zero at first.
+        memory: `BOARD_BYTES` writable bytes, zero at first, or prepared.
     """
 
     def __init__(self, memory: memoryview) -> None:
+        prepare(memory)
         self._words = memory.cast("Q")
-        self._words[0] = MAGIC
-        self._free = deque(range(FIRST_SLOT, FIRST_SLOT + SLOTS * SLOT_WORDS, SLOT_WORDS))
-        """Slots that are not running, those never used first, then the earliest ended; by their first word."""
-        # What every request changes: to read it from the memory costs more than to keep it.
+        entries = self._words[FIRST_SLOT : FIRST_SLOT + SLOTS * SLOT_WORDS]
+        self._columns = tuple(entries[column::SLOT_WORDS] for column in range(SLOT_WORDS))
+        """The entries' words, those of all slots together: so a slot's number is the index of each of them."""
+        self._ends, self._watched = self._columns[5], self._columns[6]
+        self._buckets = self._words[FIRST_BUCKET : FIRST_BUCKET + BUCKETS]
+        self._free = deque(range(SLOTS))
+        """Slots that are not running, those never used first, then the earliest ended."""
+        # What every request changes: to read it from the memory costs more than to keep it, and whoever writes over the
+        # memory does not change what is written next.
+        self._latest = [0] * SLOTS
+        """Latest start in each slot."""
         self._received = self._started = self._completed = self._latency_ns = self._forgotten = 0
 
     def receive(self, count: int) -> None:
@@ -258,27 +284,30 @@ class BoardWriter:
             words[FORGOTTEN_AGAIN] = now_ns ^ _WORD
             words[FORGOTTEN] = self._forgotten = now_ns
             return OFF_BOARD
-        at = self._free.popleft()
+        slot = self._free.popleft()
         # Before the entry goes. Requests end in another order than they start, so this is not the oldest start.
-        before_ns = words[at + 3]
+        latest = self._latest
+        before_ns, latest[slot] = latest[slot], now_ns
         if before_ns > self._forgotten:
             words[FORGOTTEN_AGAIN] = before_ns ^ _WORD
             words[FORGOTTEN] = self._forgotten = before_ns
-        words[at] = 2 * started - 1
-        words[at + 1] = session
-        words[at + 2] = request_id
-        words[at + 3] = now_ns
-        words[at + 4] = deadline_ns
-        words[at + 5] = 0
-        words[at + 6] = watched
-        words[at + 7] = 2 * started ^ session << 20 ^ request_id ^ now_ns ^ _SALT
-        words[at] = 2 * started
-        return at
+        numbers, sessions, request_ids, starts, deadlines, ends, limits, sums = self._columns
+        number = 2 * started
+        numbers[slot] = number - 1
+        sessions[slot] = session
+        request_ids[slot] = request_id
+        starts[slot] = now_ns
+        deadlines[slot] = deadline_ns
+        ends[slot] = 0
+        limits[slot] = watched
+        sums[slot] = number ^ session << 20 ^ request_id ^ now_ns  # entry_sum
+        numbers[slot] = number
+        return slot
 
     def watch(self, slot: int, watched: int) -> None:
         """Say anew how a running request is to be watched."""
         if slot != OFF_BOARD:
-            self._words[slot + 6] = watched
+            self._watched[slot] = watched
 
     def answer(self, now_ns: int) -> None:
         """Say that the interpreter has answered `STACK_SIGNAL`."""
@@ -303,9 +332,9 @@ class BoardWriter:
         if received_ns:
             latency_ns = now_ns - received_ns
             words[_LATENCY_NS] = self._latency_ns = self._latency_ns + latency_ns * items
-            words[FIRST_BUCKET + latency_ns.bit_length()] += items
+            self._buckets[latency_ns.bit_length()] += items
         if slot != OFF_BOARD:
-            words[slot + 5] = now_ns
+            self._ends[slot] = now_ns
             self._free.append(slot)
 
     def alone(self, session: int, request_id: int) -> None:
@@ -321,6 +350,7 @@ class BoardWriter:
         Args:
             signals: Bit N - 1 stands for signal N.
         """
+        self._words[_SIGNALLED_AGAIN] = complement(signals)
         self._words[_SIGNALLED] = signals
 
     def batch(self, method: int, items: int, wait_ns: int, longest_wait_ns: int) -> None:
@@ -343,7 +373,11 @@ class BoardWriter:
 
 
 class BoardReader:
-    """Anybody else's side."""
+    """Anybody else's side.
+
+    Args:
+        memory: The board; for all but the stacks a copy of its first `STACK_AT` bytes will do.
+    """
 
     def __init__(self, memory: memoryview) -> None:
         self._memory = memory
@@ -451,14 +485,15 @@ class BoardReader:
     @property
     def signalled(self) -> int:
         """The signals that the worker was sending to itself when it ended; bit N - 1 stands for signal N."""
-        return self._words[_SIGNALLED]
+        return self._words[_SIGNALLED] & complement(self._words[_SIGNALLED_AGAIN])
 
     def known_since_ns(self) -> int:
         """Return a time such that all requests started later are among `entries`, 0 if all that were ever started.
 
-        While the worker runs, read the entries first: what is overwritten meanwhile only makes this time later.
+        While the worker runs, read the entries first: what is overwritten meanwhile only makes this time later. A
+        worker that dies between its two words has written the later time to one of them.
         """
-        return self._words[FORGOTTEN]
+        return max(self._words[FORGOTTEN], complement(self._words[FORGOTTEN_AGAIN]))
 
     def _entry(self, at: int) -> Entry | None:
         words = self._words

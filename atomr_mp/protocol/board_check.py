@@ -2,9 +2,13 @@
 
 A worker's own code may write where it should not, and a board is memory of that worker. A board on which any rule of
 `BoardWriter` is broken is not believed at all: everything that its worker held counts as maybe executed. The rules
-bind together what one stray write would have to change at once: an entry carries a sum over its words, entries are
-used in order and never become free again, and the latest of them has the number of the last start. A damage that
-keeps all rules cannot be found out.
+bind together what one stray write would have to change at once: an entry, used or not, carries a sum over its words,
+entries are used in order and never become free again, and none has a number that was not given. A damage that keeps all
+rules cannot be found out.
+
+A worker may die, or stand still, between any two words that it writes; every such board is believed. A worker that goes
+on while its board is read changes words that were read already: `look` reads the count of starts once more behind the
+rest, and reads anew what still does not fit.
 """
 
 from __future__ import annotations
@@ -21,37 +25,40 @@ from atomr_mp.protocol.board import BATCHED, BUCKETS, MAGIC, MAX_START_ITEMS, Co
 _MOST: Final = 2**62
 """No counter gets there in the life of a process."""
 
-LOOKS: Final = 3
-"""So often a living board is looked at before it counts as damaged."""
+LOOKS: Final = 8
+"""So often a living board is read before it counts as damaged."""
 
-_UNNAMED: Final = (range(17, 20), range(25, 64))
+_UNNAMED: Final = (range(17, 20), range(26, 64))
+
+_UNUSED: Final = bytes(8 * board.SLOT_WORDS - 8) + board.UNUSED.to_bytes(8, sys.byteorder)
+"""An entry that was never used."""
 
 
 def defect(words: memoryview, now_ns: int) -> str:
-    """Return why no worker can have written this board, "" if one can.
-
-    A board that is being written may look damaged for a moment; `lasting_defect` is for such a board.
+    """Return why no worker can have written this board, "" if one can; nobody must write it any more.
 
     Args:
         words: The board, as unsigned 64-bit words.
         now_ns: CLOCK_MONOTONIC; nothing on the board may be later.
     """
-    return _header(words, now_ns) or _entries(words, now_ns) or _figures(words)
+    return _defect(words, words[: board.FIRST_SLOT], now_ns)
 
 
-def lasting_defect(words: memoryview, clock: Callable[[], int]) -> str:
-    """Return what is wrong with a board that its worker may be writing just now, "" if nothing is.
+def look(words: memoryview, clock: Callable[[], int], believed: bytes = b"") -> tuple[bytes, str]:
+    """Return a copy of a board that its worker may be writing just now, and why it is not believed, "" if it is.
 
     Args:
         words: The board, as unsigned 64-bit words.
         clock: CLOCK_MONOTONIC, in nanoseconds.
+        believed: An earlier copy that was believed: a board that has not changed is not judged again.
     """
-    found = ""
+    copy, found = b"", ""
     for _ in range(LOOKS):
-        found = defect(words, clock())
+        copy = words[: board.STACK_AT // 8].tobytes()
+        found = "" if copy == believed else _defect(memoryview(copy).cast("Q"), words[: board.FIRST_SLOT], clock())
         if not found:
             break
-    return found
+    return copy, found
 
 
 def disbelieved(why: str) -> str:
@@ -59,17 +66,27 @@ def disbelieved(why: str) -> str:
     return f"the worker's board is not believed, something has written over it: {why}"
 
 
-def _header(words: memoryview, now_ns: int) -> str:
-    forgotten, session = words[board.FORGOTTEN], words[board.ALONE]
+def _defect(words: memoryview, later: memoryview, now_ns: int) -> str:
+    """Return what is wrong with a board.
+
+    Args:
+        words: The board.
+        later: What is before its entries, as read after all else.
+        now_ns: CLOCK_MONOTONIC, after that.
+    """
+    completed, started = later[Counter.COMPLETED], later[Counter.STARTED]  # in the reverse order of their writing
+    return _header(words, started, now_ns) or _entries(words, started, now_ns) or _figures(words, completed)
+
+
+def _header(words: memoryview, started: int, now_ns: int) -> str:
+    forgotten, session = board.complement(words[board.FORGOTTEN_AGAIN]), words[board.ALONE]
     rules = (
         (words[0] == MAGIC, "its first word is another"),
         (not any(words[at] for unnamed in _UNNAMED for at in unnamed), "a word without a meaning is not 0"),
         (all(words[counter] < _MOST for counter in (*Counter, *Gauge)), "a counter is larger than can be"),
-        (words[Counter.COMPLETED] <= words[Counter.STARTED], "more requests were completed than started"),
-        (
-            words[board.FORGOTTEN_AGAIN] == board.complement(forgotten),
-            "the word of the forgotten starts was changed",
-        ),
+        (words[Counter.COMPLETED] <= started < _MOST, "more requests were completed than started"),
+        # The complement is written first, and is the one that counts until the other follows.
+        (words[board.FORGOTTEN] <= forgotten, "the word of the forgotten starts was changed"),
         (max(forgotten, words[board.ANSWERED], words[board.SURVEYED]) <= now_ns, "a time is in the future"),
         (
             not session or words[board.ALONE_SUM] == entry_sum(0, session, words[board.ALONE + 1], 0),
@@ -79,68 +96,70 @@ def _header(words: memoryview, now_ns: int) -> str:
     return next((why for holds, why in rules if not holds), "")
 
 
-def _entries(words: memoryview, now_ns: int) -> str:
+def _entries(words: memoryview, started: int, now_ns: int) -> str:
     # By whole columns, without a loop over a thousand entries: clients wait for the verdict.
     first, width = board.FIRST_SLOT, board.SLOT_WORDS
-    end = first + width * board.SLOTS
-    numbers = words[first:end:width].tolist()
+    numbers = words[first : first + width * board.SLOTS : width].tolist()
     used = numbers.index(0) if 0 in numbers else len(numbers)
-    if any(words[first + width * used : end].tobytes()):
-        return "an entry is in use behind one that is not"
+    if words[first + width * used : first + width * board.SLOTS].tobytes() != _UNUSED * (board.SLOTS - used):
+        return "an entry is in use behind one that is not, or was never whole"
     del numbers[used:]
-    latest = 2 * words[Counter.STARTED]
-    whole = [(0, used)]
-    if latest - 1 in numbers:  # its worker has died, or is, on the way through this entry
-        at = numbers.index(latest - 1)
-        numbers[at], whole = latest, [(0, at), (at + 1, used)]
-    running = 0
-    for begin, stop in whole:
-        times = _times(words[first + width * begin : first + width * stop])
-        if times is None:
-            return "an entry does not match its sum"
-        starts, ends = times
-        running += ends.count(0)
-        if not min(starts, default=1) or max(max(starts, default=0), max(ends, default=0)) > now_ns:
-            return "an entry has times that cannot be"
-        if sum(map(operator.lt, ends, starts)) != ends.count(0):
-            return "an entry has ended before it was started"
-    if running > words[Counter.STARTED] - words[Counter.COMPLETED] + 1:
-        return "more entries are running than requests"
-    return _order(numbers, latest, words[board.FORGOTTEN])
+    entries = words[first : first + width * used]
+    writing = {at for at, number in enumerate(numbers) if number & 1}
+    if any(not 2 * words[Counter.STARTED] <= numbers[at] + 1 <= 2 * started for at in writing):
+        return "an entry is being written with a number that is not that of the latest start"
+    if not _unlike(entries) <= writing:
+        return "an entry does not match its sum"
+    for at in writing:
+        numbers[at] += 1
+    return _times(entries, writing, started - words[Counter.COMPLETED], now_ns) or _order(numbers, words, started)
 
 
-def _times(words: memoryview) -> tuple[list[int], list[int]] | None:
-    """Return starts and ends of entries, None if one of the entries does not match its sum."""
+def _unlike(entries: memoryview) -> set[int]:
+    """Return the places of the entries that do not match their sums."""
     width = board.SLOT_WORDS
     number, session, request, start, total = (
-        int.from_bytes(words[column::width].tobytes(), sys.byteorder) for column in (0, 1, 2, 3, 7)
+        int.from_bytes(entries[column::width].tobytes(), sys.byteorder) for column in (0, 1, 2, 3, 7)
     )
     # `entry_sum` of all entries at once: a session's number has far less bits than a word.
-    salt = entry_sum(0, 0, 0, 0).to_bytes(8, sys.byteorder)
-    salts = int.from_bytes(salt * (len(words) // width), sys.byteorder)
-    if number ^ session << 20 ^ request ^ start ^ total != salts:
-        return None
-    return words[3::width].tolist(), words[5::width].tolist()
+    left = number ^ session << 20 ^ request ^ start ^ total
+    if not left:
+        return set()
+    sums = memoryview(left.to_bytes(8 * (len(entries) // width) + 8, sys.byteorder)).cast("Q").tolist()
+    return {at for at, each in enumerate(sums if sys.byteorder == "little" else sums[::-1]) if each}
 
 
-def _order(numbers: list[int], latest: int, forgotten: int) -> str:
-    if forgotten:
+def _times(entries: memoryview, writing: set[int], most: int, now_ns: int) -> str:
+    starts, ends = (entries[column :: board.SLOT_WORDS].tolist() for column in (3, 5))
+    for at in sorted(writing, reverse=True):
+        del starts[at], ends[at]
+    if not min(starts, default=1) or max(max(starts, default=0), max(ends, default=0)) > now_ns:
+        return "an entry has times that cannot be"
+    running = ends.count(0)
+    if sum(map(operator.lt, ends, starts)) != running:
+        return "an entry has ended before it was started"
+    # A request that ends is counted before its entry says so.
+    return "more entries are running than requests" if running > most + 1 else ""
+
+
+def _order(numbers: list[int], words: memoryview, started: int) -> str:
+    if max(numbers, default=0) > 2 * started:
+        return "an entry has a number that was never given"
+    if board.complement(words[board.FORGOTTEN_AGAIN]):
         if len(numbers) < board.SLOTS:
             return "entries are missing"
-        if len(set(numbers)) < len(numbers) or max(numbers) > latest:
-            return "two entries have the same number, or one has a number that was never given"
-        return ""
-    # Nothing was overwritten: the entries are the starts, in order, and all of them.
-    if (numbers[-1] if numbers else 0) != latest:
-        return "the entry of the last start is missing"
-    if any(not 0 < later - earlier <= 2 * MAX_START_ITEMS for earlier, later in pairwise([0, *numbers])):
+        return "two entries have the same number" if len(set(numbers)) < len(numbers) else ""
+    # Nothing was overwritten: the entries are the starts, in order. A start is counted before its entry is there.
+    counted = max(2 * words[Counter.STARTED], *numbers[-1:], 0)
+    gaps = [later - earlier for earlier, later in pairwise([0, *numbers, counted])]
+    if any(not 0 < gap <= 2 * MAX_START_ITEMS for gap in gaps[:-1]) or gaps[-1] > 2 * MAX_START_ITEMS:
         return "entries are missing"
     return ""
 
 
-def _figures(words: memoryview) -> str:
+def _figures(words: memoryview, completed: int) -> str:
     buckets = words[board.FIRST_BUCKET : board.FIRST_BUCKET + BUCKETS].tolist()
-    if sum(buckets) > words[Counter.COMPLETED]:
+    if sum(buckets) > completed:
         return "more latencies were counted than requests"
     for number in range(BATCHED):
         at = board.FIRST_BATCHES + number * board.BATCH_WORDS

@@ -16,7 +16,6 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
-from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.messages import devices, operators, session
 from atomr_mp.protocol.process_tags import epoch_label
 from atomr_mp.protocol.words import counted
@@ -410,33 +409,29 @@ def _has_terminal() -> bool:
 
 def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: list[str]) -> operators.WorkerStatus:
     active = device.active
-    board = active.board if active and not active.board_defect else None
+    board = active.live_board.read() if active else None
     pid = active.pid if active else 0
-    try:
-        running = board.running() if board else []
-        now_ns = time.monotonic_ns()
-        return operators.WorkerStatus(
-            device=device.info(0),
-            queue_depth=board.queue_depth if board else 0,
-            started=board.read(Counter.STARTED) if board else 0,
-            completed=board.read(Counter.COMPLETED) if board else 0,
-            refused=board.read(Counter.REFUSED) if board else 0,
-            running=len(running),
-            running_for_s=(now_ns - running[0].started_ns) / 1e9 if running else 0.0,
-            started_at=started_at(pid),
-            memory_bytes=memory_bytes(pid),
-            notes=[*device.notes, *health],
-            batches=_batches(device, board) if board else [],
-            slab_bytes=min(board.read(Gauge.SLAB_BYTES), MAX_U64) if board else 0,
-            leases=min(board.read(Gauge.LEASES), MAX_U64) if board else 0,
-            figures=device.figures(),
-            last_fault=device.ends.last_fault[1],
-            last_fault_at=device.ends.last_fault[0],
-            standby=device.standbys.status(device.standby, factory),
-        )
-    finally:
-        if board is not None:
-            board.release()
+    running = board.running() if board else []
+    now_ns = time.monotonic_ns()
+    return operators.WorkerStatus(
+        device=device.info(0),
+        queue_depth=board.queue_depth if board else 0,
+        started=board.read(Counter.STARTED) if board else 0,
+        completed=board.read(Counter.COMPLETED) if board else 0,
+        refused=board.read(Counter.REFUSED) if board else 0,
+        running=len(running),
+        running_for_s=(now_ns - running[0].started_ns) / 1e9 if running else 0.0,
+        started_at=started_at(pid),
+        memory_bytes=memory_bytes(pid),
+        notes=[*device.notes, *health],
+        batches=_batches(device, board) if board else [],
+        slab_bytes=board.read(Gauge.SLAB_BYTES) if board else 0,
+        leases=board.read(Gauge.LEASES) if board else 0,
+        figures=device.figures(),
+        last_fault=device.ends.last_fault[1],
+        last_fault_at=device.ends.last_fault[0],
+        standby=device.standbys.status(device.standby, factory),
+    )
 
 
 def _batches(device: SupervisedDevice, board: BoardReader) -> list[operators.BatchStatus]:

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from unittest.mock import Mock
@@ -25,6 +26,7 @@ from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
 from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.identity import Identity, boot_id, start_ticks, wait_ended
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
+from atomr_mp.protocol import board_check
 from atomr_mp.protocol.board import BOARD_BYTES
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 from atomr_mp.protocol.messages.control import FROM_WORKER, ActorSpec, Prepare, SessionAdmitted
@@ -468,6 +470,12 @@ os.kill(os.getpid(), signal.SIGKILL)
     worker.close()
     assert (view.nbytes, view.tobytes()[:5]) == (BOARD_BYTES, b"alive")
     view.release()
+
+
+def test_a_board_is_believed_before_its_worker_has_found_it() -> None:
+    """A worker may die while its interpreter starts; nothing was written over its board."""
+    with start(WAIT_TO_BE_LET_GO) as worker, worker.board.cast("Q") as words:
+        assert board_check.defect(words, time.monotonic_ns()) == ""
 
 
 def test_closing_ends_a_worker_that_still_runs() -> None:

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import collections
+import mmap
+import os
+import subprocess
+import sys
+import time
 from typing import Any, Final
 
 import pytest
@@ -9,10 +15,23 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
-from atomr_mp.protocol.board import FIRST_SLOT, FORGOTTEN, Counter
+from atomr_mp.protocol.board import BOARD_BYTES, FIRST_SLOT, FORGOTTEN, Counter
+from atomr_mp.protocol.board_check import defect, look
 from tests.support import ACTORS, Ledger, wait_generation
 
 STRAY: Final = f"{ACTORS}/stray.py:Stray"
+BUSY: Final = """
+import mmap, sys, time
+from atomr_mp.protocol.board import BoardWriter
+writer = BoardWriter(memoryview(mmap.mmap(int(sys.argv[1]), 0)))
+for number in range(2**60):
+    writer.receive(1)
+    slot = writer.start(1, number, time.monotonic_ns(), 2**60)
+    now_ns = time.monotonic_ns()
+    writer.end(slot, now_ns, now_ns - 1000)
+    if number == 2000:
+        print("busy", flush=True)
+"""
 NEVER_MIND: Final[dict[str, Any]] = {"max_restarts": 1000, "backoff_initial_s": 0.0}
 
 
@@ -46,6 +65,39 @@ def test_a_stray_write_before_a_death_costs_nobody_the_pool(ledger: Ledger, word
         assert len(disbelieved(pool)) == 1
         figures = pool.status().workers[0].figures
         assert figures.received < 100, "nothing of a board that is not believed is counted"
+
+
+def test_what_a_busy_worker_is_just_writing_is_no_damage() -> None:
+    """A process writes a board as fast as it can, and another judges it all the time."""
+    fd = os.memfd_create("atomr-mp-board")
+    os.ftruncate(fd, BOARD_BYTES)
+    words = memoryview(mmap.mmap(fd, BOARD_BYTES)).cast("Q")
+    command = [sys.executable, "-c", BUSY, str(fd)]
+    with subprocess.Popen(command, pass_fds=[fd], stdout=subprocess.PIPE) as writer:
+        os.close(fd)
+        try:
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == b"busy\n"
+            found = collections.Counter(look(words, time.monotonic_ns)[1] for _ in range(300))
+        finally:
+            writer.kill()
+    assert found == {"": 300}
+    assert defect(words, time.monotonic_ns()) == "", "killed between any two words"
+
+
+def test_figures_of_a_damaged_board_never_fall(ledger: Ledger) -> None:
+    """What was told of a worker before its board was damaged is counted; what the damage shows is not."""
+    with ledger.start(STRAY, **NEVER_MIND) as pool:
+        actor = pool.actor("Stray")
+        for number in range(50):
+            assert actor.echo(number).result() == number
+        before = pool.status().workers[0].figures
+        assert before.answered >= 50
+        assert isinstance(actor.write(int(Counter.RECEIVED), 3, 0xFF, die=True).exception(), errors.WorkerLost)
+        wait_generation(pool, 2)
+        after = pool.status().workers[0].figures
+        assert before.answered <= after.answered < before.answered + 50
+        assert before.received <= after.received < before.received + 50
 
 
 def test_a_living_worker_with_such_a_board_is_drained_and_replaced(ledger: Ledger) -> None:

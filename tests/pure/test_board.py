@@ -23,6 +23,7 @@ from atomr_mp.protocol.board import (
     PlaceKind,
     Watched,
 )
+from tests.stores import Stores
 
 FEW: Final = 4
 """Slots of the boards here, so that they are soon used again."""
@@ -114,25 +115,6 @@ class Board(RuleBasedStateMachine):
 TestBoard = Board.TestCase
 
 
-class Words:
-    """Stands for the shared memory of a writer whose stores are noted."""
-
-    def __init__(self) -> None:
-        self.words = [0] * (BOARD_BYTES // 8)
-        self.stores: list[tuple[int, int]] = []
-
-    def cast(self, _format: str) -> Words:
-        """Be the words themselves."""
-        return self
-
-    def __getitem__(self, at: int) -> int:
-        return self.words[at]
-
-    def __setitem__(self, at: int, value: int) -> None:
-        self.words[at] = value
-        self.stores.append((at, value))
-
-
 class Racing:
     """Stands for the same memory as a reader sees it: before each load, some more of the stores arrive."""
 
@@ -162,7 +144,7 @@ class Past:
 
     def __init__(self, steps: list[bool], choose: Callable[[list[int]], int]) -> None:
         """Start a request where a step says so, else end the one that `choose` picks from those that run."""
-        memory = Words()
+        memory = Stores.zeros(BOARD_BYTES // 8)
         writer = BoardWriter(cast("memoryview", memory))
         self.stores = memory.stores
         self.requests: dict[int, Entry] = {}
@@ -225,14 +207,15 @@ def test_an_entry_that_death_left_half_written_is_left_out() -> None:
     writer = BoardWriter(memory)
     writer.start(1, 10, 100, 1000)
     slot = writer.start(1, 11, 200, 1000)
-    memory.cast("Q")[slot] += 1
+    memory.cast("Q")[board.FIRST_SLOT + board.SLOT_WORDS * slot] += 1
     reader = BoardReader(memory)
     assert [entry.request_id for entry in reader.entries()] == [10]
 
 
 def test_a_fresh_board_says_nothing_and_shows_its_mark() -> None:
-    """Zeros are an empty board."""
+    """A board is empty before its worker has written anything to it."""
     memory = memoryview(bytearray(BOARD_BYTES))
+    board.prepare(memory)
     reader = BoardReader(memory)
     assert reader.entries() == []
     assert reader.known_since_ns() == 0

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from atomr_mp.protocol import board, board_check
-from atomr_mp.protocol.board import BOARD_BYTES, OFF_BOARD, STACK_AT, BoardReader, BoardWriter, Counter, Gauge
+from atomr_mp.protocol.board import BOARD_BYTES, STACK_AT, BoardReader, BoardWriter, Counter, Gauge
 from atomr_mp.protocol.messages import session
 from atomr_mp.supervision.tally import Tally
 from atomr_mp.supervisor.device.incarnation_end import IncarnationEnd
+from tests.stores import Stores
 
 FEW: Final = 4
 """Slots of the boards here, so that they are soon used again."""
@@ -39,26 +41,36 @@ class History:
 
     def __init__(self, memory: memoryview, steps: list[tuple[str, int, int]]) -> None:
         self.writer = BoardWriter(memory)
-        self.started: dict[int, int] = {}
-        """When each request was started, by id."""
-        running: list[tuple[int, int]] = []
-        for now_ns, (kind, choice, items) in enumerate(steps, start=1):
-            if kind == "start" or (kind == "end" and not running):
-                self.writer.receive(items)
-                slot = self.writer.start(1 + choice % 3, 100 + now_ns, now_ns, 2**60, choice, items)
-                self.started[100 + now_ns] = now_ns
-                running.append((slot, items))
-            elif kind == "end":
-                slot, items_ = running.pop(choice % len(running))
-                self.writer.end(slot, now_ns, now_ns, items_)
-            elif kind == "alone":
-                self.writer.alone(choice % 2, 100 + now_ns)
-            elif kind == "batch":
-                self.writer.batch(choice % board.BATCHED, items, choice, choice)
-            else:
-                self.writer.count(Counter.DISCARDED)
-                self.writer.show(Gauge.SLAB_BYTES, choice)
-                self.writer.answer(now_ns)
+        self.started: dict[int, tuple[int, int]] = {}
+        """Session and start of each request, by id."""
+        self._running: list[tuple[int, int]] = []
+        self._now_ns = 0
+        self.go_on(steps)
+
+    def go_on(self, steps: list[tuple[str, int, int]]) -> None:
+        """Do more."""
+        for kind, choice, items in steps:
+            self._now_ns += 1
+            self._step(kind, choice, items)
+
+    def _step(self, kind: str, choice: int, items: int) -> None:
+        now_ns = self._now_ns
+        if kind == "start" or (kind == "end" and not self._running):
+            self.writer.receive(items)
+            slot = self.writer.start(1 + choice % 3, 100 + now_ns, now_ns, 2**60, choice, items)
+            self.started[100 + now_ns] = 1 + choice % 3, now_ns
+            self._running.append((slot, items))
+        elif kind == "end":
+            slot, items_ = self._running.pop(choice % len(self._running))
+            self.writer.end(slot, now_ns, now_ns, items_)
+        elif kind == "alone":
+            self.writer.alone(choice % 2, 100 + now_ns)
+        elif kind == "batch":
+            self.writer.batch(choice % board.BATCHED, items, choice, choice)
+        else:
+            self.writer.count(Counter.DISCARDED)
+            self.writer.show(Gauge.SLAB_BYTES, choice)
+            self.writer.answer(now_ns)
 
 
 STEPS: Final = st.lists(
@@ -70,11 +82,18 @@ STEPS: Final = st.lists(
     max_size=20,
 )
 
-DAMAGE: Final = st.tuples(
-    st.integers(0, STACK_AT // 8 - 1) | st.integers(board.FIRST_SLOT, board.FIRST_SLOT + FEW * board.SLOT_WORDS - 1),
-    st.integers(1, 40),
-    st.sampled_from([b"\xff", b"\0"]) | st.binary(min_size=8, max_size=24),
+DAMAGE: Final = st.lists(
+    st.tuples(
+        st.integers(0, STACK_AT - 1)
+        | st.integers(0, 8 * 25)
+        | st.integers(8 * board.FIRST_SLOT, 8 * (board.FIRST_SLOT + FEW * board.SLOT_WORDS) - 1),
+        st.integers(1, 320) | st.sampled_from([8, 64, STACK_AT]),
+        st.sampled_from([b"\xff", b"\0"]) | st.binary(min_size=8, max_size=24),
+    ),
+    min_size=1,
+    max_size=3,
 )
+"""Of each burst the first byte, how many follow, and what is written."""
 
 
 def told(memory: memoryview) -> dict[int, tuple[set[int], int, str]]:
@@ -114,31 +133,14 @@ def test_what_a_writer_has_written_is_believed(steps: list[tuple[str, int, int]]
         assert sessions[0] <= set(history.started)
 
 
-class Stores:
-    """Stands for the memory of a writer whose stores are noted."""
-
-    def __init__(self) -> None:
-        self.words = [0] * (BOARD_BYTES // 8)
-        self.stores: list[tuple[int, int]] = []
-
-    def cast(self, _format: str) -> Stores:
-        """Be the words themselves."""
-        return self
-
-    def __getitem__(self, at: int) -> int:
-        return self.words[at]
-
-    def __setitem__(self, at: int, value: int) -> None:
-        self.words[at] = value
-        self.stores.append((at, value))
-
-
 @given(STEPS, st.data())
 def test_a_worker_may_die_between_any_two_words(steps: list[tuple[str, int, int]], drawn: st.DataObject) -> None:
-    """No request whose start was noted by then is told as unstarted; hardly a death makes a board unbelievable."""
-    stores = Stores()
+    """Its board is believed, and no request whose start was noted by then is told as unstarted."""
+    stores = Stores.zeros(BOARD_BYTES // 8)
+    board.prepare(cast("memoryview", stores))
+    prepared = len(stores.stores)
     History(cast("memoryview", stores), steps)
-    until = drawn.draw(st.integers(0, len(stores.stores)))
+    until = drawn.draw(st.integers(prepared, len(stores.stores)))
     memory = memoryview(bytearray(BOARD_BYTES))
     words = memory.cast("Q")
     noted: set[tuple[int, int, int]] = set()
@@ -147,31 +149,42 @@ def test_a_worker_may_die_between_any_two_words(steps: list[tuple[str, int, int]
         inside = at - board.FIRST_SLOT
         if 0 <= inside < FEW * board.SLOT_WORDS and not inside % board.SLOT_WORDS and not value & 1:
             noted.add((words[at + 1], words[at + 2], words[at + 3]))
-    if until:
-        said = told(memory)
-        for number, request_id, started_ns in noted:
-            started, known_since_ns, _ = said[number]
-            assert request_id in started or started_ns <= known_since_ns
-
-
-@given(STEPS, DAMAGE)
-def test_no_damage_makes_a_started_request_look_unstarted(
-    steps: list[tuple[str, int, int]], damage: tuple[int, int, bytes]
-) -> None:
-    """Bursts of ones, of zeros and of anything; what the supervisor says of it decodes at the client."""
-    memory = memoryview(bytearray(BOARD_BYTES))
-    history = History(memory, steps)
-    words = memory.cast("Q")
-    entries = range(board.FIRST_SLOT, board.FIRST_SLOT + FEW * board.SLOT_WORDS, board.SLOT_WORDS)
-    held = {at: (words[at + 1], words[at + 2]) for at in entries if words[at]}
-    at, length, what = damage
-    end = min(STACK_AT, 8 * (at + length))
-    memory[8 * at : end] = (what * (end - 8 * at))[: end - 8 * at]
+    assert board_check.defect(words, LATE_NS) == ""
     said = told(memory)
-    for slot, (number, request_id) in held.items():
+    for number, request_id, started_ns in noted:
         started, known_since_ns, _ = said[number]
-        half_written = words[slot] == 2 * words[Counter.STARTED] - 1  # as the writer leaves it for a moment
-        assert request_id in started or history.started[request_id] <= known_since_ns or half_written
+        assert request_id in started or started_ns <= known_since_ns
+
+
+@given(STEPS, DAMAGE, STEPS | st.just([]))
+@example([("start", 1, 1)], [(8, STACK_AT, b"\0")], []).via("all but the first word of a worker that had begun")
+@example([("start", 1, 1)] * 9, [(8 * board.FORGOTTEN, 8, b"\0")], []).via("nothing seems to be forgotten")
+@example(
+    [("start", 1, 1), ("end", 0, 1)] * FEW, [(8 * board.FIRST_SLOT, 64 * FEW, b"\0")], [("start", 1, 1)] * FEW
+).via("all that was damaged is written anew")
+def test_no_damage_makes_a_started_request_look_unstarted(
+    before: list[tuple[str, int, int]], damage: list[tuple[int, int, bytes]], then: list[tuple[str, int, int]]
+) -> None:
+    """Bursts of ones, of zeros and of anything, the worker may go on; clients can decode what they are told."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    history = History(memory, before)
+    words = memory.cast("Q")
+    for at, length, what in damage:
+        end = min(STACK_AT, at + length)
+        memory[at:end] = (what * (end - at))[: end - at]
+    with contextlib.suppress(ValueError):  # a counter of ones has no room for another: that ends the worker
+        history.go_on(then)
+    said = told(memory)
+    writing = [
+        words[at] == 2 * words[Counter.STARTED] - 1  # as the writer leaves it for a moment, before the request runs
+        for at in range(board.FIRST_SLOT, board.FIRST_SLOT + FEW * board.SLOT_WORDS, board.SLOT_WORDS)
+    ]
+    unstarted = [
+        request_id
+        for request_id, (number, started_ns) in history.started.items()
+        if request_id not in said[number][0] and started_ns > said[number][1]
+    ]
+    assert len(unstarted) <= sum(writing)
 
 
 @pytest.mark.parametrize(
@@ -201,37 +214,67 @@ def test_no_damage_makes_a_started_request_look_unstarted(
 def test_ones_over_any_word_are_found(at: int) -> None:
     """The stray write of a worker's own code, over each kind of word."""
     memory = memoryview(bytearray(BOARD_BYTES))
-    History(memory, [("start", 1, 1), ("start", 1, 1), ("end", 0, 1)])
+    History(memory, [("start", 1, 1)] * 6 + [("end", 0, 1)])
     words = memory.cast("Q")
     words[at] = 2**64 - 1
     assert board_check.defect(words, LATE_NS)
 
 
-@pytest.mark.parametrize("slot", range(3))
-def test_an_entry_of_zeros_is_found(slot: int) -> None:
-    """In the middle of the ring, and at its end: else a request that ran would look as if it had not."""
+@pytest.mark.parametrize("slot", range(FEW))
+@pytest.mark.parametrize("starts", [0, 1, FEW, 2 * FEW])
+def test_an_entry_of_zeros_is_found(slot: int, starts: int) -> None:
+    """Wherever it is in the ring, used or not: else a request that ran would look as if it had not."""
     memory = memoryview(bytearray(BOARD_BYTES))
-    History(memory, [("start", 1, 1)] * 3)
+    History(memory, [("start", 1, 1)] * starts)
     at = 8 * (board.FIRST_SLOT + slot * board.SLOT_WORDS)
     memory[at : at + 64] = bytes(64)
-    assert "missing" in board_check.defect(memory.cast("Q"), LATE_NS) or "behind" in board_check.defect(
-        memory.cast("Q"), LATE_NS
-    )
+    assert "never whole" in board_check.defect(memory.cast("Q"), LATE_NS)
 
 
-def test_a_board_that_is_only_being_written_is_not_condemned() -> None:
-    """A defect counts if it is there each time that somebody looks."""
+def test_a_living_board_is_read_again_before_it_is_judged() -> None:
+    """A defect counts if it is there each time that somebody looks; and only a board that has changed is judged."""
     memory = memoryview(bytearray(BOARD_BYTES))
     words = memory.cast("Q")
-    assert History(memory, [("start", 1, 1)]).started != {OFF_BOARD: 0}
-    words[Counter.STARTED] += 1  # the entry follows
-    looks = iter(range(3))
+    History(memory, [("start", 1, 1)])
+    words[40] = 1
+    looks = iter(range(board_check.LOOKS))
 
     def clock() -> int:
         if next(looks) == 1:
-            words[Counter.STARTED] -= 1
+            words[40] = 0
         return LATE_NS
 
-    assert board_check.lasting_defect(words, clock) == ""
+    copy, why = board_check.look(words, clock)
+    assert (copy, why) == (memory[:STACK_AT].tobytes(), "")
+    assert board_check.look(words, lambda: 0, copy) == (copy, "")
     words[board.FORGOTTEN] = 1
-    assert board_check.lasting_defect(words, lambda: LATE_NS)
+    assert board_check.look(words, lambda: LATE_NS, copy)[1]
+
+
+@given(STEPS, st.data())
+def test_a_worker_may_go_on_while_its_board_is_read(steps: list[tuple[str, int, int]], drawn: st.DataObject) -> None:
+    """What is read last, the counts once more, may be newer than the rest by any number of words."""
+    stores = Stores.zeros(BOARD_BYTES // 8)
+    board.prepare(cast("memoryview", stores))
+    prepared = len(stores.stores)
+    History(cast("memoryview", stores), steps)
+    first, last = sorted(drawn.draw(st.integers(prepared, len(stores.stores))) for _ in range(2))
+    words, later = (memoryview(bytearray(BOARD_BYTES)).cast("Q") for _ in range(2))
+    for copy, until in ((words, first), (later, last)):
+        for at, value in stores.stores[:until]:
+            copy[at] = value
+    assert board_check._defect(words, later, LATE_NS) == ""
+
+
+@pytest.mark.parametrize("burst", [b"\xff" * 8, bytes(8), b"\xff" * 16, bytes(16)])
+@pytest.mark.parametrize("word", [board._SIGNALLED, board._SIGNALLED_AGAIN])
+def test_no_stray_write_makes_a_signal_that_the_worker_sends_to_itself(word: int, burst: bytes) -> None:
+    """It would be evidence against what ran."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    history = History(memory, [("start", 1, 1)])
+    memory[8 * word : 8 * word + len(burst)] = burst
+    assert BoardReader(memory).signalled == 0
+    history.writer.signal(0b1010)
+    assert BoardReader(memory).signalled == 0b1010
+    history.writer.signal(0)
+    assert BoardReader(memory).signalled == 0

@@ -8,7 +8,6 @@ from typing import Final
 
 from atomr_mp.process.identity import start_ticks
 from atomr_mp.protocol.board import Gauge
-from atomr_mp.protocol.codec import MAX_U64
 from atomr_mp.protocol.messages import operators
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.device.device import SupervisedDevice
@@ -61,11 +60,8 @@ def _worker(device: SupervisedDevice, worker: Incarnation) -> operators.ProcessH
     role = "worker" if worker is device.active else "standby" if worker is device.standby else "predecessor"
     if worker.is_stuck:
         role = "stuck"
-    board = worker.board
-    try:
-        slab_bytes, leases = (min(board.read(gauge), MAX_U64) for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))
-        running = len(board.running())
-    finally:
-        board.release()
+    board = worker.live_board.read()
+    slab_bytes, leases = (board.read(gauge) if board else 0 for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))
+    running = len(board.running()) if board else 0
     ticks = worker.process.identity.start_ticks
     return operators.ProcessHeld(role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases, running)

@@ -62,43 +62,36 @@ class Recycler:
         limits = self._limits()
         if not limits.any or self._pausing():
             return
-        ready = [
-            device
-            for device in self._devices
-            if device.state is State.READY and not device.quarantine.reason and not _is_doubted(device)
-        ]
+        ready = [device for device in self._devices if device.state is State.READY and not device.quarantine.reason]
         away = sum(not device.is_settled for device in self._devices)
         keys = [(device.index, device.generation) for device in ready]
         self._early = {key: self._early.get(key, random.random()) for key in keys}  # noqa: S311 - no secret
         self._due_s = {key: since_s for key, since_s in self._due_s.items() if key in self._early}
-        chosen = choose(limits, {device.index: self._life(device, limits) for device in ready}, away=away)
+        lives = {device.index: life for device in ready if (life := self._life(device, limits)) is not None}
+        chosen = choose(limits, lives, away=away)
         if chosen is not None:
             index, why = chosen
             self._devices[index].replace("recycle", f"its worker is replaced: {why}")
 
-    def _life(self, device: SupervisedDevice, limits: RecycleLimits) -> Life:
+    def _life(self, device: SupervisedDevice, limits: RecycleLimits) -> Life | None:
+        """Return what a device's worker has done and taken; None if its board is not believed."""
         worker = device.active
         assert worker is not None
-        board = worker.board
+        board = worker.live_board.read()
+        if board is None:
+            return None
         key = device.index, device.generation
         told = self._driver_bytes(device.index, worker.pid)
-        try:
-            life = Life(
-                age_s=worker.age_s,
-                early=self._early[key],
-                requests=board.read(Counter.STARTED),
-                memory_bytes=memory_bytes(worker.pid) if limits.max_memory_bytes else 0,
-                leases=board.read(Gauge.LEASES),
-                device_bytes=board.read(Gauge.SLAB_BYTES) if told is None else told,
-                by_driver=told is not None,
-            )
-        finally:
-            board.release()
+        life = Life(
+            age_s=worker.age_s,
+            early=self._early[key],
+            requests=board.read(Counter.STARTED),
+            memory_bytes=memory_bytes(worker.pid) if limits.max_memory_bytes else 0,
+            leases=board.read(Gauge.LEASES),
+            device_bytes=board.read(Gauge.SLAB_BYTES) if told is None else told,
+            by_driver=told is not None,
+        )
         if not due(limits, life):
             return life
         now_s = time.monotonic()
         return life._replace(waited_s=now_s - self._due_s.setdefault(key, now_s))
-
-
-def _is_doubted(device: SupervisedDevice) -> bool:
-    return device.active is not None and bool(device.active.board_defect)

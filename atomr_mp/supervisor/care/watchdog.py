@@ -79,29 +79,25 @@ class _DeviceWatch:
         self._looked_ns = 0
         self._threads: dict[int, Thread] = {}
         """At the last look, if anything ran that is watched."""
-        self._defect = ""
-        """Of its board, at the last look."""
+        self._doubted = False
+        """Its board was not believed at the last look."""
         self._asked: Incarnation | None = None
         """Whom we have asked where it is."""
 
     def look(self) -> None:
         worker = self._device.active
         if worker is not self._worker:
-            self._worker, self._watch, self._threads, self._defect = worker, HangWatch(), {}, ""
+            self._worker, self._watch, self._threads, self._doubted = worker, HangWatch(), {}, False
         if worker is None or self._device.state is not State.READY or self._asked is worker:
             return
-        before, self._defect = self._defect, worker.board_defect
-        if self._defect:
-            if self._defect == before:
-                self._device.replace("board", disbelieved(self._defect))
-            return
-        board = worker.board
-        try:
+        board = worker.live_board.read()
+        doubted, self._doubted = self._doubted, board is None
+        if board is not None:
             entry = self._entry(worker, board)
             if entry is not None:
-                self._ask(worker, board, entry)
-        finally:
-            board.release()
+                self._ask(worker, entry)
+        elif doubted and not self._device.quarantine.reason:  # else nothing would take its place
+            self._device.replace("board", disbelieved(worker.live_board.defect))
 
     def _entry(self, worker: Incarnation, board: BoardReader) -> Entry | None:
         """Return a request that hangs, if there is one."""
@@ -113,10 +109,12 @@ class _DeviceWatch:
             self._threads = scheduling.threads(worker.pid)
         return self._watch.look(now_ns, able_ns(elapsed_ns, before, self._threads), running, ended_ns)
 
-    def _ask(self, worker: Incarnation, board: BoardReader, entry: Entry) -> None:
+    def _ask(self, worker: Incarnation, entry: Entry) -> None:
         """Have a worker write its stacks."""
         self._asked = worker
+        board = worker.board
         board.clear_stack()
+        board.release()
         asked_ns = time.monotonic_ns()
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(worker.process.pidfd, STACK_SIGNAL)

@@ -85,9 +85,11 @@ class EndReports:
         )
         self._sessions.died(self._device, worker.generation, ending.death)
         say(self._device, ending.told)
-        self._tally.add(None if ending.doubt else board, ending.in_a_word, lost=not ending.planned)
+        # Of a board that is not believed what was told before it was damaged: sums never fall.
+        lost = not (ending.planned or ending.doubt)
+        self._tally.add(worker.live_board.last if ending.doubt else board, ending.in_a_word, lost=lost)
         board.release()
-        if ending.doubt:
+        if ending.doubt and worker.wish != "board":
             self._device.note("board", disbelieved(ending.doubt), generation=worker.generation)
         if not (ending.planned or worker.wish):
             self.last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
@@ -116,12 +118,8 @@ class EndReports:
     def figures(self, workers: Iterable[Incarnation | None]) -> Figures:
         """Return what all incarnations have done, those that run among them."""
         running = [worker for worker in workers if worker is not None and worker.ending is None]  # else in the tally
-        boards = [worker.board for worker in running if not worker.board_defect]
-        try:
-            return self._tally.figures(boards)
-        finally:
-            for board in boards:
-                board.release()
+        boards = [worker.live_board.read() or worker.live_board.last for worker in running]
+        return self._tally.figures(board for board in boards if board is not None)
 
     def _verdict(self, lost: errors.AtomrError) -> intensity.Verdict:
         return self.restarts.verdict(self._device.plan.intensity, self._device.generation, lost)

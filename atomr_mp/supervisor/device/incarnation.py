@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from atomr_mp import errors
 from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.spawn import ExitCause, WorkerProcess
-from atomr_mp.protocol import board_check
 from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo
+from atomr_mp.supervisor.device.live_board import LiveBoard
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
@@ -159,17 +159,13 @@ class Incarnation:
 
     @property
     def board(self) -> BoardReader:
-        """Its board; release it."""
+        """Its board as it is, whatever was written to it; release it."""
         return BoardReader(self.process.board)
 
-    @property
-    def board_defect(self) -> str:
-        """Why its board is not believed, "" if it is."""
-        board = self.board
-        try:
-            return board_check.lasting_defect(board.words, time.monotonic_ns)
-        finally:
-            board.release()
+    @functools.cached_property
+    def live_board(self) -> LiveBoard:
+        """Its board, as far as it is believed."""
+        return LiveBoard(self.process.board)
 
     def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> None:
         """Send a message; one that it does not take yet is queued.
