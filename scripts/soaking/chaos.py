@@ -9,11 +9,15 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import psutil
+
 import atomr_mp
 from atomr_mp import errors, testing
+from atomr_mp.process.files.events import read_events
 from atomr_mp.process.identity import Identity
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import At, Exit, FullDisk, Hang, HangInKernel, Injection, Kill, NoMemory, Poison
+from soaking import stray
 from soaking.disturbances import Disturbance
 from soaking.soak import CLIENT, WORKER, Moment, Soak
 
@@ -23,13 +27,24 @@ RESTART: Final = "restart"
 RELOAD: Final = "reload"
 FAULT: Final = "fault"
 OUTSIDE: Final = "kill from outside"
+STRAY: Final = "stray write"
+STRAY_DEATH: Final = "kill after a stray write"
 
-KILLS: Final = (WORKER, STANDBY, ZYGOTE, CLIENT, OUTSIDE)
+KILLS: Final = (WORKER, STANDBY, ZYGOTE, CLIENT, OUTSIDE, STRAY_DEATH)
 
 OUTSIDE_ONLY_S: Final = {OUTSIDE: 0.5, CLIENT: 3.0}
 """What is done, and how often, if nothing ends a worker by itself."""
 
-EVERY_S: Final = {WORKER: 2.5, OUTSIDE: 2.5, CLIENT: 3.0, RESTART: 6.0, RELOAD: 12.0, FAULT: 1.2}
+EVERY_S: Final = {
+    WORKER: 2.5,
+    OUTSIDE: 2.5,
+    CLIENT: 3.0,
+    RESTART: 6.0,
+    RELOAD: 12.0,
+    FAULT: 1.2,
+    STRAY: 4.0,
+    STRAY_DEATH: 4.0,
+}
 """How often what is done, on average."""
 
 QUICK: Final = 3.0
@@ -74,6 +89,8 @@ IN_A_START: Final[tuple[At, ...]] = (
 )
 OF_THE_SYSTEM: Final[tuple[At, ...]] = (At("disk", FullDisk(), times=None),)
 """Whoever comes by: the supervisor and its helpers."""
+
+FULL_DISK: Final = "FullDisk at disk"
 
 OF_THE_DRIVER: Final[tuple[At, ...]] = (At("nvml", Hang(1.0), times=None),)
 """Likewise, where there is one: the driver is slow, as if it started up a GPU."""
@@ -129,6 +146,10 @@ class Chaos(Soak):
         self._reloading: threading.Thread | None = None
         self._ready_s: dict[int, float] = {}
         """When each device was last seen to be ready."""
+        self._stray_deaths = 0
+        """Workers that had ended with a damaged board by the end of the last round."""
+        self._checked_at = 0.0
+        """Time of the last event then."""
         self.gone_s: Final[list[float]] = []
         """How long it took until nothing was left of each that was killed."""
 
@@ -163,10 +184,8 @@ class Chaos(Soak):
         match what.kind:
             case "fault":
                 self._offer(moment, device, what.again())
-            case "kill of a worker":
-                self.kill_worker(moment, device)
-            case "kill from outside":
-                self._kill_from_outside(moment, device, what.again())
+            case "kill of a worker" | "kill from outside" | "stray write" | "kill after a stray write":
+                self._strike(moment, device, what)
             case "kill of a client":
                 self.kill_client(moment, what)
             case "kill of a standby" | "kill of the zygote":
@@ -178,6 +197,16 @@ class Chaos(Soak):
                 self.counts[RESTART] += 1
             case "reload" if len(moment.devices) == self.shape.devices:  # it takes the device along that is spared
                 self._reload(moment.pool)
+
+    def _strike(self, moment: Moment, device: int, what: Disturbance) -> None:
+        """Do something to a device's processes."""
+        match what.kind:
+            case "kill of a worker":
+                self.kill_worker(moment, device)
+            case "kill from outside":
+                self._kill_from_outside(moment, device, what.again())
+            case _:
+                self._write_stray(moment, device, what.again(), die=what.kind == STRAY_DEATH)
 
     def kill_worker(self, moment: Moment, device: int) -> None:
         """Kill a worker, and remember to see that nothing is left of it."""
@@ -195,6 +224,24 @@ class Chaos(Soak):
         pids = [pid for pid in (found.device.worker_pid, standby_pid) if pid is not None]
         if pids:
             self.kill(moment.pool, what.choose(pids), OUTSIDE)
+
+    def _write_stray(self, moment: Moment, device: int, what: Disturbance, *, die: bool) -> None:
+        """Write over a worker's board; the worker ends with that, or goes on and is replaced."""
+        pid = moment.pool.devices[device].worker_pid
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+            if pid is not None and psutil.Process(pid).ppid() == moment.pool.supervisor_pid:
+                self.counts[what.kind] += stray.write(pid, what, die=die)
+
+    def after_round(self, pool: atomr_mp.Pool, number: int) -> None:
+        """See that no stray write of this round went unnoticed that was a worker's last."""
+        super().after_round(pool, number)
+        deaths = self.counts[STRAY_DEATH]
+        events: list[Any] = list(read_events(pool.run_dir / "events.msgpack"))
+        told = sum(event["event"] == "board" and event["time"] > self._checked_at for event in events)
+        if told < deaths - self._stray_deaths and not self.counts[FULL_DISK]:  # which keeps events from being written
+            self.wrong(f"{deaths - self._stray_deaths} workers ended with a damaged board, and {told} were told of")
+        self.counts["boards not believed"] += told
+        self._stray_deaths, self._checked_at = deaths, max(event["time"] for event in events)
 
     def look_after(self, now_s: float) -> None:
         """See that the dead leave nothing, and withdraw faults that nobody has met."""

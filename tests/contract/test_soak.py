@@ -54,10 +54,19 @@ def test_kills_from_outside_condemn_no_innocent_request(ledger: Ledger, standby:
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(("standby", "minutes"), [("none", "0.2"), ("hot", "0.5")])
-def test_in_chaos_every_law_holds_and_nothing_leaks(ledger: Ledger, standby: str, minutes: str) -> None:  # noqa: ARG001 - as above
-    """Some of what `scripts/chaos` does: faults at every point, kills, restarts, reloads."""
+def test_in_chaos_every_law_holds_and_nothing_leaks(
+    ledger: Ledger,  # noqa: ARG001 - as above
+    standby: str,
+    minutes: str,
+    tmp_path: Path,
+) -> None:
+    """Some of what `scripts/chaos` does: faults at every point, kills, restarts, reloads, stray writes to boards."""
+    figures = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(SCRIPTS / "chaos.py"), "--minutes", minutes, "--standby", standby, "--seed", "11"],
+        [
+            *(sys.executable, str(SCRIPTS / "chaos.py"), "--minutes", minutes, "--seed", "11"),
+            *("--standby", standby, "--output", str(figures)),
+        ],
         capture_output=True,
         text=True,
         timeout=350,
@@ -65,3 +74,6 @@ def test_in_chaos_every_law_holds_and_nothing_leaks(ledger: Ledger, standby: str
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "all is well" in done.stdout
+    counts = json.loads(figures.read_text(encoding="utf-8"))["counts"]
+    assert counts["stray write"] + counts["kill after a stray write"] > 0
+    assert counts["boards not believed"] > 0
