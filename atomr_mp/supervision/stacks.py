@@ -78,14 +78,14 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = Fa
         # Nothing runs here: it was given to the GPU, which has not done it.
         return HangReport(Where.CUDA if kind is PlaceKind.STREAM else Where.PYTHON, "", None)
     stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
-    own = list(itertools.takewhile(lambda frame: not _is(frame, "request.py", "call"), inner))
+    own = list(itertools.takewhile(lambda frame: not _is(frame, "requests/request.py", "call"), inner))
     # Of another thread than the main one it cannot be told whether it runs Python code.
     in_c = not answers or found[0] is not main
     if (in_c and unfinished) or any(CUDA.search(frame.file) for frame in own[:INNERMOST]):
         where = Where.CUDA
     else:
         where = Where.PYTHON if answers else Where.NATIVE
-    methods = [frame for frame, outer in pairwise(inner) if _is(outer, "request.py", "call")]
+    methods = [frame for frame, outer in pairwise(inner) if _is(outer, "requests/request.py", "call")]
     return HangReport(where, stack, inner[0] if inner else None, methods[0] if methods else None)
 
 
@@ -109,7 +109,7 @@ def _is_idle(stack: Sequence[Frame]) -> bool:
 
 def _calls(stack: Sequence[Frame]) -> bool:
     """Whether a request's method runs here."""
-    return any(_is(frame, "request.py", "call") for frame in stack)
+    return any(_is(frame, "requests/request.py", "call") for frame in stack)
 
 
 def _is(frame: Frame, file: str, function: str) -> bool:

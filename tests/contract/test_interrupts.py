@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import atomr_mp
+from atomr_mp import mapping
 from atomr_mp.mapping import run as map_module
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, settled
 
@@ -257,7 +258,7 @@ def test_what_is_imported_late_is_imported_whole(ledger: Ledger, monkeypatch: py
             if name == "atomr_mp.mapping.run":
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(atomr_mp, "map", map_module)  # to be there again afterwards
+    monkeypatch.setattr(mapping, "run", map_module)  # to be there again afterwards
     monkeypatch.delitem(sys.modules, "atomr_mp.mapping.run")
     monkeypatch.setattr(sys, "meta_path", [Interrupting(), *sys.meta_path])
     with ledger.start(f"{ACTORS}/mapped.py:Mapped") as pool:

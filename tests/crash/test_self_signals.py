@@ -17,7 +17,7 @@ from atomr_mp.protocol.board import BOARD_BYTES, BoardReader
 PREAMBLE: Final = """
 import mmap, os, signal, sys, threading
 from atomr_mp.protocol.board import BoardWriter
-from atomr_mp_workers import self_signals
+from atomr_mp_workers.boot import self_signals
 
 self_signals.wrap()
 self_signals.wrap()  # as a worker that was forked by the zygote does

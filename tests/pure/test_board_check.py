@@ -278,3 +278,14 @@ def test_no_stray_write_makes_a_signal_that_the_worker_sends_to_itself(word: int
     assert BoardReader(memory).signalled == 0b1010
     history.writer.signal(0)
     assert BoardReader(memory).signalled == 0
+
+
+def test_what_was_answered_with_poison_stays_among_what_runs() -> None:
+    """It may be why its worker ends: the board says so, and is believed."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer = BoardWriter(memory)
+    for number in range(3):
+        writer.start(1, number, 10 + number, 2**60)
+    for _ in range(3):
+        writer.end(board.OFF_BOARD, 20)
+    assert board_check.defect(memory.cast("Q"), LATE_NS) == ""
