@@ -42,16 +42,18 @@ PIPE_CLOSED: Final = 128 + 13
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; return its exit status."""
-    options, unknown = _parser().parse_known_args(argv)
-    if unknown:
-        options.parser.refuse(unknown)
+    error_status = 1
     try:
+        options, unknown = _parser().parse_known_args(argv)
+        if unknown:
+            options.parser.refuse(unknown)
+        error_status = options.error_status
         status: int = options.run(options)
         sys.stdout.flush()
         return status
     except (errors.AtomrError, TimeoutError) as error:
         sys.stderr.write(f"atomr-mp: {' '.join(str(error).split())}\n")
-        return int(options.error_status)
+        return error_status
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:

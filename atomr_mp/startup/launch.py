@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -63,6 +64,8 @@ def become_supervisor(plan: Plan) -> None:
     plan_fd = plan.to_descriptor()
     os.set_inheritable(plan_fd, True)
     arguments = command(plan_fd)
+    # A Ctrl-C while the supervisor imports its modules waits until it can end in order; it unblocks what it was given.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     os.execv(arguments[0], arguments)  # noqa: S606 - our own interpreter, no shell wanted
 
 

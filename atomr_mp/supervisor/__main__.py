@@ -31,7 +31,14 @@ def main() -> int:
     parser.add_argument("--bound", action="store_true", help="end when that session ends")
     parser.add_argument("--log-to-file", action="store_true")
     options = parser.parse_args()
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited from whoever started us, and by all that we start
+    try:
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited from whoever started us, and by all that we start
+        return _run(options)
+    except KeyboardInterrupt:  # before the loop's own handler was there
+        return 128 + signal.SIGINT
+
+
+def _run(options: argparse.Namespace) -> int:
     try:
         plan = Plan.from_descriptor(options.plan_fd)
     except EOFError:  # whoever started us has ended
