@@ -10,7 +10,8 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.libraries.base import check_fields
 from atomr_mp.protocol.libraries.blas import Axpy
-from atomr_mp.protocol.layout import Layout, Operand
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.refs import Operand
 
 class Vector(Operand):
     memory = 1
