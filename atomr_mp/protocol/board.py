@@ -82,7 +82,11 @@ DEFAULT_STREAM: Final = 2 << STREAM_BITS
 """The bit of what was put on the device without saying where: it may be anybody's."""
 
 STACK_SIGNAL: Final = 62
-"""SIGRTMAX - 2: nothing known uses it."""
+"""SIGRTMAX - 2: nothing known uses it. The worker's interpreter writes the stacks, if it comes to run."""
+
+DUMP_SIGNAL: Final = 61
+"""For a worker whose interpreter does not answer: code in C writes the stacks. It reads those of other threads without
+a lock, so it can end a process in which one of them runs."""
 
 OFF_BOARD: Final = -1
 """Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""

@@ -6,6 +6,7 @@ It costs the workers nothing, and the supervisor some microseconds a second for 
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import time
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from atomr_mp import errors
 from atomr_mp.process import scheduling
-from atomr_mp.protocol.board import STACK_SIGNAL, BoardReader, Entry, Watched
+from atomr_mp.protocol.board import DUMP_SIGNAL, STACK_SIGNAL, BoardReader, Entry, Watched
 from atomr_mp.protocol.board_check import disbelieved
 from atomr_mp.protocol.codec import clip
 from atomr_mp.supervision.lifecycle import State
@@ -116,12 +117,19 @@ class _DeviceWatch:
         board.clear_stack()
         board.release()
         asked_ns = time.monotonic_ns()
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(worker.process.pidfd, STACK_SIGNAL)
+        _signal(worker, STACK_SIGNAL)
         self._loop.call_later(WRITING_S, lambda: self._hear(worker, entry, asked_ns, ""))
 
-    def _hear(self, worker: Incarnation, entry: Entry, asked_ns: int, before: str) -> None:
-        """Take the stacks once they are written, or it takes too long; then judge."""
+    def _hear(self, worker: Incarnation, entry: Entry, asked_ns: int, before: str, *, dumped: bool = False) -> None:
+        """Take the stacks once they are written, or it takes too long; then judge.
+
+        Args:
+            worker: Who was asked.
+            entry: The request that seems to hang.
+            asked_ns: When its interpreter was asked.
+            before: The stacks at the last look.
+            dumped: It did not answer, and its stacks are written by code in C.
+        """
         if worker is not self._device.active:
             self._asked = None
             return
@@ -132,7 +140,11 @@ class _DeviceWatch:
             surveyed = not board.surveyed_ns or board.surveyed_ns >= asked_ns
             whole = (answers and surveyed) or (text and text == before and waited_s >= ANSWER_S)
             if not whole and waited_s < STACK_S:
-                self._loop.call_later(WRITING_S, lambda: self._hear(worker, entry, asked_ns, text))
+                if not answers and not dumped and waited_s >= ANSWER_S:
+                    dumped = True
+                    _signal(worker, DUMP_SIGNAL)
+                again = functools.partial(self._hear, worker, entry, asked_ns, text, dumped=dumped)
+                self._loop.call_later(WRITING_S, again)
                 return
             self._asked = None
             # It may have got on while we asked.
@@ -144,6 +156,11 @@ class _DeviceWatch:
                 self._device.worker_events.hung(worker, fault, text)
         finally:
             board.release()
+
+
+def _signal(worker: Incarnation, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        signal.pidfd_send_signal(worker.process.pidfd, number)
 
 
 def _fault(worker: Incarnation, entry: Entry, watched: Watched, hang: HangReport) -> errors.WorkerHung:

@@ -5,31 +5,56 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
+from typing import Final
 
-from atomr_mp.protocol.board import STACK_AT, STACK_SIGNAL, BoardWriter
+from atomr_mp.protocol.board import DUMP_SIGNAL, STACK_AT, STACK_BYTES, STACK_SIGNAL, BoardWriter
+
+MOST_FRAMES: Final = 100
+"""Of a thread, as many as `faulthandler` writes."""
 
 
 def show_stacks(board_fd: int, board: BoardWriter) -> None:
-    """Have the stacks of all threads written to the board whenever `STACK_SIGNAL` comes. Main thread.
+    """Have the stacks of all threads written to the board whenever `STACK_SIGNAL` or `DUMP_SIGNAL` comes. Main thread.
 
-    They are written by a signal handler in C, which needs no lock of the interpreter's. After that a handler in Python
-    says so on the board; it runs only if the main thread comes to run Python code.
+    At `STACK_SIGNAL` a handler in Python writes them, and says so on the board; it runs only if the main thread comes
+    to run Python code. At `DUMP_SIGNAL` a handler in C does, which needs no lock of the interpreter's.
 
     Args:
         board_fd: The board; stays open. What does not fit is refused by the kernel, since its size is sealed.
         board: The same, for writing.
     """
 
-    def answer(_number: int, _frame: object) -> None:
+    def rewind(*_: object) -> None:
         os.lseek(board_fd, STACK_AT, os.SEEK_SET)
+
+    def answer(_number: int, frame: FrameType | None) -> None:
+        os.pwrite(board_fd, _stacks(frame)[: STACK_BYTES - 1] + b"\0", STACK_AT)
         board.answer(time.monotonic_ns())
 
-    os.lseek(board_fd, STACK_AT, os.SEEK_SET)
+    rewind()
     signal.signal(STACK_SIGNAL, answer)
-    faulthandler.register(STACK_SIGNAL, file=board_fd, all_threads=True, chain=True)
+    signal.signal(DUMP_SIGNAL, rewind)
+    faulthandler.register(DUMP_SIGNAL, file=board_fd, all_threads=True, chain=True)
+
+
+def _stacks(main: FrameType | None) -> bytes:
+    """Return the stacks of all threads as `faulthandler` writes them, the main thread's last."""
+    this = threading.get_ident()
+    found = {ident: frame for ident, frame in sys._current_frames().items() if ident != this}  # noqa: SLF001 - documented
+    parts = []
+    for ident, frame in [*found.items(), (this, main)]:
+        lines = [f"Thread 0x{ident:016x} (most recent call first):"]
+        at: FrameType | None = frame
+        while at is not None and len(lines) <= MOST_FRAMES:
+            lines.append(f'  File "{at.f_code.co_filename}", line {at.f_lineno} in {at.f_code.co_name}')
+            at = at.f_back
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts).encode("utf-8", "backslashreplace") + b"\n"
 
 
 def show_unfinished(unfinished: Callable[[], int], board: BoardWriter) -> None:
