@@ -451,7 +451,8 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
             ended=lambda: None,
         )
         text = "\N{GRINNING FACE}" * 100_000
-        device.state, device.reason = State.STOPPED, text
+        assert device.state is State.STOPPED
+        device.reason = text
         device.ends.lost = errors.SetupFailed(text, traceback_text=text)
         info = device.info(1)
         device.output.close()

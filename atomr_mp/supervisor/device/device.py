@@ -17,10 +17,11 @@ from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, ActorInfo, DeviceInfo, StandbyInfo
 from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.supervision import intensity
-from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State, step
+from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervisor.device.end_reports import EndReports
 from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.device.life import Act, Life
 from atomr_mp.supervisor.device.listener import DeviceListener
 from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.device.quarantine import Quarantine
@@ -80,7 +81,6 @@ class SupervisedDevice:
         self.index: Final = device.index
         self.name: Final = device.name
         self.notes: Final = device.notes
-        self.state = State.STOPPED
         self.generation = 0
         """Of the active incarnation, or of the last that was."""
         self.reason = "not started yet"
@@ -123,7 +123,7 @@ class SupervisedDevice:
         mode = StandbyMode(plan.standby)
         self.takeover: Final = Takeover(self, mode, loop=loop, sessions=sessions, starter=self._starter, turns=turns)
         self.standbys: Final = self.takeover.standbys
-        self._do: Final[dict[Action, Callable[[], None]]] = {
+        act: Final[dict[Action, Act]] = {
             Action.SPAWN: self._spawn,
             Action.PUBLISH: self._publish,
             Action.HOLD: self._hold,
@@ -142,8 +142,14 @@ class SupervisedDevice:
             Action.END_PREDECESSOR: self.takeover.end_predecessor,
             Action.DISMISS: self.takeover.dismiss,
         }
+        self.life: Final = Life(self.index, act, tell=lambda: sessions.device_changed(self), changed=self._on_changed)
 
     # --- what others ask -------------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        """The state of the active incarnation, or of the device where there is none."""
+        return self.life.state
 
     @property
     def restarts(self) -> int:
@@ -203,7 +209,7 @@ class SupervisedDevice:
 
     def start(self) -> None:
         """Start the first incarnation."""
-        self.feed(LifecycleEvent.START)
+        self.life.feed(LifecycleEvent.START)
 
     def replace(self, event: str, why: str, *, anew: bool = False) -> None:
         """Replace the worker after it has finished what it holds; close an open circuit.
@@ -213,6 +219,9 @@ class SupervisedDevice:
             why: The same in words.
             anew: By a process that is started from now on, and not by the standby that there is.
         """
+        self.life.take(lambda: self._replace(event, why, anew=anew))
+
+    def _replace(self, event: str, why: str, *, anew: bool) -> None:
         self.note(event, why)
         if self.active is not None:
             self.active.wish = event
@@ -220,7 +229,7 @@ class SupervisedDevice:
             self.takeover.dismiss()
         self.quarantine.overruled = bool(self.quarantine.reason)
         self.standbys.forgive()
-        self.feed(LifecycleEvent.DRAIN)
+        self.life.step(LifecycleEvent.DRAIN)
 
     def try_plan(self, plan: Plan) -> None:
         """Start the next incarnation by another plan, and those after it by the one that holds."""
@@ -233,12 +242,15 @@ class SupervisedDevice:
 
     def stop(self) -> None:
         """Let the worker finish, and start no other."""
+        self.life.take(self._stop)
+
+    def _stop(self) -> None:
         self._stopping = True
         self.reason = "the pool stops"
         if self.active is not None:
             self.active.wish = "stop"
         self.standbys.forget()
-        self.feed(LifecycleEvent.STOP)
+        self.life.step(LifecycleEvent.STOP)
 
     def kill(self) -> None:
         """End all processes now; with `stop` before it, for good."""
@@ -256,23 +268,6 @@ class SupervisedDevice:
         return self.ends.figures((self.active, self.predecessor))
 
     # --- what happens ----------------------------------------------------------------------------------------------
-
-    def feed(self, event: LifecycleEvent) -> None:
-        """Take a step through the table and carry its actions out."""
-        before = self.state
-        self.state, actions = after = step(before, event)
-        if before is State.REBUILDING and self._backoff is not None:
-            self._backoff.cancel()
-            self._backoff = None
-        if self.state is not before:
-            _LOG.debug("device %d: %s -> %s on %s", self.index, before, self.state, event)
-        for action in actions:
-            self._do[action]()
-        # An action may have led further, and told the clients already.
-        if before is not self.state is after.state and Action.PUBLISH not in actions:
-            self._sessions.device_changed(self)
-        if self.state is not before:
-            self._changed()
 
     def let_go(self, worker: Incarnation) -> None:
         """Forget a process that has ended, or never will, and have everybody forget it."""
@@ -303,33 +298,33 @@ class SupervisedDevice:
 
     # --- what is to be done ----------------------------------------------------------------------------------------
 
-    def _spawn(self) -> None:
+    def _spawn(self) -> LifecycleEvent | None:
         if why := self.quarantine.forbids():
             self.generation, self.ends.no_process = (
                 self._starter.last_generation,
                 errors.DeviceUnavailable(why, device=self.index),
             )
             self._loop.call_later(0, self._on_no_process)
-            return
+            return None
         trial, self._trial = self._trial, None
         self.plan_in_use = trial or self.plan
         if trial is None and self.standby is not None and not self.standby.leaving:
-            self.takeover.use()
-            return
+            return self.takeover.use()
         self.standbys.forgive()
         try:
             self.active = self._starter.start(self.plan_in_use, standby=False)
         except errors.SetupFailed as error:
             self.generation, self.ends.no_process = self._starter.last_generation, error
-            # The table's step must be complete before the next.
             self._loop.call_later(0, self._on_no_process)
-            return
+            return None
         self.generation = self.active.generation
         self.reason = "its worker starts"
         self.note("start", "a worker starts", pid=self.active.pid)
+        return None
 
     def _on_no_process(self) -> None:
-        self.feed(LifecycleEvent.EXITED)
+        """Say that no process could be made; from the loop, which serves others between two attempts."""
+        self.life.feed(LifecycleEvent.EXITED)
         self._ended()
 
     def _publish(self) -> None:
@@ -365,7 +360,9 @@ class SupervisedDevice:
         self.reason = "its worker finishes what it holds"
         worker.drained = True
         worker.tell(control.Drain())
-        worker.timer = self._loop.call_later(self.plan.drain_timeout_s, lambda: self._on_drain_timeout(worker))
+        worker.timer = self._loop.call_later(
+            self.plan.drain_timeout_s, lambda: self.life.take(lambda: self._on_drain_timeout(worker))
+        )
 
     def _on_drain_timeout(self, worker: Incarnation) -> None:
         worker.late = f" after it had not finished within {self.plan.drain_timeout_s:g} s (drain_timeout_s)"
@@ -375,7 +372,7 @@ class SupervisedDevice:
             generation=worker.generation,
         )
         if worker is self.active:
-            self.feed(LifecycleEvent.DRAIN_TIMEOUT)
+            self.life.step(LifecycleEvent.DRAIN_TIMEOUT)
         else:
             worker.kill()
 
@@ -398,37 +395,44 @@ class SupervisedDevice:
         finished = "" if worker is None else "its worker has finished what it held"
         self.reason = lost.message if lost else finished
 
-    def _ask_restart(self) -> None:
+    def _ask_restart(self) -> LifecycleEvent:
         self.ends.count_no_process()
         if why := self.quarantine.reason:
             self.reason = why
             self.note("quarantined", why)
-            self.feed(LifecycleEvent.QUARANTINE)
-            return
+            return LifecycleEvent.QUARANTINE
         match self.ends.judge():
             case intensity.Granted(delay_s):
                 self._delay_s = delay_s
-                event = LifecycleEvent.RESTART_GRANTED
+                return LifecycleEvent.RESTART_GRANTED
             case intensity.Refused(reason):
                 last = self.ends.lost.message if self.ends.lost else ""
                 self.reason = reason if reason == last else f"{reason}; the last: {last}"
                 self.note("circuit_open", self.reason)
-                event = LifecycleEvent.RESTART_REFUSED
-        self.feed(event)
+                return LifecycleEvent.RESTART_REFUSED
 
     def forgive(self, generation: int, why: str) -> None:
         """Count the end of an incarnation no more: it was not the device's fault."""
+        self.life.take(lambda: self._forgive(generation, why))
+
+    def _forgive(self, generation: int, why: str) -> None:
         self.note("poison_request", why, generation=generation)
         forgiven = self.ends.restarts.forgive(generation)
         if forgiven and self.state is State.STOPPED and generation == self.generation and not self._stopping:
-            self.feed(LifecycleEvent.START)  # it was this end that stopped it
+            self.life.step(LifecycleEvent.START)  # it was this end that stopped it
 
-    def _arm_backoff(self) -> None:
+    def _arm_backoff(self) -> LifecycleEvent | None:
         if self._delay_s == 0:
-            self.feed(LifecycleEvent.BACKOFF_OVER)
-        else:
-            self.note("back_off", f"the next start is in {self._delay_s:g} s")
-            self._backoff = self._loop.call_later(self._delay_s, lambda: self.feed(LifecycleEvent.BACKOFF_OVER))
+            return LifecycleEvent.BACKOFF_OVER
+        self.note("back_off", f"the next start is in {self._delay_s:g} s")
+        self._backoff = self._loop.call_later(self._delay_s, lambda: self.life.feed(LifecycleEvent.BACKOFF_OVER))
+        return None
+
+    def _on_changed(self) -> None:
+        if self._backoff is not None and self.state is not State.REBUILDING:
+            self._backoff.cancel()
+            self._backoff = None
+        self._changed()
 
     def note(self, event: str, text: str, generation: int | None = None, **facts: Scalar) -> None:
         """Write an event into the log, and onto the screen when nobody waits for anything else."""

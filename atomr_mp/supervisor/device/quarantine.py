@@ -55,6 +55,9 @@ class Quarantine:
             why: The reason, for a person.
             at_once: What runs is of no use, and is killed; else it finishes what it holds.
         """
+        self._device.life.take(lambda: self._fall_sick(why, at_once=at_once))
+
+    def _fall_sick(self, why: str, *, at_once: bool) -> None:
         device = self._device
         if self.sick != why:
             device.note("sick", why)
@@ -66,20 +69,23 @@ class Quarantine:
             return
         if at_once and device.state in {State.STARTING, State.READY, State.DRAINING}:
             worker.fault = worker.fault or errors.DeviceUnavailable(why, device=device.index)
-            device.feed(LifecycleEvent.FAULT)
+            device.life.step(LifecycleEvent.FAULT)
         elif device.state in {State.STARTING, State.READY}:
             worker.wish = "health"
-            device.feed(LifecycleEvent.DRAIN)
+            device.life.step(LifecycleEvent.DRAIN)
 
     def recover(self, why: str) -> None:
         """Let the device be used again; whether it is well, the next start shows."""
+        self._device.life.take(lambda: self._recover(why))
+
+    def _recover(self, why: str) -> None:
         if self.sick:
             self.sick = ""
             self._device.note("recovered", why)
             self._release()
 
     def unstuck(self, worker: Incarnation) -> None:
-        """A process has ended that was thought never to."""
+        """A process has ended that was thought never to; this is part of a fact."""
         self.stuck.remove(worker)
         self._device.forget_stuck(worker)
         self._device.note(
@@ -92,6 +98,6 @@ class Quarantine:
         if self.reason:
             return
         if self._device.state is State.QUARANTINED:
-            self._device.feed(LifecycleEvent.RELEASED)
+            self._device.life.step(LifecycleEvent.RELEASED)
         elif self._device.state is State.READY:
             self._device.takeover.want()

@@ -71,7 +71,7 @@ class Takeover:
             worker = self.standby = self._starter.start(self._device.plan_in_use, standby=True)
         except errors.SetupFailed as error:
             self._failed(error.message, None)
-            self._loop.call_later(0, lambda: self._device.feed(LifecycleEvent.STANDBY_LOST))
+            self._loop.call_later(0, lambda: self._device.life.feed(LifecycleEvent.STANDBY_LOST))
             return
         self._device.note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
 
@@ -79,18 +79,17 @@ class Takeover:
         """Tell the clients where it will take calls."""
         self._sessions.device_changed(self._device)
 
-    def call(self) -> None:
+    def call(self) -> LifecycleEvent | None:
         """Have the standby take over, if it is ready and the device may go on."""
         device, standby = self._device, self.standby
         if standby is None or standby.leaving or device.quarantine.reason:
-            return
-        if not standby.listen():  # it may have died with the other
+            return None
+        if not standby.listen():  # it may have died with the other; that it has become ready is the next fact
             standby.hang_up()
         active = device.active
-        if standby is not self.standby or not standby.is_ready or active is None:
-            return
-        if device.ends.allow_take_over(active):
-            device.feed(LifecycleEvent.TAKE_OVER)
+        if not standby.is_ready or active is None or not device.ends.allow_take_over(active):
+            return None
+        return LifecycleEvent.TAKE_OVER
 
     def promote(self) -> None:
         """Put the standby in the place of an incarnation that has not ended yet."""
@@ -98,14 +97,14 @@ class Takeover:
         self.predecessor = predecessor = self._device.active
         self._promoted(predecessor)
 
-    def use(self) -> None:
-        """Put the standby in the place of an incarnation that has ended."""
+    def use(self) -> LifecycleEvent | None:
+        """Put the standby in the place of an incarnation that has ended; it may be ready already."""
         worker = self._promoted(None)
         if worker.is_ready:
-            self._device.feed(LifecycleEvent.READY)
-        else:
-            self._device.reason = "its worker, which was to stand by, still starts"
-            self._device.note("start", "the standby, which still starts, is to take over", pid=worker.pid)
+            return LifecycleEvent.READY
+        self._device.reason = "its worker, which was to stand by, still starts"
+        self._device.note("start", "the standby, which still starts, is to take over", pid=worker.pid)
+        return None
 
     def end_predecessor(self) -> None:
         """The predecessor has ended, or never will."""
@@ -146,7 +145,7 @@ class Takeover:
             generation=worker.generation,
             pid=worker.pid,
         )
-        self._device.feed(LifecycleEvent.STANDBY_READY)
+        self._device.life.step(LifecycleEvent.STANDBY_READY)
 
     def ended(self, worker: Incarnation) -> None:
         """The standby's process has ended, or never will."""
@@ -159,7 +158,7 @@ class Takeover:
             self._note_death(worker)
         announced = worker.ready_s is not None
         self._device.let_go(worker)
-        self._device.feed(LifecycleEvent.STANDBY_LOST)
+        self._device.life.step(LifecycleEvent.STANDBY_LOST)
         if announced:
             self._sessions.device_changed(self._device)
 
@@ -173,9 +172,12 @@ class Takeover:
             self._starter.make_ahead()
 
     def _due(self) -> None:
-        """It is our turn to start one."""
+        """It is our turn to start one: another device has ended its own, maybe in the middle of a step."""
+        self._device.life.take(self._start_if_room)
+
+    def _start_if_room(self) -> None:
         if self._has_room:
-            self._device.feed(LifecycleEvent.STANDBY_DUE)
+            self._device.life.step(LifecycleEvent.STANDBY_DUE)
         if self.standby is None:
             self.standbys.not_now()
 
