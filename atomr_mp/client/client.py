@@ -331,7 +331,7 @@ class Client:
 
     def acquit(self, reply: Reply) -> None:
         """Say that a request has run alone and its worker lives, if that is how it has ended."""
-        request = reply._alone  # noqa: SLF001 - as a lane does
+        request = reply.alone
         if request is not None and was_answered(reply):
             self.tell(suspects.Acquit(request))
 

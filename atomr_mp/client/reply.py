@@ -5,23 +5,44 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import values
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
     import asyncio
 
-    from atomr_mp.client.lanes.base import Lane
-    from atomr_mp.client.lanes.device_link import DeviceLink
     from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.leases import Lease
     from atomr_mp.protocol.messages.suspects import RequestKey
-    from atomr_mp.tracing import CallSpan
+    from atomr_mp.tracing.calls import CallSpan
+
+
+class ReplyLane(Protocol):
+    """What a reply asks of the lane that has sent its request."""
+
+    def wait(self, reply: Reply, timeout_s: float | None) -> None:
+        """Return when the reply is there, or raise `TimeoutError`."""
+
+    def cancel(self, reply: Reply) -> None:
+        """Ask that a request does not start."""
+
+    def add_callback(self, reply: Reply, callback: Callable[[Reply], object]) -> bool:
+        """Have `callback` run once the reply is there; False if it is there already."""
+
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the lane is driven by this event loop."""
+
+    def watch(self, reply: Reply) -> None:
+        """See that a reply is received though nobody waits for it."""
+
+    def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
+        """Return the results in an answer that came with leases."""
 
 
 class Reply(msgspec.Struct, eq=False, weakref=True):
@@ -29,76 +50,70 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
 
     A reply of a call that was made in a running event loop belongs to that loop: `await` it there. Any other may be
     waited for with `result` by any thread, or awaited from any loop.
+
+    Callers use `id`, `method`, `done`, `device`, `generation` and the methods. The other fields belong to its lane.
     """
 
     # A struct: made, and given its defaults, without running Python. Calls make them, nobody else.
-    _lane: Lane
+    lane: ReplyLane
     id: int
     """Unique in the session."""
     method: str
     """ "Actor.method"."""
     deadline_ns: int
     """CLOCK_MONOTONIC."""
-    _body: bytes
+    body: bytes
     """Of the request; then of the result."""
     done: bool = False
     """Whether there is an answer."""
-    _link: DeviceLink | None = None
-    _payload: Sequence[values.Buffer] = ()
+    state: ReplyState = ReplyState.WAITING
+    device: int = -1
+    """Index of the device that the request went to, -1 if none."""
+    generation: int = 0
+    """The incarnation that the request was sent to, 0 while it waits for one."""
+    payload: Sequence[values.Buffer] = ()
     """Payload frames of the request, until there is an answer."""
-    _frames: Sequence[memoryview] = ()
+    frames: Sequence[memoryview] = ()
     """Payload frames of the result."""
-    _kept: Sequence[object] = ()
+    kept: Sequence[object] = ()
     """Arguments in shared memory, until the worker has answered or ended, whether or not anybody still waits."""
-    _copies: Sequence[Placement] = ()
+    copies: Sequence[Placement] = ()
     """Those of them that were copied there, to be settled then."""
-    _refs: int = 0
+    refs: int = 0
     """How many refs are among the arguments."""
-    _priority: int = 0
-    _leases: dict[int, Lease] | None = None
+    priority: int = 0
+    leases: dict[int, Lease] | None = None
     """Of the refs in the result, by buffer: here from the answer's arrival on, whether or not it is ever decoded."""
-    _pinned: bool = False
+    pinned: bool = False
     """The device was named: it goes to no other."""
-    _alone: RequestKey | None = None
+    alone: RequestKey | None = None
     """What it is, if it is to run alone."""
-    _replays: int = 0
+    replays: int = 0
     """How often it was running when its worker ended."""
-    _may_have_run: bool = False
+    may_have_run: bool = False
     """In an attempt before this one."""
-    _cancelled: bool = False
-    _struck: errors.RequestError | None = None
+    struck: errors.RequestError | None = None
     """It was answered with an error that ends its worker; its outcome comes with that end."""
-    _error: errors.AtomrError | None = None
-    _callbacks: list[Callable[[Reply], object]] | None = None
-    _future: asyncio.Future[None] | None = None
+    error: errors.AtomrError | None = None
+    callbacks: list[Callable[[Reply], object]] | None = None
+    future: asyncio.Future[None] | None = None
     """What a task in the lane's own loop awaits."""
-    _waiters: tuple[threading.Lock, ...] = ()
+    waiters: tuple[threading.Lock, ...] = ()
     """Released when there is an answer."""
-    _sent_generation: int = 0
-    _sent_ns: int = 0
-    _trace: bytes | None = None
+    sent_ns: int = 0
+    trace: bytes | None = None
     """The context of its span that goes with it."""
-    _span: CallSpan | None = None
+    span: CallSpan | None = None
     """Ends with the call; if its spans are wanted, and this one is recorded."""
-    _items: int = 0
+    items: int = 0
     """How many it has, see `ItemsReply`."""
 
     def __repr__(self) -> str:
         if not self.done:
-            state = f"pending on device {self._link.device}" if self._link else "pending"
+            state = "pending" if self.device < 0 else f"pending on device {self.device}"
         else:
-            state = repr(self._error) if self._error else "done"
+            state = repr(self.error) if self.error else "done"
         return f"<Reply {self.id} of {self.method}: {state}>"
-
-    @property
-    def device(self) -> int:
-        """Index of the device that the request went to, -1 if none."""
-        return self._link.device if self._link else -1
-
-    @property
-    def generation(self) -> int:
-        """The incarnation that the request was sent to, 0 while it waits for one."""
-        return self._sent_generation
 
     def result(self, timeout_s: float | None = None) -> Any:
         """Wait for the answer and return the result. Arrays in it are the caller's own.
@@ -112,18 +127,18 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             AtomrError: What the request ended with.
         """
         if not self.done:
-            self._lane.wait(self, timeout_s)
-        if self._error is not None:
-            raise self._error
-        if self._leases is not None:
-            return self._lane.decode(self._body, self._frames, self._leases)
-        return decode(self._body, self._frames)
+            self.lane.wait(self, timeout_s)
+        if self.error is not None:
+            raise self.error
+        if self.leases is not None:
+            return self.lane.decode(self.body, self.frames, self.leases)
+        return decode(self.body, self.frames)
 
     def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:
         """Wait for the answer and return the error, or None if there is a result."""
         if not self.done:
-            self._lane.wait(self, timeout_s)
-        return self._error
+            self.lane.wait(self, timeout_s)
+        return self.error
 
     def cancel(self) -> None:
         """Ask that the request does not start; if it has started already, this changes nothing.
@@ -131,7 +146,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         The reply then ends with `Cancelled`, or with whatever the request ended with.
         """
         if not self.done:
-            self._lane.cancel(self)
+            self.lane.cancel(self)
 
     def add_done_callback(self, callback: Callable[[Reply], object]) -> None:
         """Call `callback(reply)` once there is an answer; at once if there is one.
@@ -139,7 +154,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         Callbacks run on whichever thread receives the answer (in the event loop for its own replies) and must be
         short. With nobody waiting, a background thread receives.
         """
-        if not self._lane.add_callback(self, callback):
+        if not self.lane.add_callback(self, callback):
             callback(self)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -148,9 +163,9 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
 
             loop = asyncio.get_running_loop()
             answered = loop.create_future()
-            if self._future is None and self._lane.belongs_to(loop):
-                self._future = answered
-                self._lane.watch(self)
+            if self.future is None and self.lane.belongs_to(loop):
+                self.future = answered
+                self.lane.watch(self)
             else:
                 self.add_done_callback(lambda _: loop.call_soon_threadsafe(set_done, answered))
             try:
@@ -201,7 +216,7 @@ class ItemsReply(Reply):
         if part.leases is None:
             found = decode(part.body, part.frames)
         else:
-            found = self._lane.decode(part.body, part.frames, part.leases)
+            found = self.lane.decode(part.body, part.frames, part.leases)
         if type(found) is not list:
             if not hasattr(found, "ndim") or not found.ndim:
                 raise errors.ProtocolError("an answer for items that has not a result for each")

@@ -6,38 +6,13 @@ Nothing of OpenTelemetry is imported before, and a call costs no more than a loo
 from __future__ import annotations
 
 import atexit
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
-
-if TYPE_CHECKING:
-    from atomr_mp.client.reply import Reply
+from atomr_mp.tracing.calls import CallTracer
 
 __all__ = ["flush", "instrument", "uninstrument"]
-
-
-class CallSpan(Protocol):
-    """The span of one call."""
-
-    def end(self, reply: Reply) -> None:
-        """The call has its outcome. The thread that took it in, which others may wait for."""
-
-
-class CallTracer(Protocol):
-    """Makes clients' spans."""
-
-    def begin(self, reply: Reply) -> None:
-        """A call is made, in the current span: it takes a context along, and has a span if that is recorded."""
-
-    def settle(self) -> None:
-        """Do some of what is owed, or prepare: the calling thread has to wait for an answer in any case."""
-
-    def flush(self) -> None:
-        """Have all made that has ended."""
-
-    def close(self) -> None:
-        """Likewise, and have at once what ends from now on."""
 
 
 tracer: CallTracer | None = None

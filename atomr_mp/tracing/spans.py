@@ -9,13 +9,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from opentelemetry import trace
 from opentelemetry.context import get_current
 
-if TYPE_CHECKING:
-    from atomr_mp.client.reply import Reply
+from atomr_mp.tracing.calls import TracedCall
 
 _LOG: Final = logging.getLogger("atomr_mp.tracing")
 
@@ -49,13 +48,13 @@ class EagerTracer:
     def __init__(self, tracer: Any) -> None:
         self._tracer = tracer
 
-    def begin(self, reply: Reply) -> None:
+    def begin(self, reply: TracedCall) -> None:
         """Start the span of a call, a child of the current one; the call takes its context along."""
         span = self._tracer.start_span(reply.method, kind=trace.SpanKind.CLIENT, attributes=_attributes(reply.method))
         context = span.get_span_context()
         if context.is_valid:
-            reply._trace = _named(context.trace_id, context.span_id, context.trace_flags)  # noqa: SLF001 - as a lane
-        reply._span = _Eager(span)  # noqa: SLF001 - as a lane, which calls this
+            reply.trace = _named(context.trace_id, context.span_id, context.trace_flags)
+        reply.span = _Eager(span)
 
     def settle(self) -> None:
         """Nothing is owed."""
@@ -73,7 +72,7 @@ class _Eager:
     def __init__(self, span: Any) -> None:
         self._span = span
 
-    def end(self, reply: Reply) -> None:
+    def end(self, reply: TracedCall) -> None:
         """End it."""
         if self._span.is_recording():
             _finish(self._span, _Outcome(reply))
@@ -85,8 +84,8 @@ class _Outcome:
 
     __slots__ = ("at_ns", "device", "error", "generation")
 
-    def __init__(self, reply: Reply) -> None:
-        error = reply._error  # noqa: SLF001 - as a lane
+    def __init__(self, reply: TracedCall) -> None:
+        error = reply.error
         self.at_ns = time.time_ns()
         self.device = reply.device
         self.generation = reply.generation
@@ -114,7 +113,7 @@ class _Late:
         self.begun_ns = 0
         self.outcome: _Outcome | None = None
 
-    def end(self, reply: Reply) -> None:
+    def end(self, reply: TracedCall) -> None:
         """Note the outcome."""
         self.outcome = _Outcome(reply)
         self._maker.owe(self)
@@ -185,7 +184,7 @@ class LateTracer:
         """Return whether a tracer's sampler can be asked, and its spans be made later: whether it is the SDK's."""
         return hasattr(tracer, "sampler") and hasattr(tracer, "id_generator")
 
-    def begin(self, reply: Reply) -> None:
+    def begin(self, reply: TracedCall) -> None:
         """Give a call what it takes along, and its span, if that is to be recorded."""
         context, name, now_ns = get_current(), reply.method, time.monotonic_ns()
         self._hurries = now_ns - self._begun_ns < HURRY_NS
@@ -198,10 +197,10 @@ class LateTracer:
             named, span = stock.prepared.pop()
         except IndexError:
             named, span = self._prepare(stock)
-        reply._trace = named  # noqa: SLF001 - as a lane, which calls this
+        reply.trace = named
         if span is not None:
             span.begun_ns = time.time_ns()
-            reply._span = span  # noqa: SLF001 - as above
+            reply.span = span
 
     def owe(self, span: _Late) -> None:
         """Have a span made whose call has ended."""

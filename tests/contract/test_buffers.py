@@ -507,7 +507,7 @@ def test_a_slab_that_is_opened_again_can_be_closed(pool: atomr_mp.Pool) -> None:
     mappings = pool._client.memory._mappings
     for reply in replies:
         assert reply.result().all()
-        reply._leases = None
+        reply.leases = None
         mappings.close_unused(pool._client.releases(0))
     replies.clear()
     assert settled(lambda: statistics(pool)["open_elsewhere"] == 0)

@@ -841,7 +841,7 @@ def test_a_thread_that_is_to_lead_and_need_not_lets_another(ledger: Ledger, monk
             return woken
 
         def are_waiting(followers: int) -> bool:
-            return lane._leading is first and len(lane._followers) == followers
+            return lane._outcomes.leading is first and len(lane._followers) == followers
 
         monkeypatch.setattr(lane, "_follow", slowly)
         threads = [threading.Thread(target=reply.exception) for reply in (first, second, third)]
@@ -876,7 +876,7 @@ def test_a_thread_that_is_interrupted_is_not_to_lead(ledger: Ledger) -> None:
             threading.Thread(target=target) for target in (first.exception, use, third.exception)
         )
         leading.start()
-        assert settled(lambda: lane._leading is first)
+        assert settled(lambda: lane._outcomes.leading is first)
         before = signal.signal(signal.SIGUSR1, interrupt)
         try:
             interrupting.start()

@@ -190,7 +190,7 @@ def test_who_is_interrupted_while_another_thread_receives_harms_nobody(ledger: L
         held = pool.call("Probe.hold_on_thread", gate.path)
         leading = threading.Thread(target=held.exception)
         leading.start()
-        assert settled(lambda: pool._client._blocking._leading is held)
+        assert settled(lambda: pool._client._blocking._outcomes.leading is held)
         line = 1
         while Interrupted(line).by(lambda: _note(pool, line)):  # noqa: B023 - called at once
             _note(pool, -line)
@@ -228,10 +228,10 @@ def test_who_waits_is_interrupted_at_once(ledger: Ledger) -> None:
     with ledger.start(PROBE, f"{ACTORS}/mapped.py:Mapped") as pool, ledger.gate("gate") as gate:
         lane = pool._client._blocking
         first, second = (pool.call("Probe.hold_on_thread", gate.path, deadline_s=DEADLINE_S / 3) for _ in range(2))
-        _interrupted_once(lambda: lane._leading is first, first.result)
+        _interrupted_once(lambda: lane._outcomes.leading is first, first.result)
         leading = threading.Thread(target=first.exception)
         leading.start()
-        assert settled(lambda: lane._leading is first)
+        assert settled(lambda: lane._outcomes.leading is first)
         _interrupted_once(lambda: second in lane._followers.values(), second.result)
         _interrupted_once(
             lambda: bool(pool._client._waiting), lambda: pool._client.wait_until(lambda: False, DEADLINE_S / 3)

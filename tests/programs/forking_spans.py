@@ -30,7 +30,7 @@ class Call:
     """What a span has of a reply."""
 
     method, device, generation = "Actor.method", 0, 1
-    _error = _span = _trace = None
+    error = span = trace = None
 
 
 def call() -> None:
@@ -39,7 +39,7 @@ def call() -> None:
     tracer = tracing.tracer
     assert tracer is not None
     tracer.begin(one)
-    one._span.end(one)
+    one.span.end(one)
 
 
 def main() -> None:

@@ -43,9 +43,9 @@ class Call:
     def __init__(self, method: str = "Actor.method") -> None:
         self.method = method
         self.device, self.generation = 2, 7
-        self._error: errors.AtomrError | None = None
-        self._trace: bytes | None = None
-        self._span: Any = None
+        self.error: errors.AtomrError | None = None
+        self.trace: bytes | None = None
+        self.span: Any = None
 
 
 class Kept(SpanExporter):
@@ -119,16 +119,16 @@ def made(tracer: LateTracer, error: errors.AtomrError | None = None) -> Call:
     """Make a call, and end it."""
     call = Call()
     tracer.begin(cast("Reply", call))
-    call._error = error
-    if call._span is not None:
-        call._span.end(call)
+    call.error = error
+    if call.span is not None:
+        call.span.end(call)
     return call
 
 
 def context_of(call: Call) -> tuple[int, int, int]:
     """Return the trace, the span and the flags that a call took along."""
-    assert call._trace is not None
-    version, trace_id, span_id, flags = call._trace.split(b"-")
+    assert call.trace is not None
+    version, trace_id, span_id, flags = call.trace.split(b"-")
     assert version == b"00"
     return int(trace_id, 16), int(span_id, 16), int(flags, 16)
 
@@ -268,7 +268,7 @@ def test_one_that_ends_after_all_was_switched_off_is_made(instrumented: Any, kep
     call = Call()
     instrumented(ParentBased(ALWAYS_ON)).begin(call)
     tracing.uninstrument()
-    call._span.end(call)
+    call.span.end(call)
     assert len(kept.spans) == 1
 
 
@@ -307,7 +307,7 @@ def test_what_others_do_wrong_fails_no_call(
     provider.add_span_processor(Fails())
     monkeypatch.setattr(sampler, "should_sample", Mock(side_effect=ValueError("no luck")))
     unsampled = made(tracer)
-    assert unsampled._span is None
+    assert unsampled.span is None
     assert context_of(unsampled)[2] & TraceFlags.SAMPLED == 0
     tracing.instrument(provider)
     for _ in range(2):

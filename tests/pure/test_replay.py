@@ -112,8 +112,8 @@ class FakeClient:
 
     def acquit(self, reply: Reply) -> None:
         """Keep an acquittal."""
-        assert reply._alone is not None
-        self.acquitted.append(reply._alone)
+        assert reply.alone is not None
+        self.acquitted.append(reply.alone)
 
 
 class FakeLane(Lane):
@@ -125,13 +125,15 @@ class FakeLane(Lane):
         """No descriptor is left for another connection."""
         super().__init__(cast("Any", client), 0, devices)
 
-    def _connect(self, endpoint: str) -> Any:
+    def connect(self, endpoint: str) -> Any:
+        """Connect to an incarnation, or fail."""
         if self.full:
             raise OSError(errno.EMFILE, "none is left")
         device, generation = endpoint.split(":")
         return self.made.setdefault((device, int(generation)), FakeConnection(int(generation)))
 
-    def _connected(self, link: DeviceLink, connection: Any) -> None: ...
+    def connected(self, link: DeviceLink, connection: Any) -> None:
+        """Nobody polls."""
 
     def _disconnecting(self, _link: DeviceLink, connection: Any) -> None: ...
 
@@ -143,7 +145,7 @@ class FakeLane(Lane):
         """Nobody waits."""
 
     def _queued(self, link: DeviceLink) -> None:
-        self._flush(link)
+        self._sender.flush(link)
 
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
         """Nobody waits."""
@@ -301,7 +303,7 @@ class Model(RuleBasedStateMachine):
     def results_are_of_the_current_attempt(self) -> None:
         """A result is what the worker said to which the call was sent last."""
         for reply in self.replies:
-            if reply.done and reply._error is None:
+            if reply.done and reply.error is None:
                 assert reply.result() == self.answered[reply.id] == reply.generation
 
     @invariant()
@@ -326,7 +328,7 @@ class Model(RuleBasedStateMachine):
         for reply in self.replies:
             most = 1 + MAX_REPLAYS if reply.method == "A.again" else 1
             assert self.ran[reply.id] <= most
-            error = reply._error
+            error = reply.error
             if isinstance(error, errors.RequestError) and self.ran[reply.id]:
                 assert error.maybe_executed
 
@@ -334,7 +336,7 @@ class Model(RuleBasedStateMachine):
     def suspects_run_alone(self) -> None:
         """What a worker has that is to run alone, it was told so."""
         for reply in self.replies:
-            if reply._alone is None or reply.done:
+            if reply.alone is None or reply.done:
                 continue
             for device in range(2):
                 found = self.worker(device).calls.get(reply.id)
@@ -372,8 +374,8 @@ def test_what_is_suspected_while_it_waits_goes_alone(lane: FakeLane) -> None:
         changed.append(suspects.Suspicion(suspects.RequestKey("A.again", digest), verdict, n))
     client.suspicions.take(changed)
     lane.take(suspects.Suspicions(changed))
-    assert isinstance(replies[1]._error, errors.PoisonRequest)
-    assert not replies[1]._error.maybe_executed
+    assert isinstance(replies[1].error, errors.PoisonRequest)
+    assert not replies[1].error.maybe_executed
     lane.take(session.DeviceChanged(info(0, 2)))
     worker = lane.made["0", 2]
     assert {number: alone for number, (_, alone) in worker.calls.items()} == {1: True, 3: False}
@@ -399,8 +401,8 @@ def test_a_call_is_sent_again_so_often_and_no_more(lane: FakeLane) -> None:
             assert client.reports[-1][1:3] == (0, generation)
             lane.take(suspects.Suspicions([], len(client.reports)))
         lane.take(session.DeviceChanged(info(0, generation + 1)))
-    assert isinstance(reply._error, errors.WorkerLost)
-    assert reply._error.maybe_executed
+    assert isinstance(reply.error, errors.WorkerLost)
+    assert reply.error.maybe_executed
 
 
 @pytest.mark.parametrize("hot", [False, True])
@@ -476,8 +478,8 @@ def test_what_was_cancelled_does_not_move_on(lane: FakeLane) -> None:
     lane._expire(expired)
     lane.take(session.DeviceChanged(info(0, 1, devices.DeviceState.DRAINING)))
     lane.take(session.IncarnationEnded(0, 1, True, ErrorInfo.of(errors.WorkerLost("restarted")), [], 0, [], []))
-    assert isinstance(cancelled._error, errors.Cancelled)
-    assert not cancelled._error.maybe_executed
+    assert isinstance(cancelled.error, errors.Cancelled)
+    assert not cancelled.error.maybe_executed
     lane.take(session.DeviceChanged(info(0, 2)))
     assert list(lane.made["0", 2].calls) == [other.id]
     assert not other.done

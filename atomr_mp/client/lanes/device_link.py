@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.client.lanes.retry_policy import Lost
 from atomr_mp.client.memory.leases import Releases
+from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import token
 from atomr_mp.protocol.flight import Flight
+from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
-
-if TYPE_CHECKING:
-    from atomr_mp.client.lanes.retry_policy import Lost
-    from atomr_mp.client.reply import Reply
-    from atomr_mp.transport.data import DataConnection
+from atomr_mp.transport.data import DataConnection
 
 CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED})
 """States in which a device takes no work, nor will by itself."""
@@ -56,6 +55,27 @@ class DeviceLink:
         """Whether requests may be sent now; if not, they are held."""
         self.unread = False
         """Replies may have arrived of which the connection's descriptor does not tell any more."""
+
+    def hold(self) -> None:
+        """Send nothing more for now; what waits to be sent is held."""
+        self.sending = False
+        self.held.extend(self.outbox)
+        self.outbox.clear()
+
+    def dequeue(self, reply: Reply) -> None:
+        """Take a request that was not sent out of its queue."""
+        if reply in self.outbox:
+            self.outbox.remove(reply)
+        elif reply in self.held:
+            self.held.remove(reply)
+
+    def tell_cancelled(self, reply: Reply) -> None:
+        """Ask the worker that has a request not to start it."""
+        connection, current = self.connection, self.token
+        if self.former is not None and self.former.generation == reply.generation:
+            connection, current = self.former.connection, self.former.releases.token
+        if connection is not None:
+            connection.send(data.FROM_CLIENT.encode(data.Cancel(current, [reply.id])), [])
 
 
 def unavailable(info: DeviceInfo) -> errors.DeviceUnavailable:

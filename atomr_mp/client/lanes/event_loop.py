@@ -7,20 +7,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import DeviceLink
+from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.transport.data import DataConnection
-
-if TYPE_CHECKING:
-    from atomr_mp.client.client import Client
-
 
 LATE_S: Final = 1.0
 """How much later than its deadline a loop may end a reply, before a thread that waits takes the loop for stopped."""
@@ -33,12 +30,14 @@ MOST_TOLD: Final = 32
 """How many lifecycle events for each device wait for a loop that does not run, before those are dropped that count no
 more. Some loops never run again, as that of a `map` may, and pools live for months."""
 
+_running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - exported; the public one raises where there is none
+
 
 class EventLoopLane(Lane):
     """All of it but `take`, `wait` and `cancel` is for the loop's own thread."""
 
     def __init__(
-        self, client: Client, number: int, devices: Iterable[DeviceInfo], loop: asyncio.AbstractEventLoop
+        self, client: LaneClient, number: int, devices: Iterable[DeviceInfo], loop: asyncio.AbstractEventLoop
     ) -> None:
         super().__init__(client, number, devices)
         self._loop = loop
@@ -63,7 +62,7 @@ class EventLoopLane(Lane):
         """Wait in a thread for what the loop receives."""
         if self._loop.is_closed():
             raise RuntimeError("the event loop to which this reply belongs is closed")
-        if asyncio._get_running_loop() is self._loop:
+        if _running_loop() is self._loop:
             raise RuntimeError("result() would block the event loop to which this reply belongs; await the reply")
         done = threading.Event()
         self._loop.call_soon_threadsafe(lambda: None if self.add_callback(reply, lambda _: done.set()) else done.set())
@@ -76,14 +75,14 @@ class EventLoopLane(Lane):
 
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start; from any thread."""
-        if asyncio._get_running_loop() is self._loop:
+        if _running_loop() is self._loop:
             super().cancel(reply)
         else:
             self._call_soon(self.cancel, reply)
 
     def take(self, message: Told) -> None:
         """Take a lifecycle event, in the loop; in the order in which they came, whoever has received them."""
-        in_loop = asyncio._get_running_loop() is self._loop
+        in_loop = _running_loop() is self._loop
         with self._telling:
             self._told.append(message)
             if len(self._told) > MOST_TOLD * len(self._known):
@@ -140,7 +139,7 @@ class EventLoopLane(Lane):
 
     def close(self) -> None:
         """Close the connections, in the loop's thread if the loop runs."""
-        if self._loop.is_running() and asyncio._get_running_loop() is not self._loop:
+        if self._loop.is_running() and _running_loop() is not self._loop:
             closed = threading.Event()
             if self._call_soon(self._close) and self._call_soon(closed.set):
                 interrupts.wait(closed.wait, CLOSE_S)
@@ -162,10 +161,10 @@ class EventLoopLane(Lane):
                 self._timer.cancel()
         with self._lock:  # the courier may be about to use a connection
             for link in self._links:
-                self._hold(link)  # a flush may be on the loop's list already
+                link.hold()  # a flush may be on the loop's list already
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
-                    if reply._copies and reply._sent_generation:  # its worker may still read them
-                        self._client.memory.abandoned(reply._copies, reply.deadline_ns)
+                    if reply.copies and reply.generation:  # its worker may still read them
+                        self._client.memory.abandoned(reply.copies, reply.deadline_ns)
                 self._failover.disconnect(link)
 
     def _queued(self, _link: DeviceLink) -> None:
@@ -180,7 +179,7 @@ class EventLoopLane(Lane):
         with self._lock:
             for link in self._links:
                 if link.outbox:
-                    self._flush(link)
+                    self._sender.flush(link)
 
     def _give_back(self, link: DeviceLink) -> None:
         self._client.give_back(link.releases)
@@ -191,7 +190,8 @@ class EventLoopLane(Lane):
             self._receive(link)
         self.call_back()
 
-    def _connected(self, link: DeviceLink, connection: DataConnection) -> None:
+    def connected(self, link: DeviceLink, connection: DataConnection) -> None:
+        """Watch a new connection's descriptor."""
         self._loop.add_reader(connection.fileno(), self._on_readable, link)
 
     def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
@@ -203,7 +203,7 @@ class EventLoopLane(Lane):
 
     def watch(self, reply: Reply) -> None:
         """See that the loop looks at a reply's deadline; from any thread."""
-        if asyncio._get_running_loop() is not self._loop:
+        if _running_loop() is not self._loop:
             self._call_soon(self.watch, reply)
             return
         if self._timer is None or reply.deadline_ns < self._timer_ns:

@@ -1,47 +1,50 @@
 """What becomes of a lane's requests that a worker's end took along: they are sent again, have to wait, or fail.
 
-What may be sent again, and how, `replay` says.
+Which may be sent again, and how, `retry_policy` says.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from atomr_mp import errors
 from atomr_mp.client.lanes.device_link import CLOSED, DeviceLink, unavailable
+from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, poison
-from atomr_mp.client.reply import ItemsReply
+from atomr_mp.client.lanes.sending import Sender
+from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicions, Verdict
-
-if TYPE_CHECKING:
-    from atomr_mp.client.client import Client
-    from atomr_mp.client.lanes.base import Lane
-    from atomr_mp.client.reply import Reply
 
 
 class Retry:
     """A part of a lane, to be called with its lock held.
 
     Args:
-        lane: The lane.
         client: Whose lane it is.
+        links: The lane's links, by device.
+        outcomes: Ends replies.
+        sender: Sends requests.
     """
 
-    def __init__(self, lane: Lane, client: Client) -> None:
-        self._lane = lane
+    def __init__(self, client: LaneClient, links: Sequence[DeviceLink], outcomes: Outcomes, sender: Sender) -> None:
         self._client = client
+        self._links = links
+        self._outcomes = outcomes
+        self._sender = sender
 
     def isolate(self, reply: Reply, request: RequestKey) -> None:
         """Have a request run alone, and the supervisor told if its worker lives."""
-        if reply._alone is None:
-            reply._callbacks = [*(reply._callbacks or ()), self._client.acquit]
-        reply._alone = request
+        if reply.alone is None:
+            reply.callbacks = [*(reply.callbacks or ()), self._client.acquit]
+        reply.alone = request
 
     def settle(self, link: DeviceLink, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
         """Send again what was on an incarnation that has ended, if it may be, and fail the rest.
 
-        If any of it may be what the incarnation died of, that is done when the supervisor has said what is held of it.
+        If the incarnation may have died of any of it, that waits for the supervisor's verdict.
         """
         suspects: dict[Reply, RequestKey] = {}
         items: list[RequestKey] = []
@@ -56,80 +59,86 @@ class Retry:
         report = self._client.report(ended.device, ended.generation, told) if told else 0
         for reply, error in reversed(lost):
             if error.maybe_executed:
-                reply._may_have_run = True
-                reply._replays += getattr(error, "was_running", True)
-            again = may_replay(reply, self._client.methods.get(reply.method), self._client.max_replays)
-            link.parked[reply] = Lost(report, error, suspects.get(reply), again)
-            if not report:
-                self._resume(link, reply)
+                reply.may_have_run = True
+                reply.replays += getattr(error, "was_running", True)
+            self._park(link, reply, Lost(report, error, suspects.get(reply), self._may_replay(reply)))
 
     def judged(self, message: Suspicions) -> None:
-        """Take note of what is held of requests; the client has done so already."""
-        for link in self._lane._links:
+        """Apply new verdicts to requests that wait; the client has taken note of them already."""
+        for link in self._links:
             if message.changed:
                 self._look_again(link)
             for reply in [reply for reply, lost in link.parked.items() if lost.report == message.id]:
                 self._resume(link, reply)
-        self._lane._flush_ready()
+        self._sender.flush_ready()
+
+    def _may_replay(self, reply: Reply) -> bool:
+        return may_replay(reply, self._client.methods.get(reply.method), self._client.max_replays)
+
+    def _park(self, link: DeviceLink, reply: Reply, lost: Lost) -> None:
+        """Take a request from its worker; it goes on at once if no verdict is awaited."""
+        error: errors.AtomrError = lost.error
+        if reply.state is ReplyState.CANCELLING:
+            error = errors.Cancelled("cancelled, and its worker has ended", maybe_executed=lost.error.maybe_executed)
+        self._outcomes.feed(reply, ReplyEvent.LOST, error)
+        if reply.state is ReplyState.PARKED:
+            link.parked[reply] = lost
+            if not lost.report:
+                self._resume(link, reply)
 
     def _resume(self, link: DeviceLink, reply: Reply) -> None:
-        """Send a request again, or fail it, by what is held of it."""
+        """Send a request again, or fail it, by the verdict on it."""
         lost = link.parked.pop(reply)
         found = self._held_of(reply, lost.suspect)
-        error: errors.AtomrError = lost.error
         if found is not None and found.verdict is Verdict.QUARANTINED:
-            error = poison(found, maybe_executed=lost.error.maybe_executed)
-        elif lost.again and not reply.done and not reply._cancelled:
+            error: errors.AtomrError = poison(found, maybe_executed=lost.error.maybe_executed)
+        elif lost.again:
             alone = lost.suspect if found is None else found.request
             if alone is not None:
                 self.isolate(reply, alone)
-            reply._sent_generation = 0
             to = self._another(link, reply)
             if to.sending or to.info.state not in CLOSED:
-                self._lane._put(to, reply, first=True)
+                self._outcomes.feed(reply, ReplyEvent.RESUME)
                 return
-            link, error = to, unavailable(to.info)
-        elif reply._cancelled:
-            error = errors.Cancelled("cancelled, and its worker has ended", maybe_executed=lost.error.maybe_executed)
-        link.flight.take(reply.id)
-        self._lane._end(reply, error)
+            error = unavailable(to.info)
+        else:
+            error = lost.error
+        self._outcomes.feed(reply, ReplyEvent.FAIL, error)
 
     def _another(self, link: DeviceLink, reply: Reply) -> DeviceLink:
-        """Go over to whichever device a request is to be sent to again; what may end workers stays where it was."""
-        if reply._pinned or (reply._alone is not None and link.info.state not in CLOSED):
+        """Choose the device to which a request is sent again; what may end workers stays where it was."""
+        if reply.pinned or (reply.alone is not None and link.info.state not in CLOSED):
             return link
         try:
-            to = self._lane._place()
+            to = self._sender.choose()
             if to is not link:
-                to.flight.add(reply.id, reply, len(reply._body) + sum(map(len, reply._payload)))
+                to.flight.add(reply.id, reply, len(reply.body) + sum(map(len, reply.payload)))
         except (errors.DeviceUnavailable, errors.Overloaded):
             return link
         if to is not link:
             link.flight.take(reply.id)
-            reply._link = to
+            reply.device = to.device
         return to
 
     def _look_again(self, link: DeviceLink) -> None:
-        """Look again at what waits to be sent, as at the door."""
+        """Apply new verdicts to what waits to be sent, as when it was called."""
         for reply in [*link.held, *link.outbox]:
             if isinstance(reply, ItemsReply) and reply.method in self._client.suspicions.methods:
-                (link.held if reply in link.held else link.outbox).remove(reply)
-                link.flight.take(reply.id)
-                self._lane._end(reply, errors.InvalidRequest(f"some request of {reply.method} has ended workers"))
+                error = errors.InvalidRequest(f"some request of {reply.method} has ended workers")
+                self._outcomes.feed(reply, ReplyEvent.FAIL, error)
                 continue
             found = self._held_of(reply, None)
-            if found is None or reply._alone is not None:
+            if found is None or reply.alone is not None:
                 continue
-            (link.held if reply in link.held else link.outbox).remove(reply)
             if found.verdict is Verdict.QUARANTINED:
-                link.flight.take(reply.id)
-                self._lane._end(reply, poison(found, maybe_executed=False))
+                self._outcomes.feed(reply, ReplyEvent.FAIL, poison(found, maybe_executed=False))
             else:
+                link.dequeue(reply)
                 self.isolate(reply, found.request)
-                self._lane._put(link, reply)
+                self._sender.put(link, reply)
 
     def _held_of(self, reply: Reply, request: RequestKey | None) -> Suspicion | None:
-        """Return what is held of a request, of which it may be known already which it is."""
+        """Return what is held of a request, which may be known already."""
         if reply.method not in self._client.suspicions.methods:
             return None
         if request is None:

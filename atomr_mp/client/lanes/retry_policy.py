@@ -1,4 +1,4 @@
-"""What a client does with requests that a worker's end took along: which are sent again, which alone, which never.
+"""Retry policy for requests lost with a worker: which are sent again, which alone, which never. Pure.
 
 A request may be sent again if its method is idempotent and all that it needs is still there: values, and arrays in the
 client's own memory; a ref is gone with its worker. What ran when the worker ended is a suspect: the supervisor is told
@@ -8,16 +8,14 @@ its fingerprint, and says what is held of it.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
+from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
-
-if TYPE_CHECKING:
-    from atomr_mp.client.reply import ItemsReply, Reply
 
 NEVER: Final = 2**31
 """As the number of ends that a request was part of: it is not sent again by itself."""
@@ -101,28 +99,20 @@ def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
 
 def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
     """Return whether a request that a worker's end took along may be sent again; that end counts already."""
-    return (
-        max_replays > 0
-        and info is not None
-        and info.idempotent
-        and not reply._refs
-        and not reply._cancelled
-        and not reply.done
-        and reply._replays <= max_replays
-    )
+    return max_replays > 0 and info is not None and info.idempotent and not reply.refs and reply.replays <= max_replays
 
 
 def identify(reply: Reply) -> RequestKey | None:
     """Return what tells a request that has not been answered from others, None if that cannot be told."""
-    if reply._refs or reply._items:
+    if reply.refs or reply.items:
         return None
-    placed = {each.id: each for each in reply._copies}
+    placed = {each.id: each for each in reply.copies}
 
     def resolve(wire: Any) -> object:
         return placed[wire.id].array
 
     try:
-        arguments = values.Decoder[Any]().decode(reply._body, reply._payload, resolve)
+        arguments = values.Decoder[Any]().decode(reply.body, reply.payload, resolve)
         digest = fingerprint(reply.method, arguments)
     except errors.InvalidRequest:  # what its worker has said, or would have
         return None
@@ -132,7 +122,7 @@ def identify(reply: Reply) -> RequestKey | None:
 def identify_items(reply: ItemsReply) -> list[RequestKey]:
     """Return the same of each item of a call that has not been answered; they are sent again one by one."""
     try:
-        items = values.Decoder[Any]().decode(reply._body, reply._payload)
+        items = values.Decoder[Any]().decode(reply.body, reply.payload)
         digests = [fingerprint(reply.method, items[place]) for place in sorted(reply.open)]
     except errors.InvalidRequest:  # it has had its outcome, and keeps its arrays no more
         return []
@@ -141,7 +131,7 @@ def identify_items(reply: ItemsReply) -> list[RequestKey]:
 
 def was_answered(reply: Reply) -> bool:
     """Return whether a request's answer is its worker's, which goes on."""
-    return not isinstance(reply._error, _NOT_THE_WORKER_S)
+    return not isinstance(reply.error, _NOT_THE_WORKER_S)
 
 
 _NOT_THE_WORKER_S: Final = (

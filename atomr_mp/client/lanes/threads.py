@@ -7,21 +7,19 @@ import select
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from atomr_mp import tracing
 from atomr_mp.client import interrupts
-from atomr_mp.client.lanes.base import MESSAGE_CALLS, Lane, Told
+from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import DeviceLink
+from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.sending import MESSAGE_CALLS
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.transport.data import DataConnection
-
-if TYPE_CHECKING:
-    from atomr_mp.client.client import Client
-
 
 FLUSH_S: Final = 0.001
 """How long a call that is made while earlier ones are unanswered may wait for others to travel with, if no thread waits
@@ -36,7 +34,7 @@ they never fill the connection, however long the worker is busy."""
 class ThreadsLane(Lane):
     """Drives the connections from whichever thread waits for a reply."""
 
-    def __init__(self, client: Client, number: int, devices: Iterable[DeviceInfo]) -> None:
+    def __init__(self, client: LaneClient, number: int, devices: Iterable[DeviceInfo]) -> None:
         super().__init__(client, number, devices)
         self._leader = threading.Lock()
         self._followers: dict[threading.Lock, Reply] = {}
@@ -125,26 +123,26 @@ class ThreadsLane(Lane):
             # Only now, for both run callbacks: those may wait for other replies, or close the client.
             if session_spoke:
                 self._client.read_session()
-            if self._called_back:
+            if self._outcomes.owes_callbacks:
                 self.call_back()
             return False
         return self._follow(reply, timeout_s)
 
     def _receive_for(self, reply: Reply, timeout_s: float) -> bool:
         """Receive, as the leader, until something has happened; return whether there is news in the session."""
-        self._leading = reply  # first: from here on whoever else finds replies wakes us
+        self._outcomes.leading = reply  # first: from here on whoever else finds replies wakes us
         for link in self._links:
             if link.outbox or link.unread:
                 with self._lock:
                     if link.outbox:
-                        self._flush(link)
+                        self._sender.flush(link)
                     self._receive(link, reply)
         ready = []
         if not (reply.done or reply is self._overtaken):
             if (tracer := tracing.tracer) is not None:  # once: another thread may switch it off
                 tracer.settle()
             ready = interrupts.wait(self._epoll.poll, timeout_s)
-        self._leading = None
+        self._outcomes.leading = None
         session_spoke = False
         for descriptor, _ in ready:
             readable = self._by_descriptor.get(descriptor)
@@ -155,7 +153,7 @@ class ThreadsLane(Lane):
                 os.eventfd_read(self._wake)
             else:
                 session_spoke = True
-        self._client.session_polled_ns = reply._sent_ns
+        self._client.session_polled_ns = reply.sent_ns
         return session_spoke
 
     def _follow(self, reply: Reply, timeout_s: float) -> bool:
@@ -165,11 +163,11 @@ class ThreadsLane(Lane):
         with self._lock:
             for link in self._links:
                 if link.outbox:
-                    self._flush(link)
+                    self._sender.flush(link)
             if reply.done or reply is self._overtaken:
                 return False
             self._followers[woken] = reply
-            reply._waiters = (*reply._waiters, woken)
+            reply.waiters = (*reply.waiters, woken)
         try:
             # The leader may have gone before it could see us.
             if self._leader.acquire(blocking=False):
@@ -191,16 +189,16 @@ class ThreadsLane(Lane):
                 woken.release()
 
     def _finished(self, reply: Reply) -> None:
-        for woken in reply._waiters:
+        for woken in reply.waiters:
             if self._followers.pop(woken, None) is not None:
                 woken.release()
-        if self._leading is reply:
+        if self._outcomes.leading is reply:
             os.eventfd_write(self._wake, 1)
 
     def _queued(self, link: DeviceLink) -> None:
         """Send an outbox that is full; any other when a thread waits for any reply, or by the flusher."""
         if len(link.outbox) >= MESSAGE_CALLS:
-            self._flush(link)
+            self._sender.flush(link)
         elif not self._flushing:
             self._flushing = True
             if self._flusher is None:
@@ -243,9 +241,10 @@ class ThreadsLane(Lane):
                     self._flushing = any(link.outbox for link in self._links)
                     for link in self._links:
                         if link.outbox:
-                            self._flush(link)
+                            self._sender.flush(link)
 
-    def _connected(self, link: DeviceLink, connection: DataConnection) -> None:
+    def connected(self, link: DeviceLink, connection: DataConnection) -> None:
+        """Watch a new connection's descriptor."""
         self._by_descriptor[connection.fileno()] = link
         self._epoll.register(connection.fileno(), select.EPOLLIN)
 
@@ -295,5 +294,5 @@ class ThreadsLane(Lane):
             for woken in [woken for woken, waited_for in self._followers.items() if waited_for is reply]:
                 del self._followers[woken]
                 woken.release()
-            if self._leading is reply:
+            if self._outcomes.leading is reply:
                 os.eventfd_write(self._wake, 1)

@@ -9,13 +9,14 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.argument_slabs import ClientSlabs, Placement
+from atomr_mp.client.memory.door import MemoryClient
 from atomr_mp.client.memory.leases import Lease, Releases, ViewBorrow
 from atomr_mp.client.memory.refs import GpuRef, SharedRef, read_shared, write_shared
 from atomr_mp.client.memory.worker_slabs import Mappings, SlabMapping
@@ -26,9 +27,6 @@ from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.process_tags import client_slab_name
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import SHARED_BYTES
-
-if TYPE_CHECKING:
-    from atomr_mp.client.client import Client
 
 ASK_TIMEOUT_S: Final = 60.0
 """How long the supervisor may take to answer: a worker that runs a method on its loop opens a slab afterwards."""
@@ -44,7 +42,7 @@ class ClientMemory:
         client: The client.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: MemoryClient) -> None:
         self._client = client
         self._slabs: Final = ClientSlabs(self._register, self._forget, name=client_slab_name(client.epoch))
         self._mappings: Final = Mappings(self._open)

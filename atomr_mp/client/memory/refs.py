@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self
 
 import msgspec
 
@@ -18,7 +18,39 @@ from atomr_mp.protocol.refs import Operand, WireRef
 if TYPE_CHECKING:
     import numpy as np
 
-    from atomr_mp.client.memory.memory import ClientMemory
+
+class RefMemory(Protocol):
+    """A client's memory, as a ref sees it."""
+
+    def check(self, lease: Lease) -> None:
+        """Refuse to use what cannot be used any more."""
+
+    def state_of(self, lease: Lease) -> str:
+        """Return in a word whether a buffer can be used."""
+
+    def free(self, lease: Lease) -> None:
+        """Give a buffer back, and say so at once if possible."""
+
+    def view(self, ref: GpuRef, *, write: bool) -> Any:
+        """Return a ref's elements where they are."""
+
+    def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
+        """Return a copy of a ref's elements."""
+
+    def on_gpu(self, device: int) -> bool:
+        """Return whether a device's memory is a GPU's."""
+
+    def uuid_of(self, device: int) -> str:
+        """Return which GPU a device is, "" if it is none."""
+
+    def fill(self, ref: GpuRef, value: complex) -> None:
+        """Write a value into all elements."""
+
+    def copy_on_device(self, source: GpuRef, target: GpuRef) -> None:
+        """Copy elements on the target's device."""
+
+    def share(self, ref: GpuRef, for_s: float) -> bytes:
+        """Have a buffer kept for another client."""
 
 
 class GpuRef(Operand):
@@ -36,7 +68,7 @@ class GpuRef(Operand):
     _wire: WireRef | None = None
     """What crosses the wire, once it has."""
 
-    def __init__(self, buffers: ClientMemory, lease: Lease, slab: int, layout: Layout, held: object = None) -> None:
+    def __init__(self, buffers: RefMemory, lease: Lease, slab: int, layout: Layout, held: object = None) -> None:
         self.layout = layout
         self._buffers: Final = buffers
         self.lease: Final = lease
@@ -249,7 +281,7 @@ class GpuRef(Operand):
 
     # --- for `buffers` ---------------------------------------------------------------------------------------------
 
-    def is_of(self, buffers: ClientMemory) -> bool:
+    def is_of(self, buffers: RefMemory) -> bool:
         """Whether it belongs to this client."""
         return self._buffers is buffers
 

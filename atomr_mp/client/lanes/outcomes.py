@@ -1,0 +1,159 @@
+"""Carries out what the table of a reply's life says: outcomes, credit, leases, callbacks."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.client.lanes.device_link import DeviceLink
+from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.memory.leases import Releases
+from atomr_mp.client.reply import ItemsPart, ItemsReply, Reply, set_done
+from atomr_mp.client.reply_life import ReplyAction, ReplyEvent, ReplyState, step
+from atomr_mp.protocol.messages import data
+
+Callback = Callable[[Reply], object]
+
+_LOG: Final = logging.getLogger("atomr_mp.client")
+
+
+class Answer(NamedTuple):
+    """An answer that has arrived, for the table's actions."""
+
+    message: data.CallReply
+    frames: Sequence[memoryview]
+    releases: Releases
+    """Of the incarnation that has sent it."""
+    failed: dict[int, errors.AtomrError]
+    """What items ended with, by place."""
+
+
+class Outcomes:
+    """A part of a lane, to be called with its lock held, but for `call_back`.
+
+    Args:
+        client: Whose lane it is.
+        links: The lane's links, by device.
+        finished: Wakes whoever waits for a reply.
+    """
+
+    def __init__(self, client: LaneClient, links: Sequence[DeviceLink], finished: Callable[[Reply], None]) -> None:
+        self._client = client
+        self._links = links
+        self._finished = finished
+        self._called_back: Final[deque[Reply]] = deque()
+        """Finished replies whose callbacks are to be run once the lock is free."""
+        self.leading: Reply | None = None
+        """What the thread waits for that receives for all, while it polls."""
+
+    def feed(
+        self, reply: Reply, event: ReplyEvent, error: errors.AtomrError | None = None, answer: Answer | None = None
+    ) -> None:
+        """Do what an event means for a reply.
+
+        Args:
+            reply: The reply.
+            event: What has happened.
+            error: What the reply ends with, if it ends; None for the answer's result.
+            answer: What has arrived, if anything has.
+        """
+        reply.state, actions = step(reply.state, event)
+        if answer is not None and reply.copies and reply.state is ReplyState.OVER:
+            self.settle_copies(reply, answer.releases, answer.message)
+        for action in actions:
+            if answer is not None and action in _OF_ANSWERS:
+                self._take(reply, action, answer)
+            else:
+                self._act(reply, action, error)
+
+    def _act(self, reply: Reply, action: ReplyAction, error: errors.AtomrError | None) -> None:
+        link = self._links[reply.device]
+        match action:
+            case ReplyAction.DEQUEUE:
+                link.dequeue(reply)
+            case ReplyAction.UNPARK:
+                link.parked.pop(reply, None)
+            case ReplyAction.TELL_WORKER:
+                link.tell_cancelled(reply)
+            case ReplyAction.FREE:
+                link.flight.take(reply.id)
+                reply.kept = reply.copies = ()
+            case ReplyAction.REQUEUE:
+                reply.generation = 0
+                link.held.appendleft(reply)
+            case ReplyAction.END:
+                self.end(reply, error)
+            case _:  # of answers, and there is none
+                pass
+
+    def _take(self, reply: Reply, action: ReplyAction, answer: Answer) -> None:
+        """Do what concerns the content of an answer."""
+        message, frames, releases, failed = answer
+        if action is ReplyAction.GIVE_BACK:
+            releases.give_back(message.leases)
+            return
+        leases = releases.leases(message.leases) if message.leases else None
+        if isinstance(reply, ItemsReply):
+            if message.items:
+                reply.parts.append(ItemsPart(message.items, message.body, frames, leases, failed))
+                if action is ReplyAction.KEEP_PART:
+                    self._called_back.append(reply)
+            return
+        reply.body, reply.frames, reply.leases = message.body, frames, leases
+
+    def settle_copies(self, reply: Reply, releases: Releases, message: data.CallReply) -> None:
+        """Settle what an answered call has copied into shared memory."""
+        executed = message.error is None or bool(message.error.fields.get("maybe_executed", True))
+        copies, reply.copies = reply.copies, ()
+        self._client.memory.answered(copies, releases, executed=executed)
+
+    def end(self, reply: Reply, error: errors.AtomrError | None) -> None:
+        """Give a reply its outcome; its state is the caller's to set."""
+        if error is not None:
+            if reply.may_have_run and isinstance(error, errors.RequestError):
+                error.maybe_executed = True
+            reply.error = error
+        if reply.payload:
+            reply.payload = ()
+        reply.done = True
+        if reply.span is not None:
+            reply.span.end(reply)
+        if reply.waiters or self.leading is reply:
+            self._finished(reply)
+        if reply.future is not None:
+            set_done(reply.future)
+        if reply.callbacks is not None:
+            self._called_back.append(reply)
+
+    @property
+    def owes_callbacks(self) -> bool:
+        """Whether `call_back` has something to do."""
+        return bool(self._called_back)
+
+    def call_back(self) -> None:
+        """Run the callbacks of finished replies. With no lock held: they may call, wait, and close the client."""
+        while self._called_back:
+            try:
+                reply = self._called_back.popleft()
+            except IndexError:  # another thread has taken it
+                return
+            callbacks = reply.callbacks or ()
+            if reply.done:
+                reply.callbacks = None
+            for callback in callbacks:
+                try:
+                    callback(reply)
+                except Exception:  # noqa: BLE001 - whoever receives just now is not to blame, nor other callbacks
+                    _LOG.exception("a callback of %r failed", reply)
+
+
+def forget_forked(reply: Reply, lost: str) -> None:
+    """End a reply in a forked child, where nobody may be woken."""
+    reply.error = errors.PoolLost(lost, maybe_executed=reply.generation != 0)
+    reply.state, reply.done = ReplyState.OVER, True
+
+
+_OF_ANSWERS: Final = frozenset({ReplyAction.KEEP, ReplyAction.KEEP_PART, ReplyAction.GIVE_BACK})

@@ -1,0 +1,160 @@
+"""Takes in what workers answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.client.lanes.device_link import DeviceLink
+from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.outcomes import Answer, Outcomes
+from atomr_mp.client.memory.leases import Releases
+from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply_life import ReplyEvent, ReplyState
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.zmtp.framing import unpack
+from atomr_mp.transport.data import DataConnection
+
+_LOG: Final = logging.getLogger("atomr_mp.client")
+
+
+class Receiver:
+    """A part of a lane, to be called with its lock held.
+
+    Args:
+        client: Whose lane it is.
+        outcomes: Ends replies.
+        struck: Called when a link's incarnation has answered that it ends.
+        disconnected: Called when a connection has ended and all that had been sent was received.
+    """
+
+    def __init__(
+        self,
+        client: LaneClient,
+        outcomes: Outcomes,
+        struck: Callable[[DeviceLink], None],
+        disconnected: Callable[[DeviceLink, DataConnection], None],
+    ) -> None:
+        self._client = client
+        self._outcomes = outcomes
+        self._end = outcomes.end
+        self._struck = struck
+        self._disconnected = disconnected
+
+    def receive(self, link: DeviceLink, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
+        """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
+
+        Args:
+            link: The link.
+            until: What is waited for.
+            former: Look only at what the former incarnation has sent, and take in all of it.
+        """
+        connection, releases = link.connection, link.releases
+        if link.former is not None:
+            if former:
+                connection, _, releases = link.former
+            else:
+                self.receive(link, former=True)
+        if connection is None:
+            return
+        take, in_flight = link.flight.take, link.flight.requests
+        sent, over, end = ReplyState.SENT, ReplyState.OVER, self._end
+        while until is None or not until.done:
+            message = connection.receive()
+            if message is None:
+                if connection.ended:
+                    self._disconnected(link, connection)
+                break
+            try:
+                header, frames = unpack(message)
+                decoded = _decode_replies(header)
+            except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
+                _LOG.exception("device %d sent a message that is dropped", link.device)
+                continue
+            if decoded.returned:
+                self._client.memory.returned(decoded.returned)
+            releases.unheard = 0
+            at = 0
+            for answer in decoded.replies:
+                first, at = at, at + answer.frames
+                entry = in_flight.get(answer.id)
+                if entry is None:
+                    releases.give_back(answer.leases)
+                    continue
+                reply = entry[0]
+                if reply.state is not sent or answer.error is not None or reply.items or answer.items:
+                    self._take(link, releases, reply, answer, frames[first:at], former=former)
+                    continue
+                # The table's step (SENT, ANSWER) is written out: each call takes this way.
+                take(answer.id)
+                if reply.copies:
+                    self._outcomes.settle_copies(reply, releases, answer)
+                if reply.kept:
+                    reply.kept = ()
+                if answer.leases:
+                    reply.leases = releases.leases(answer.leases)
+                reply.body = answer.body
+                if at != first:
+                    reply.frames = frames[first:at]
+                reply.state = over
+                end(reply, None)
+            if not in_flight and not former:
+                break  # an attempt to receive that fails costs as much as a message
+        if not former:
+            link.unread = connection.has_message
+
+    def _take(
+        self,
+        link: DeviceLink,
+        releases: Releases,
+        reply: Reply,
+        message: data.CallReply,
+        frames: list[memoryview],
+        *,
+        former: bool,
+    ) -> None:
+        """Take in an answer that is no plain result of a call that is waited for."""
+        error = None if message.error is None else message.error.error()
+        failed: dict[int, errors.AtomrError] = {}
+        if message.items:
+            if not _answers(reply, message):
+                _LOG.error("device %d answered items that it was not asked for", link.device)
+                releases.give_back(message.leases)
+                return
+            failed = {place: info.error() for place, info in (message.failed or {}).items()}
+        elif reply.items and error is None:
+            error = errors.ProtocolError(f"device {link.device} answered a call without its items")
+        if isinstance(error, errors.ContextPoisoned):
+            event = ReplyEvent.STRIKE
+            if reply.struck is None:
+                reply.struck = error
+        else:
+            event = ReplyEvent.ANSWER
+        if message.items and isinstance(reply, ItemsReply) and event is ReplyEvent.ANSWER:
+            if message.error is not None:  # of this part
+                failed, error = {place: message.error.error() for place in message.items}, None
+            reply.open.difference_update(message.items)
+            event = ReplyEvent.PART if reply.open else ReplyEvent.ANSWER
+        for each in (*failed.values(), error):
+            self._heed(link, releases, each, former=former)
+        self._outcomes.feed(reply, event, error or reply.struck, Answer(message, frames, releases, failed))
+
+    def _heed(self, link: DeviceLink, releases: Releases, error: errors.AtomrError | None, *, former: bool) -> None:
+        """React to an error that affects other requests of its incarnation."""
+        if error is not None and error.ends_worker and not former:
+            self._struck(link)  # the supervisor will say so too, but later
+        elif isinstance(error, errors.OutOfMemory):
+            self._client.out_of_memory(releases)
+
+
+def _answers(reply: Reply, message: data.CallReply) -> bool:
+    """Return whether an answer is for items of a call that are open, each once."""
+    places = message.items or []
+    items = set(places)
+    sound = len(items) == len(places) and items.issuperset(message.failed or {})
+    return sound and isinstance(reply, ItemsReply) and reply.open.issuperset(items)
+
+
+_decode_replies: Final = data.FROM_WORKER.decode

@@ -1,0 +1,136 @@
+"""Where a lane's requests go: to which device, and when, alone or together."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from atomr_mp.client.lanes.device_link import CLOSED, DeviceLink, unavailable
+from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.protocol import limits, values
+from atomr_mp.protocol.messages import data
+
+MESSAGE_CALLS: Final = 16
+"""Most calls put into one message; more would make the worker wait for the first."""
+
+
+class Sender:
+    """A part of a lane, to be called with its lock held.
+
+    Args:
+        links: The lane's links, by device.
+        give_back: Sends what is to be given back to a link's incarnation; what is called from now on comes after it.
+        reach: Tries again to reach an incarnation that could not be connected to.
+    """
+
+    def __init__(
+        self,
+        links: Sequence[DeviceLink],
+        give_back: Callable[[DeviceLink], None],
+        reach: Callable[[DeviceLink], None],
+    ) -> None:
+        self._links = links
+        self._give_back = give_back
+        self._reach = reach
+
+    def choose(self) -> DeviceLink:
+        """Return the link of the device with the fewest unanswered requests of this lane.
+
+        Raises:
+            DeviceUnavailable: No device takes work.
+        """
+        links = self._links
+        best = links[0]
+        if len(links) > 1:
+            for link in links:
+                if not link.sending:
+                    self._reach(link)
+                if link.sending and (not best.sending or len(link.flight.requests) < len(best.flight.requests)):
+                    best = link
+        if best.sending:
+            return best
+        waiting = [link for link in links if link.info.state not in CLOSED]
+        if not waiting:
+            raise unavailable(links[0].info)
+        return min(waiting, key=lambda link: len(link.flight.requests))
+
+    def put(self, link: DeviceLink, reply: Reply) -> None:
+        """Send a request that is to run alone; have any other wait for others, or for the device."""
+        if not link.sending:
+            link.held.append(reply)
+        elif reply.alone is not None:
+            self.send(link, [reply], data.Alone)
+        else:
+            link.outbox.append(reply)
+
+    def send_held(self, link: DeviceLink) -> None:
+        """Send all that waits, what was held first."""
+        held, link.held = link.held, deque()
+        together = []
+        for reply in held:
+            if reply.alone is not None:
+                self.send(link, [reply], data.Alone)
+            else:
+                together.append(reply)
+        link.outbox[:0] = together
+        self.flush(link)
+
+    def flush_ready(self) -> None:
+        """Send what was put back into queues, to whichever device."""
+        for link in self._links:
+            if link.sending and (link.held or link.outbox):
+                self.send_held(link)
+
+    def flush(self, link: DeviceLink) -> None:
+        """Send a link's outbox."""
+        replies, link.outbox = link.outbox, []
+        for at in range(0, len(replies), MESSAGE_CALLS):
+            together = replies[at : at + MESSAGE_CALLS]
+            nbytes = sum([len(reply.body) for reply in together])
+            nbytes += sum([sum(map(len, reply.payload)) for reply in together if reply.payload])
+            if nbytes <= limits.MAX_BODY_BYTES:
+                self.send(link, together)
+                continue
+            for reply in together:  # their message could be too long, which ends the connection
+                self.send(link, [reply])
+
+    def send(self, link: DeviceLink, replies: list[Reply], kind: type[data.Calls] = data.Calls) -> None:
+        """Send requests in one message.
+
+        The table's step (`WAITING`, `SEND`) is written out here: each call takes this way.
+        """
+        connection = link.connection
+        assert connection is not None
+        calls: list[data.Call] = []
+        frames: list[values.Buffer] = []
+        now_ns = time.monotonic_ns()
+        generation, releases, sent = link.generation, link.releases, ReplyState.SENT
+        if releases.pending or releases.ending:
+            self._give_back(link)
+        for reply in replies:
+            reply.sent_ns = now_ns
+            reply.generation = generation
+            reply.state = sent
+            payload = reply.payload
+            if payload:
+                frames += payload
+            calls.append(
+                data.Call(
+                    reply.id,
+                    reply.method,
+                    reply.deadline_ns,
+                    len(payload),
+                    reply.body,
+                    reply.refs,
+                    reply.priority,
+                    reply.trace,
+                    reply.items,
+                )
+            )
+        connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
+
+
+_encode_calls: Final = data.FROM_CLIENT.encode

@@ -1,0 +1,57 @@
+"""What a client's memory asks of the client. Types only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from atomr_mp import errors
+from atomr_mp.client.memory.leases import Releases
+from atomr_mp.protocol.messages import session
+from atomr_mp.protocol.messages.devices import DeviceInfo
+
+
+class MemoryCall(Protocol):
+    """A call under way."""
+
+    def result(self) -> Any:
+        """Wait for the answer and return the result."""
+
+
+class MemoryClient(Protocol):
+    """A client, as its memory sees it."""
+
+    @property
+    def epoch(self) -> bytes:
+        """Which life of which pool it is."""
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process was forked from the client's."""
+
+    @property
+    def lost(self) -> errors.PoolLost | None:
+        """Why there is no pool any more, if there is none."""
+
+    @property
+    def devices(self) -> Sequence[DeviceInfo]:
+        """The devices as last heard of."""
+
+    def read_session(self) -> None:
+        """Take in what the supervisor has said."""
+
+    def give_back(self, releases: Releases, *, freed: bool = False) -> None:
+        """Send what is to be given back to an incarnation, if possible."""
+
+    def submit(
+        self, method: str, arguments: object, *, device: int | None, deadline_s: float, blocking: bool = False
+    ) -> MemoryCall:
+        """Send a request."""
+
+    def ask(
+        self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None
+    ) -> tuple[session.Answer | session.SlabOpened, int | None]:
+        """Ask something in the session; return the answer, and the descriptor that came with it."""
+
+    def tell(self, message: session.FromClient) -> None:
+        """Say something in the session that is not answered."""

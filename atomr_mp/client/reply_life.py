@@ -1,0 +1,172 @@
+"""A reply's life as a table: (state, event) to the next state and what the lane does. Pure.
+
+A lane turns what it sees into events, calls `step`, and carries the actions out in their order. The table keeps these
+promises, whatever the order of events; tests walk all of it:
+
+- A caller gets one outcome: `END` is done once.
+- Credit is taken while a worker may still answer, or the request waits here; `FREE` gives it back, once.
+- A request waits in one place: in a queue of its link (`WAITING`), at its worker, or for the supervisor (`PARKED`).
+- A request whose caller has an outcome is sent to nobody.
+
+A call whose answer comes in parts gets `PART` for each but the last, and `ANSWER` for that one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum, auto
+from typing import Final, NamedTuple
+
+
+class ReplyState(StrEnum):
+    """Where a request is."""
+
+    WAITING = auto()
+    """In a queue of its link: it waits for others to travel with, or for its device."""
+    SENT = auto()
+    """At its worker."""
+    CANCELLING = auto()
+    """At its worker, which was asked to forget it."""
+    STRUCK = auto()
+    """Answered with an error that ends its worker. The outcome comes with that end."""
+    PARKED = auto()
+    """Lost with its worker. The supervisor is asked whether the worker may have died of it."""
+    LATE = auto()
+    """At its worker still, though its caller has an outcome."""
+    OVER = auto()
+    """Its caller has an outcome, and no worker has it."""
+
+
+class ReplyEvent(StrEnum):
+    """What can happen to a request."""
+
+    SEND = auto()
+    """It is put into a message to its worker."""
+    PART = auto()
+    """The worker has answered a part of it."""
+    ANSWER = auto()
+    """The worker has answered it, or the rest of it."""
+    STRIKE = auto()
+    """The worker has answered it with an error that ends the worker."""
+    CANCEL = auto()
+    """The caller wants it no more."""
+    EXPIRE = auto()
+    """Its deadline has passed."""
+    LEFT = auto()
+    """The worker has left by intent, and has not started it."""
+    LOST = auto()
+    """The worker has ended, or the connection to it."""
+    RESUME = auto()
+    """It is sent again."""
+    FAIL = auto()
+    """It is refused, not sent again, or its pool is lost."""
+
+
+class ReplyAction(StrEnum):
+    """What a lane does."""
+
+    DEQUEUE = auto()
+    """Take it out of its link's queue."""
+    UNPARK = auto()
+    """Take it from those for which the supervisor is asked."""
+    TELL_WORKER = auto()
+    """Ask the worker to forget it."""
+    KEEP_PART = auto()
+    """Give the caller the part of the answer, with its leases."""
+    KEEP = auto()
+    """Take the answer's leases for the caller."""
+    GIVE_BACK = auto()
+    """Give the answer's leases back: nobody wants them."""
+    FREE = auto()
+    """Give its credit back, and let go of its arguments in shared memory."""
+    END = auto()
+    """Give the caller the outcome."""
+    REQUEUE = auto()
+    """Put it in front of its link's queue."""
+
+
+class ReplyStep(NamedTuple):
+    """The next state and what is done, in this order."""
+
+    state: ReplyState
+    actions: tuple[ReplyAction, ...] = ()
+
+
+_S, _E, _A = ReplyState, ReplyEvent, ReplyAction
+
+_UNSENT: Final = ReplyStep(_S.OVER, (_A.DEQUEUE, _A.FREE, _A.END))
+_UNPARKED: Final = ReplyStep(_S.OVER, (_A.UNPARK, _A.FREE, _A.END))
+_ANSWERED: Final = ReplyStep(_S.OVER, (_A.FREE, _A.KEEP, _A.END))
+_FAILED: Final = ReplyStep(_S.OVER, (_A.FREE, _A.END))
+_FREED: Final = ReplyStep(_S.OVER, (_A.FREE,))
+
+TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
+    (_S.WAITING, _E.SEND): ReplyStep(_S.SENT),
+    (_S.WAITING, _E.CANCEL): _UNSENT,
+    (_S.WAITING, _E.EXPIRE): _UNSENT,
+    (_S.WAITING, _E.FAIL): _UNSENT,
+    # A worker that was taken for hung may still answer what was taken from it.
+    (_S.WAITING, _E.PART): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
+    (_S.WAITING, _E.ANSWER): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
+    (_S.WAITING, _E.STRIKE): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
+    (_S.SENT, _E.PART): ReplyStep(_S.SENT, (_A.KEEP_PART,)),
+    (_S.SENT, _E.ANSWER): _ANSWERED,
+    (_S.SENT, _E.STRIKE): ReplyStep(_S.STRUCK, (_A.GIVE_BACK,)),
+    (_S.SENT, _E.CANCEL): ReplyStep(_S.CANCELLING, (_A.TELL_WORKER,)),
+    (_S.SENT, _E.EXPIRE): ReplyStep(_S.LATE, (_A.TELL_WORKER, _A.END)),
+    (_S.SENT, _E.LEFT): ReplyStep(_S.WAITING, (_A.REQUEUE,)),
+    (_S.SENT, _E.LOST): ReplyStep(_S.PARKED),
+    (_S.SENT, _E.FAIL): _FAILED,
+    (_S.CANCELLING, _E.PART): ReplyStep(_S.CANCELLING, (_A.KEEP_PART,)),
+    (_S.CANCELLING, _E.ANSWER): _ANSWERED,
+    (_S.CANCELLING, _E.STRIKE): ReplyStep(_S.LATE, (_A.GIVE_BACK, _A.END)),  # nobody wants it sent again
+    (_S.CANCELLING, _E.CANCEL): ReplyStep(_S.CANCELLING),
+    (_S.CANCELLING, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
+    # The next worker has not heard that it is cancelled, and would run it.
+    (_S.CANCELLING, _E.LEFT): _FAILED,
+    (_S.CANCELLING, _E.LOST): _FAILED,
+    (_S.CANCELLING, _E.FAIL): _FAILED,
+    (_S.STRUCK, _E.PART): ReplyStep(_S.STRUCK, (_A.GIVE_BACK,)),
+    (_S.STRUCK, _E.ANSWER): ReplyStep(_S.STRUCK, (_A.GIVE_BACK,)),
+    (_S.STRUCK, _E.STRIKE): ReplyStep(_S.STRUCK, (_A.GIVE_BACK,)),
+    # It has an outcome already, only not whether it ran when the worker ended.
+    (_S.STRUCK, _E.CANCEL): ReplyStep(_S.LATE, (_A.END,)),
+    (_S.STRUCK, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
+    (_S.STRUCK, _E.LOST): ReplyStep(_S.PARKED),
+    (_S.STRUCK, _E.FAIL): _FAILED,
+    (_S.PARKED, _E.PART): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
+    (_S.PARKED, _E.ANSWER): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
+    (_S.PARKED, _E.STRIKE): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
+    (_S.PARKED, _E.CANCEL): _UNPARKED,
+    (_S.PARKED, _E.EXPIRE): _UNPARKED,
+    (_S.PARKED, _E.RESUME): ReplyStep(_S.WAITING, (_A.UNPARK, _A.REQUEUE)),
+    (_S.PARKED, _E.FAIL): _UNPARKED,
+    (_S.LATE, _E.PART): ReplyStep(_S.LATE, (_A.GIVE_BACK,)),
+    (_S.LATE, _E.ANSWER): ReplyStep(_S.OVER, (_A.FREE, _A.GIVE_BACK)),
+    (_S.LATE, _E.STRIKE): ReplyStep(_S.LATE, (_A.GIVE_BACK,)),
+    (_S.LATE, _E.CANCEL): ReplyStep(_S.LATE),
+    (_S.LATE, _E.EXPIRE): ReplyStep(_S.LATE),
+    (_S.LATE, _E.LEFT): _FREED,
+    (_S.LATE, _E.LOST): _FREED,
+    (_S.LATE, _E.FAIL): _FREED,
+    (_S.OVER, _E.CANCEL): ReplyStep(_S.OVER),
+    (_S.OVER, _E.EXPIRE): ReplyStep(_S.OVER),
+}
+
+
+class UnexpectedReplyEventError(Exception):
+    """The event has no meaning in this state: the lane is at fault."""
+
+    def __init__(self, state: ReplyState, event: ReplyEvent) -> None:
+        super().__init__(f"{event} has no meaning while a reply is {state}")
+
+
+def step(state: ReplyState, event: ReplyEvent) -> ReplyStep:
+    """Return where `event` leads from `state`.
+
+    Raises:
+        UnexpectedReplyEventError: The pair is not in the table.
+    """
+    try:
+        return TRANSITIONS[state, event]
+    except KeyError:
+        raise UnexpectedReplyEventError(state, event) from None
