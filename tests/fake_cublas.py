@@ -84,9 +84,9 @@ def installed(cublas: FakeCublas) -> AbstractContextManager[Any]:
     """Return a context in which the stand-ins are imported; what is imported on top of them is forgotten after it."""
     cuda = SimpleNamespace(alloc=lambda _nbytes: SimpleNamespace(ptr=2**40), alloc_pinned_memory=_Pinned)
     modules = {
-        "cupy": _module("cupy", cuda=cuda, float32=np.float32, tri=np.tri, copyto=np.copyto),
-        "cupy.lib": _module("cupy.lib"),
-        "cupy.lib.stride_tricks": _module("cupy.lib.stride_tricks", as_strided=as_strided),
+        "cupy": _module(
+            "cupy", cuda=cuda, float32=np.float32, tri=np.tri, copyto=np.copyto, ascontiguousarray=_ascontiguousarray
+        ),
         "nvmath": _module("nvmath", CudaDataType=CudaDataType),
         "nvmath.bindings": _module("nvmath.bindings", cublas=cublas),
         "nvmath.bindings.cublas": cublas,
@@ -105,14 +105,15 @@ class AddressedArray(FakeArray):
     """An array in a buffer of NumPy's with an address, as the actor meets those on a device."""
 
     @property
-    def block(self) -> Any:
-        """What it lies in."""
-        return SimpleNamespace(memory=SimpleNamespace(address=self.slab.ctypes.data))
+    def address(self) -> int:
+        """Where the element of index zero lies."""
+        address: int = self.slab.ctypes.data
+        return address + self.layout.offset
 
     @property
-    def elements(self) -> Array:
-        """All elements of the span."""
-        return super().elements.view(_ArrayWithAddress)
+    def array(self) -> Array:
+        """The array itself, zero-copy."""
+        return super().array.view(_ArrayWithAddress)
 
 
 class CudaDataType(enum.IntEnum):
@@ -382,6 +383,10 @@ class _Pinned(bytearray):
     @property
     def ptr(self) -> int:
         return ctypes.addressof(ctypes.c_char.from_buffer(self))
+
+
+def _ascontiguousarray(values: Array) -> Array:
+    return np.ascontiguousarray(values).view(_ArrayWithAddress)
 
 
 def _module(name: str, **content: Any) -> ModuleType:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol, SupportsFloat, SupportsIndex
 
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, operands
+from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, Scalar, to_scalar
 
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
+
+
+Number = complex | SupportsFloat
+"""A factor: Python's or NumPy's, or an array without dimensions."""
 
 
 class LibraryDevice(Protocol):
@@ -41,16 +44,58 @@ class LibraryReference:
         return self._device.request(self.library, request, deadline_s)
 
 
+def factor(name: str, value: Number) -> Scalar:
+    """Return a factor as messages hold it.
+
+    Raises:
+        InvalidRequest: It is no number.
+    """
+    return to_scalar(value, name)
+
+
+def real(name: str, value: SupportsFloat) -> float:
+    """Return a real number.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise errors.InvalidRequest(f"{name} is {value!r}; it must be a real number") from error
+
+
+def whole(name: str, value: SupportsIndex) -> int:
+    """Return a whole number.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise errors.InvalidRequest(f"{name} is {value!r}; it must be a whole number") from error
+
+
+def wholes(name: str, values: Sequence[SupportsIndex]) -> tuple[int, ...]:
+    """Return whole numbers.
+
+    Raises:
+        InvalidRequest: It is no sequence of whole numbers.
+    """
+    try:
+        return tuple(whole(name, value) for value in values)
+    except TypeError as error:
+        raise errors.InvalidRequest(f"{name} is {values!r}; it must be a sequence of whole numbers") from error
+
+
 def check(request: LibraryRequest) -> None:
     """Check a request, unless one like it was checked before: with the same numbers, on the same memory.
 
     Raises:
         InvalidRequest: Something does not fit; the message says what and how.
     """
-    numbers, arrays = _parts(type(request))
-    # No operand itself: it would keep the memory.
-    named = [None if each is None else (each.layout, each.memory) for each in arrays(request)[1:]]
-    key = (numbers(request), *named)
+    key = request.identity()  # no operand itself: it would keep the memory
     try:
         known = key in _checked
     except TypeError:  # unhashable: of no type that any field has
@@ -64,14 +109,6 @@ def check(request: LibraryRequest) -> None:
 
 
 _checked: Final[set[tuple[object, ...]]] = set()
-
-
-@functools.cache
-def _parts(request: type[LibraryRequest]) -> tuple[Callable[[Any], tuple[Any, ...]], Callable[[Any], tuple[Any, ...]]]:
-    """Return what gets the fields without and with arrays of a request, each after its type."""
-    arrays = operands(request)
-    numbers = [name for name in request.__struct_fields__ if name not in arrays]
-    return operator.attrgetter("__class__", *numbers), operator.attrgetter("__class__", *arrays)
 
 
 def check_fields(request: LibraryRequest) -> None:

@@ -188,6 +188,39 @@ class Layout(NamedTuple):
             raise ValueError(f"an array of shape {self.shape} and strides {self.strides} cannot be viewed as {shape}")
         return self._replace(shape=tuple(wanted), strides=tuple(strides))
 
+    def strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Layout:
+        """Return the view of any shape and strides that stays within this array's span.
+
+        Args:
+            shape: Its lengths.
+            strides: In bytes, one for each length; may be 0 or negative.
+            offset: Of its first element, in bytes from this array's first element.
+
+        Raises:
+            InvalidRequest: There can be no such array.
+            GpuRefOutOfExtent: It would reach beyond the memory between this array's first and last byte.
+        """
+        shape, strides = tuple(shape), tuple(strides)
+        check_shape(shape, self.item_bytes)
+        if len(shape) != len(strides):
+            raise errors.InvalidRequest(
+                f"{counted(len(shape), 'dimension')} with {counted(len(strides), 'stride')}; give one for each"
+            )
+        if any(at % self.item_bytes for at in (offset, *strides)):
+            raise errors.InvalidRequest(
+                f"offset {offset} and strides {strides} must be multiples of the {self.item_bytes} bytes of a "
+                f"{self.dtype}"
+            )
+        made = Layout(self.dtype, shape, strides, self.offset + offset)
+        (low, high), (first, last) = made.span, self.span
+        if low < first or high > last:
+            raise errors.GpuRefOutOfExtent(
+                f"an array of shape {shape} and strides {strides}, {offset} bytes from the first element, reaches from "
+                f"byte {low - self.offset} to {high - self.offset}; the ref it is made from has the bytes from "
+                f"{first - self.offset} to {last - self.offset}"
+            )
+        return made
+
     def _strides_of(self, wanted: list[int]) -> list[int] | None:
         """Return the strides of another shape, group by group of dimensions that hold the same elements."""
         old = [(n, stride) for n, stride in zip(self.shape, self.strides, strict=True) if n != 1]

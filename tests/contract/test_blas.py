@@ -15,8 +15,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.libraries import requests_of
-from atomr_mp.protocol.libraries.blas import Gemm
+from atomr_mp.protocol.libraries import blas as messages
+from atomr_mp.protocol.libraries.base import element_types
 from tests.support import Ledger
 from tests.tolerances import assert_close
 
@@ -53,7 +53,7 @@ def wide(array: Array) -> Array:
     return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
 
 
-@pytest.mark.parametrize("dtype", Gemm.dtypes)
+@pytest.mark.parametrize("dtype", element_types(messages.Gemm))
 @pytest.mark.parametrize("transposed", [False, True])
 def test_gemm_takes_operands_of_either_order(
     device: atomr_mp.Device, random: np.random.Generator, dtype: str, *, transposed: bool
@@ -79,8 +79,8 @@ def test_level_one_requests_give_what_blas_defines(
     assert_close(blas.dot(rx, ry).result(), wide(x) @ wide(y), dtype, N)
     assert_close(blas.nrm2(rx).result(), np.linalg.norm(wide(x)), dtype.replace("complex128", "float64"), N)
     assert_close(blas.asum(rx).result(), size.sum(), dtype.replace("complex128", "float64"), N)
-    assert blas.iamax(rx).result() == size.argmax() + 1
-    assert blas.iamin(rx).result() == size.argmin() + 1
+    assert blas.iamax(rx).result() == size.argmax()
+    assert blas.iamin(rx).result() == size.argmin()
     blas.axpy(rx, ry, alpha=ALPHA).result()
     expected = ALPHA * wide(x) + wide(y)
     assert_close(ry.numpy(), expected, dtype)
@@ -130,6 +130,46 @@ def test_batches_are_multiplied_one_by_one(device: atomr_mp.Device, random: np.r
     assert_close(result.numpy(), wide(a) @ wide(b), "float32", K)
 
 
+def test_outputs_that_are_left_out_are_allocated_on_the_device(
+    device: atomr_mp.Device, random: np.random.Generator
+) -> None:
+    """They are the caller's own, as if it had made them, and the next request can use them at once."""
+    a, b = some(random, "float32", 3, M, K), some(random, "float32", 3, K, N)
+    ra, rb = device.put(a), device.put(b)
+    product = device.blas.gemm_strided_batched(ra, rb).result()
+    assert (product.shape, product.dtype, product.device) == ((3, M, N), "float32", 0)
+    total = device.blas.geam(product[0], product[1], beta=BETA).result()
+    expected = wide(a) @ wide(b)
+    assert_close(total.numpy(), expected[0] + BETA * expected[1], "float32", 2 * K)
+    product.free()
+    assert_close(
+        device.blas.nrm2(device.blas.copy(total[0]).result()).result(), np.linalg.norm(total.numpy()[0]), "float32", N
+    )
+
+
+def test_what_is_sent_past_the_clients_check_is_refused_and_harms_nothing(device: atomr_mp.Device) -> None:
+    """The worker trusts nobody: a kernel that reads beyond its operands would end all that is on the device."""
+    a, c = device.zeros((4, 5)), device.zeros((4, 4))
+
+    def sent(request: messages.Gemm | messages.Axpy) -> None:
+        device.request("blas", request).result()
+
+    with pytest.raises(errors.InvalidRequest, match="k must be the same"):
+        sent(messages.Gemm(a, a, c))
+    with pytest.raises(errors.BorrowConflict):
+        sent(messages.Gemm(c, c, c))
+    with pytest.raises(errors.InvalidRequest, match="Expected `Operand`"):
+        sent(messages.Axpy(anything(None), c[0]))
+    with pytest.raises(errors.InvalidRequest, match="got `str`"):
+        sent(messages.Axpy(c[0], c[1], alpha=anything("1")))
+    sent(messages.Gemm(a, a.T, c))
+
+
+def anything(value: Any) -> Any:
+    """Return a value past the type checker."""
+    return value
+
+
 def test_requests_that_depend_on_each_other_need_not_be_waited_for(device: atomr_mp.Device) -> None:
     """What writes a buffer comes before what reads it, whatever stream either is on."""
     ref = device.zeros((256, 256))
@@ -150,10 +190,3 @@ def test_a_mistake_is_an_error_in_the_caller_and_harms_nothing(device: atomr_mp.
     with pytest.raises(AttributeError, match="blas"):
         device.no_such_library  # noqa: B018 - the look is the test
     device.blas.gemm(a, a.T, c).result()
-
-
-def test_every_request_is_provided_here() -> None:
-    """The reference has a method for each message."""
-    from atomr_mp.libraries.blas import Reference
-
-    assert {name for name in requests_of("blas") if not hasattr(Reference, name)} == set()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from atomr_mp.protocol.libraries import LIBRARIES, requests_of
+from atomr_mp.protocol.libraries.base import element_types
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_every_request_is_shown_for_every_backend_whatever_is_installed(
 ) -> None:
     """The code says what it provides; no CUDA is needed to ask."""
     shown = {row["request"]: row["dtypes"] for row in rows if (row["library"], row["backend"]) == (library, on)}
-    assert shown == {name: list(request.dtypes) for name, request in requests_of(library).items()}
+    assert shown == {name: element_types(request) for name, request in requests_of(library).items()}
 
 
 def test_asking_loads_no_library() -> None:

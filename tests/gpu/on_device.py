@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from atomr_mp.protocol.libraries.base import LibraryRequest, operands
+from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.base import Later
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Block
@@ -39,7 +39,7 @@ def library(name: str) -> Any:
 
 def run(name: str, request: LibraryRequest) -> Any:
     """Have a library do a request, and return its result; its arrays' memory travels to the GPU and back."""
-    arrays: dict[str, FakeArray] = {field: getattr(request, field) for field in operands(type(request))}
+    arrays: dict[str, Any] = {field: array for field, _, array in request.arrays()}
     slabs = {array.number: array.slab for array in arrays.values()}
     there = {number: device().make_slab(slab.nbytes) for number, slab in slabs.items()}
     for number, slab in slabs.items():
@@ -48,11 +48,18 @@ def run(name: str, request: LibraryRequest) -> Any:
     synchronize()
     stream = library(name).stream.stream
     with stream:
-        result = getattr(library(name), request.name)(msgspec.structs.replace(request, **on_device))
+        result = started(name, msgspec.structs.replace(request, **on_device))
     stream.synchronize()
     for number, slab in slabs.items():
         slab[:] = over(there[number]).get()
     return result.read() if isinstance(result, Later) else result
+
+
+def started(name: str, request: LibraryRequest) -> Any:
+    """Have a library start a request on arrays of the GPU, and return what its method returns."""
+    prepare = getattr(library(name), f"prepare_{request.name}", None)
+    plan = () if prepare is None else (prepare(request),)
+    return getattr(library(name), request.name)(request, *plan)
 
 
 def placed(slab: Any, array: FakeArray) -> DeviceArray:

@@ -9,14 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from atomr_mp.client.reply import Reply
-from atomr_mp.libraries.blas import Blas
-from atomr_mp.protocol.libraries.base import HALF, LibraryRequest
-from tests.blas_cases import DirectDevice, assert_agrees
+from atomr_mp.libraries.blas import Reference
+from atomr_mp.protocol.libraries.base import HALF, LibraryRequest, element_types
+from tests.blas_cases import REQUESTS, DirectDevice, assert_agrees
+from tests.declared import requests
 from tests.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.gpu.on_device import device, library, over, placed, synchronize
-from tests.pure.test_blas_checks import REQUESTS, requests
 from tests.tolerances import assert_close
 
 pytestmark = [
@@ -27,14 +26,14 @@ pytestmark = [
 run: Final = functools.partial(on_device.run, "blas")
 
 
-BLAS: Final = Blas(DirectDevice(run))
+BLAS: Final[Any] = Reference(DirectDevice(run))
 
 
 @pytest.mark.parametrize("name", REQUESTS)
 def test_results_are_those_of_dense_matrices(name: str) -> None:
     """Whatever sizes, order, increments and gaps; nothing else is written, and nothing read that is not to be."""
 
-    @given(requests(name), st.integers(0, 2**32 - 1))
+    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
     @settings(max_examples=300, deadline=None)
     def agrees(request: LibraryRequest, seed: int) -> None:
         assert_agrees(request, np.random.default_rng(seed), run)
@@ -47,7 +46,7 @@ def test_larger_sizes_take_other_kernels_and_give_the_same(name: str) -> None:
     """Tiles that are full, and those at the edges that are not."""
     sizes = (1, 31, 64, 65) if name == "trsm" else (1, 33, 64, 129, 200)  # a solution's error grows with its size
 
-    @given(requests(name, sizes), st.integers(0, 2**32 - 1))
+    @given(requests(REQUESTS[name], sizes), st.integers(0, 2**32 - 1))
     @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     def agrees(request: LibraryRequest, seed: int) -> None:
         assert_agrees(request, np.random.default_rng(seed), run)
@@ -62,12 +61,12 @@ def test_long_vectors_are_summed_and_searched(dtype: str, n: int) -> None:
     x = FakeArray.of(np.random.default_rng(n).integers(-8, 9, n) * (1 + (1j if "complex" in dtype else 0)), dtype)
     exact = x.array.astype(np.complex128 if x.array.dtype.kind == "c" else np.float64)
     sizes = np.abs(exact.real) + np.abs(exact.imag)
-    assert_close(answer(BLAS.asum(x)), sizes.sum(), dtype, n, 16.0)
-    assert_close(answer(BLAS.nrm2(x)), np.linalg.norm(exact), dtype, n)
-    assert_close(answer(BLAS.dot(x, x)), np.sum(exact * exact), dtype, n, 128.0)
-    assert_close(answer(BLAS.dot(x, x, conjugate=True)), np.sum(np.abs(exact) ** 2), dtype, n, 128.0)
-    assert answer(BLAS.iamax(x)) == sizes.argmax() + 1
-    assert answer(BLAS.iamin(x)) == sizes.argmin() + 1
+    assert_close(BLAS.asum(x), sizes.sum(), dtype, n, 16.0)
+    assert_close(BLAS.nrm2(x), np.linalg.norm(exact), dtype, n)
+    assert_close(BLAS.dot(x, x), np.sum(exact * exact), dtype, n, 128.0)
+    assert_close(BLAS.dot(x, x, conjugate=True), np.sum(np.abs(exact) ** 2), dtype, n, 128.0)
+    assert BLAS.iamax(x) == sizes.argmax()
+    assert BLAS.iamin(x) == sizes.argmin()
 
 
 def test_scalars_of_many_requests_under_way_do_not_mix() -> None:
@@ -86,7 +85,8 @@ def test_scalars_of_many_requests_under_way_do_not_mix() -> None:
 
 def request_of(name: str, x: Any) -> Any:
     """Return a request of one vector."""
-    return REQUESTS[name](x=x, n=x.size, incx=1)
+    made: Any = REQUESTS[name]
+    return made(x)
 
 
 def test_float32_is_not_rounded_to_less() -> None:
@@ -112,13 +112,13 @@ def test_half_precision_is_rounded_once() -> None:
 
 def test_nrm2_does_not_overflow() -> None:
     """The squares would."""
-    assert answer(BLAS.nrm2(FakeArray.of([3e300, 4e300], "float64"))) == pytest.approx(5e300)
-    assert answer(BLAS.nrm2(FakeArray.of([3e-30, 4e-30], "float32"))) == pytest.approx(5e-30)
+    assert BLAS.nrm2(FakeArray.of([3e300, 4e300], "float64")) == pytest.approx(5e300)
+    assert BLAS.nrm2(FakeArray.of([3e-30, 4e-30], "float32")) == pytest.approx(5e-30)
 
 
 def test_a_nan_stays_with_scal_by_zero_and_goes_elsewhere() -> None:
     """As the requests define it, for every type."""
-    for dtype in REQUESTS["scal"].dtypes:
+    for dtype in element_types(REQUESTS["scal"]):
         x = FakeArray.of([np.nan, 1.0], dtype)
         BLAS.scal(x, alpha=0.0)
         assert np.isnan(x.array[0])
@@ -165,8 +165,3 @@ def test_nothing_waits_for_the_device() -> None:
             go[0] = 1
     stream.synchronize()
     assert later.read() == 8
-
-
-def answer(reply: Reply) -> Any:
-    """Return what a direct device has answered with."""
-    return reply

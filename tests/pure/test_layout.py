@@ -379,3 +379,27 @@ def test_any_bytes_are_a_ref_with_a_layout_or_refused(kind: type[WireRef | Clien
         ref = decoder.decode(received)
         layout = ref.layout
         assert operator.le(*layout.span)
+
+
+@given(names, st.lists(st.integers(0, 4), max_size=3), st.data())
+def test_any_strides_are_numpys_and_stay_within_the_array(dtype: str, shape: list[int], data: st.DataObject) -> None:
+    """A view that would leave the memory of the array it is made from is refused."""
+    base = Layout.contiguous(dtype, (4, 5), 64)
+    item = base.item_bytes
+    steps = [item * data.draw(st.integers(-6, 6)) for _ in shape]
+    offset = item * data.draw(st.integers(0, 19))
+    wanted = Layout(dtype, tuple(shape), tuple(steps), 64 + offset)
+    low, high = wanted.span
+    if base.span[0] <= low and high <= base.span[1]:
+        assert base.strided(shape, steps, offset) == wanted
+    else:
+        with pytest.raises(errors.GpuRefOutOfExtent, match="reaches from byte"):
+            base.strided(shape, steps, offset)
+
+
+def test_strides_that_belong_to_no_array_are_refused() -> None:
+    """One for each length, on elements; no negative lengths."""
+    base = Layout.contiguous("float32", (4, 5))
+    for shape, steps, offset in (((2, 2), (4,), 0), ((2,), (3,), 0), ((2,), (4,), 2), ((-1,), (4,), 0)):
+        with pytest.raises(errors.InvalidRequest):
+            base.strided(shape, steps, offset)

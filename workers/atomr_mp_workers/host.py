@@ -148,7 +148,8 @@ class Host:
 
         memory = ActorMemory(store, lambda: current_holder() or store.ours)
         device.use_memory(memory)
-        libraries = Libraries(LibraryContext(start.backend, device, store, streams, memory.holder))
+        wake = self._completions.wake
+        libraries = Libraries(LibraryContext(start.backend, device, store, streams, memory.holder, wake))
         self._peers = Peers(start.window, store)
         methods: dict[str, Method] = {}
         threads: dict[str, ActorThreads] = {}

@@ -25,14 +25,13 @@ import msgspec
 from atomr_mp.errors import ActorLoadFailed, BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
 from atomr_mp.protocol.extras import how_to_install
-from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
-from atomr_mp_workers.device.base import Stream
+from atomr_mp_workers.device.base import Event, Stream
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
@@ -78,7 +77,9 @@ class Method(ABC):
     """Decodes the arguments of each item of a call with items; raises a `RequestError` if they do not fit. None if it
     takes no such calls."""
     admit: Callable[[Any, Holder], None] | None = None
-    """What is to be done with its one argument when it arrives, before it waits for anything."""
+    """What is to be done with its first argument when it arrives, before it waits for anything."""
+    prepares = False
+    """Its requests need a plan, see `prepared`."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name: Final = name
@@ -117,6 +118,10 @@ class Method(ABC):
     def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments as the function takes them, once the arrays are borrowed."""
         return arguments
+
+    def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
+        """Return the arguments with a plan, and the end of its making if that is to be waited for."""
+        return arguments, None
 
 
 class LoadedMethod(Method):
@@ -232,55 +237,6 @@ class LoadedMethod(Method):
             if type(argument) is DeviceArray:
                 converted[at] = argument.array
         return tuple(converted)
-
-
-class LibraryMethod(Method):
-    """A request of a library.
-
-    Args:
-        name: "library.request".
-        function: What does it.
-        decoder: Decodes its message.
-        stream: Where it runs.
-        admit: What is to be done when it arrives.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[Any], Any],
-        decoder: values.Decoder[LibraryRequest],
-        stream: Stream,
-        admit: Callable[[Any, Holder], None] | None,
-    ) -> None:
-        super().__init__(name, function)
-        self.stream = stream
-        self.admit = admit
-        self._decoder = decoder
-
-    def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[LibraryRequest]:
-        """Decode the message, and check it."""
-        request = self._decoder.decode(body, frames, resolve)
-        key = self.name, body  # what its refs name has the same layout for ever
-        if frames or key not in _checked:
-            request.check()
-            if not frames and len(body) <= KNOWN_BYTES:
-                if len(_checked) >= KNOWN:
-                    _checked.clear()
-                _checked.add(key)
-        return (request,)
-
-    def written(self, arguments: tuple[LibraryRequest]) -> list[DeviceArray]:
-        """Return what the message says is written; it has checked by itself that it may be."""
-        (request,) = arguments
-        return [array for name, write in request.borrows().items() if write and (array := getattr(request, name))]
-
-
-KNOWN_BYTES: Final = 1024
-"""Messages up to this size are remembered."""
-
-_checked: Final[set[tuple[str, bytes]]] = set()
-"""Messages that were found well-formed, by request."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self
@@ -145,6 +146,20 @@ class GpuRef(Operand):
     def T(self) -> GpuRef:  # noqa: N802 - as in NumPy
         """The transpose."""
         return self.transpose()
+
+    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> GpuRef:
+        """Return a ref of any shape and strides to memory of this one.
+
+        Args:
+            shape: Lengths of its dimensions.
+            strides: Bytes from one element to the next, by dimension; 0 repeats an element, and may only be read.
+            offset: Bytes from this ref's first element to that of the new one.
+
+        Raises:
+            InvalidRequest: Strides do not belong to the shape, or do not lie on elements.
+            GpuRefOutOfExtent: It would leave the memory between this ref's first and last byte.
+        """
+        return self._of_layout(self.layout.strided(_integers((shape,)), _integers((strides,)), operator.index(offset)))
 
     # --- its content -----------------------------------------------------------------------------------------------
 

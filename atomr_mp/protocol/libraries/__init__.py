@@ -9,17 +9,15 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
-from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.base import LibraryRequest, requests_in
 
-LIBRARIES: Final = ("memory", "blas")
-"""Every library, by the name of its files."""
+DECLARED: Final = ("blas",)
+"""Libraries whose methods are written from their requests, by the name of their files."""
+
+LIBRARIES: Final = ("memory", *DECLARED)
+"""Every library."""
 
 
 def requests_of(library: str) -> dict[str, type[LibraryRequest]]:
     """Return a library's requests by name."""
-    module = importlib.import_module(f"{__name__}.{library}")
-    return {
-        cls.name: cls
-        for cls in vars(module).values()
-        if isinstance(cls, type) and issubclass(cls, LibraryRequest) and cls.__module__ == module.__name__
-    }
+    return {cls.name: cls for cls in requests_in(importlib.import_module(f"{__name__}.{library}"))}

@@ -4,59 +4,156 @@ from __future__ import annotations
 
 import functools
 import operator
-import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.declaration import checks
+from atomr_mp.protocol.declaration.arguments import (
+    Argument,
+    Sizes,
+    arrays_of,
+    declared,
+    parameters_of,
+    reads,
+    writes,
+)
+from atomr_mp.protocol.declaration.shapes import sizes_of
+from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
 
-Read = Annotated[Operand, msgspec.Meta(extra={"writes": False})]
-"""Type of a field whose array is read."""
+Read = Annotated[Operand, reads("*_")]
+"""Type of a field whose array is read, whatever its shape."""
 
-Write = Annotated[Operand, msgspec.Meta(extra={"writes": True})]
-"""Type of a field whose array is written; it may be read too."""
+Write = Annotated[Operand, writes("*_")]
+"""Type of a field whose array is written, whatever its shape; it may be read too."""
 
 Scalar = int | float | tuple[float, float]
-"""A real or (real part, imaginary part): msgpack has no complex numbers."""
+"""A factor: a real or (real part, imaginary part), since msgpack has no complex numbers."""
 
+Moving = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, extra={"moving": True})]
+"""A parameter that is another one in each request, such as an offset; plans do not depend on it."""
+
+Rule = Callable[[Any, Sizes], bool]
+"""Returns whether something holds of a request and its sizes; its docstring says what, for an error's message."""
 
 KNOWN: Final = 1024
 """Requests that each side remembers as well-formed: the same ones come again and again."""
 
+ALIGNED_BYTES: Final = 256
+"""Plans distinguish the addresses of arrays modulo this: no library makes a difference beyond."""
+
 
 class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Base of the requests of all libraries: an array on the wire; new fields come last, with a default."""
+    """Base of the requests of all libraries: an array on the wire; new fields come last, with a default.
+
+    A request is declared by its fields, see `atomr_mp.protocol.declaration`, and by the class variables here.
+    """
 
     name: ClassVar[str]
     """"gemm" for what is called as `device.blas.gemm`."""
-    dtypes: ClassVar[tuple[str, ...]] = ()
-    """Element types it is defined for; empty if it does not depend on them."""
+    types: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
+    """Element types by their letter; a letter that is missing admits all."""
+    rules: ClassVar[tuple[Rule, ...]] = ()
+    """What must hold besides shapes and element types."""
+    captured: ClassVar[bool] = True
+    """Whether CUDA can record it in a graph: it allocates nothing and does not depend on the host."""
+    undefined: ClassVar[str] = ""
+    """What data can make it fail with `NumericalError`; its outputs are undefined then. Empty if none can."""
 
-    def borrows(self) -> Mapping[str, bool]:
-        """Return the fields that hold arrays, and whether each is written."""
-        return operands(type(self))
+    @staticmethod
+    def work(_request: Any, _sizes: Sizes) -> int:
+        """Return the number of arithmetic operations, as is usual for this kind of request."""
+        return 0
+
+    def arrays(self) -> Iterator[tuple[str, Argument, Operand | None]]:
+        """Return the arrays: a name for messages, what is declared of it, and the array, None if it was left out."""
+        return arrays_of(self)
+
+    def written(self) -> list[Any]:
+        """Return the arrays that it writes."""
+        return [operand for _, argument, operand in arrays_of(self) if argument.writes and operand is not None]
+
+    def sizes(self) -> dict[str, Any]:
+        """Return the length of each dimension that the declaration names."""
+        return sizes_of(self)
 
     def check(self) -> None:
         """Check everything that can be checked without the data; both sides do, before any library sees it.
 
         Raises:
             InvalidRequest: Something does not fit; the message says what and how.
+            BorrowConflict: What is written shares elements with another array.
         """
+        checks.check(self)
+
+    def results(self) -> dict[str, Layout]:
+        """Return how the outputs lie that were left out; the worker allocates them and answers with refs to them."""
+        return checks.results(self)
+
+    def identity(self) -> tuple[object, ...]:
+        """Return what two requests have in common that are the same: parameters, memory, layouts."""
+        arrays = [None if each is None else (each.layout, each.memory) for _, _, each in arrays_of(self)]
+        return (type(self), *arrays, *(value for _, value in parameters_of(self)))
+
+    def plan_key(self) -> tuple[object, ...]:
+        """Return everything that a plan may depend on.
+
+        All layouts and alignments and all parameters; of factors whether they are 0, and nothing of `Moving`
+        parameters, for both are given anew when a plan is used.
+        """
+        arrays = [
+            None if each is None else each.layout._replace(offset=each.layout.offset % ALIGNED_BYTES)
+            for _, _, each in arrays_of(self)
+        ]
+        factors, moving = type(self).factors(), type(self).moving()
+        parameters = [
+            checks.is_zero(value) if name in factors else value
+            for name, value in parameters_of(self)
+            if name not in moving
+        ]
+        return (type(self), *arrays, *parameters)
+
+    def flops(self) -> int:
+        """Return the number of arithmetic operations."""
+        return type(self).work(self, self.sizes())
+
+    def moved_bytes(self) -> int:
+        """Return how many bytes are read and written at least."""
+        return sum(
+            operand.nbytes * (bool(argument.reads) + argument.writes)
+            for _, argument, operand in arrays_of(self)
+            if operand is not None
+        )
+
+    @classmethod
+    def factors(cls) -> frozenset[str]:
+        """Return the parameters that multiply arrays."""
+        return _parameters(cls).factors
+
+    @classmethod
+    def moving(cls) -> frozenset[str]:
+        """Return the parameters on which no plan depends."""
+        return _parameters(cls).moving
+
+
+class _Parameters:
+    def __init__(self, hints: Mapping[str, Any]) -> None:
+        self.factors: Final = frozenset(name for name, hint in hints.items() if hint == Scalar)
+        self.moving: Final = frozenset(name for name, hint in hints.items() if hint == Moving)
 
 
 @functools.cache
-def operands(request: type[LibraryRequest]) -> Mapping[str, bool]:
-    """Return the fields that hold arrays, and whether the request writes them."""
-    hints = typing.get_type_hints(request, include_extras=True)
-    return {
-        name: meta.extra["writes"]
-        for name in request.__struct_fields__
-        for meta in _metas(hints[name])
-        if meta.extra and "writes" in meta.extra
-    }
+def _parameters(cls: type[LibraryRequest]) -> _Parameters:
+    return _Parameters(declared(cls).parameters)
+
+
+def element_types(request: type[LibraryRequest]) -> list[str]:
+    """Return the element types that a request is defined for; none if it does not depend on them."""
+    return list(dict.fromkeys(dtype for types in request.types.values() for dtype in types))
 
 
 def scalar(value: Scalar) -> complex:
@@ -64,8 +161,12 @@ def scalar(value: Scalar) -> complex:
     return complex(*value) if isinstance(value, tuple) else value
 
 
-def to_scalar(value: Any) -> Scalar:
+def to_scalar(value: Any, name: str = "") -> Scalar:
     """Return a number as messages hold it; whole numbers stay exact.
+
+    Args:
+        value: A number of Python's or NumPy's, or an array without dimensions.
+        name: What the caller calls it, for an error's message.
 
     Raises:
         InvalidRequest: It is no number.
@@ -74,34 +175,26 @@ def to_scalar(value: Any) -> Scalar:
         if isinstance(value, complex) or getattr(getattr(value, "dtype", None), "kind", "") == "c":
             number = complex(value)
             return number.real, number.imag
-        return operator.index(value) if hasattr(value, "__index__") else float(value)
+        if isinstance(value, str | bytes):
+            raise TypeError("a text is no number")
+        try:
+            return operator.index(value)
+        except TypeError:
+            return float(value)
     except (TypeError, ValueError) as error:
-        raise errors.InvalidRequest(f"{value!r} is no number") from error
-
-
-def check_dtypes(request: LibraryRequest, **arrays: Operand) -> str:
-    """Return the element type that all arrays have.
-
-    Raises:
-        InvalidRequest: They differ, or the request is not defined for it.
-    """
-    (first, array), *others = arrays.items()
-    for other, each in others:
-        if each.dtype != array.dtype:
-            raise errors.InvalidRequest(f"{first} is {array.dtype} and {other} is {each.dtype}; they must be the same")
-    if array.dtype not in request.dtypes:
-        raise errors.InvalidRequest(
-            f"{request.name} is not defined for {array.dtype}; it takes {', '.join(request.dtypes)}"
-        )
-    return array.dtype
-
-
-def _metas(hint: object) -> list[msgspec.Meta]:
-    """Return the annotations of a type, also where None is admitted too."""
-    found = [meta for meta in getattr(hint, "__metadata__", ()) if isinstance(meta, msgspec.Meta)]
-    return found + [meta for part in typing.get_args(hint) for meta in _metas(part) if part is not hint]
+        what = f"{name} is {value!r}; it must be a number" if name else f"{value!r} is no number"
+        raise errors.InvalidRequest(what) from error
 
 
 REAL: Final = ("float32", "float64")
 HALF: Final = ("float16", "bfloat16")
 COMPLEX: Final = ("complex64", "complex128")
+FULL: Final = (*REAL, *COMPLEX)
+"""Element types of most requests of linear algebra."""
+
+
+def requests_in(module: Any) -> Iterable[type[LibraryRequest]]:
+    """Return the requests that a module declares, in their order."""
+    for cls in vars(module).values():
+        if isinstance(cls, type) and issubclass(cls, LibraryRequest) and cls.__module__ == module.__name__:
+            yield cls

@@ -1,569 +1,327 @@
 """Dense linear algebra as BLAS defines it, level 1 to 3, and cuBLAS' geam and batched gemm. Pure.
 
-The messages are BLAS' raw calls. An array is the memory that begins at the lowest byte of its operand's span; its own
-shape and strides do not count, only sizes, increments and leading dimensions do, in elements.
+Sizes, increments and leading dimensions follow from the layouts of the arrays. A transpose is a view: a matrix may lie
+in row or column order. What a factor of 0 multiplies is not read, except by scal: a NaN in it is gone. Half precision
+is computed in float32, and rounded once.
 
-A vector of `n` elements with increment `inc` takes 1 + (n - 1)·|inc| elements; with a negative one it begins at
-the far end. A matrix of r rows and c columns in order "column" takes ld·(c - 1) + r elements, ld >= max(1, r); in
-order "row" with r and c exchanged. What is empty takes none.
-
-op(A) is A ("N"), its transpose ("T") or its conjugate transpose ("C", which on reals is "T"). What an alpha or beta
-of 0 multiplies is not read, but by scal: a NaN in it is gone. Half precision is computed in float32, and rounded
-once.
-
-Source of the rules: the BLAS Technical Forum's standard, CBLAS for `order`, cuBLAS for geam and batches.
+Source of the rules: the BLAS Technical Forum's standard; cuBLAS' documentation for geam and batches.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal, NamedTuple
+import math
+from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Meta
-
-from atomr_mp import errors
-from atomr_mp.protocol.libraries.base import COMPLEX, HALF, REAL, LibraryRequest, Read, Scalar, Write, check_dtypes
+from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
+from atomr_mp.protocol.declaration.strides import forward, matrices, matrix, vector
+from atomr_mp.protocol.libraries.base import FULL, HALF, LibraryRequest, Scalar
 from atomr_mp.protocol.refs import Operand
-from atomr_mp.protocol.words import counted
 
-FULL: Final = (*REAL, *COMPLEX)
-"""Element types of most requests."""
-
-Size = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Increment = Annotated[int, Meta(ge=1 - 2**31, le=2**31 - 1)]
-Forward = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-"""An increment where BLAS gives a negative one no meaning: requests of one vector."""
-Leading = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Stride = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-"""From one matrix of a batch to the next; 0 where all read the same."""
-Order = Literal["row", "column"]
-Trans = Literal["N", "T", "C"]
 Side = Literal["L", "R"]
+"""Left, right."""
 Triangle = Literal["L", "U"]
 """Lower, upper."""
 Diagonal = Literal["N", "U"]
 """Not unit; unit: all ones, and not read."""
 
 
-class Axpy(LibraryRequest, frozen=True):
-    """y ← alpha·x + y."""
+def _is_not_empty(_request: Any, sizes: Sizes) -> bool:
+    """There must be an element in x."""
+    return bool(sizes["n"])
 
-    name: ClassVar[str] = "axpy"
-    dtypes: ClassVar[tuple[str, ...]] = (*HALF, *FULL)
-    x: Read
-    y: Write
-    n: Size
-    incx: Increment
-    incy: Increment
+
+def _stands_beside_b(request: Any, sizes: Sizes) -> tuple[int, int]:
+    """(m, m) where side is L, (n, n) where it is R."""
+    size = sizes["m"] if request.side == "L" else sizes["n"]
+    return size, size
+
+
+class Axpy(LibraryRequest, frozen=True):
+    """Compute y ← alpha·x + y."""
+
+    name: ClassVar = "axpy"
+    types: ClassVar = {"T": (*HALF, *FULL)}
+    x: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
+    y: Annotated[Operand, updates("n", lies=vector)]
     alpha: Scalar = 1.0
 
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        dtype = check_dtypes(self, x=self.x, y=self.y)
-        _check_scalars(dtype, alpha=self.alpha)
-        _check_memory(_vector("y", self.y, self.n, self.incy), _vector("x", self.x, self.n, self.incx))
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each element."""
+        return int(2 * sizes["n"])
 
 
 class Scal(LibraryRequest, frozen=True):
-    """x ← alpha·x; also with alpha = 0, so a NaN stays one."""
+    """Compute x ← alpha·x. An alpha of 0 multiplies too: a NaN stays one."""
 
-    name: ClassVar[str] = "scal"
-    dtypes: ClassVar[tuple[str, ...]] = (*HALF, *FULL)
-    x: Write
-    n: Size
-    incx: Forward
-    alpha: Scalar = 1.0
+    name: ClassVar = "scal"
+    types: ClassVar = {"T": (*HALF, *FULL)}
+    x: Annotated[Operand, updates("n", lies=vector)]
+    alpha: Scalar
 
-    def check(self) -> None:
-        """Check types and room."""
-        _check_scalars(check_dtypes(self, x=self.x), alpha=self.alpha)
-        _check_room(_vector("x", self.x, self.n, self.incx))
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product for each element."""
+        return int(sizes["n"])
 
 
 class Nrm2(LibraryRequest, frozen=True):
-    """Return √Σ|x_i|², a float."""
+    """Compute √Σ|x_i|² without overflow on the way. The result is a float."""
 
-    name: ClassVar[str] = "nrm2"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    x: Read
-    n: Size
-    incx: Forward
+    name: ClassVar = "nrm2"
+    types: ClassVar = {"T": FULL}
+    captured: ClassVar = False
+    x: Annotated[Operand, reads("n", lies=vector)]
 
-    def check(self) -> None:
-        """Check types and room."""
-        check_dtypes(self, x=self.x)
-        _check_room(_vector("x", self.x, self.n, self.incx))
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each element."""
+        return int(2 * sizes["n"])
 
 
 class Dot(LibraryRequest, frozen=True):
-    """Return Σ x_i·y_i, of reals a float, of complex numbers a complex one."""
+    """Compute Σ x_i·y_i. The result is a float, of complex arrays complex.
 
-    name: ClassVar[str] = "dot"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    x: Read
-    y: Read
-    n: Size
-    incx: Increment
-    incy: Increment
+    A complex result arrives as a NumPy array without dimensions, for msgpack has no complex numbers.
+    """
+
+    name: ClassVar = "dot"
+    types: ClassVar = {"T": FULL}
+    captured: ClassVar = False
+    x: Annotated[Operand, reads("n", lies=vector)]
+    y: Annotated[Operand, reads("n", lies=vector)]
     conjugate: bool = False
     """Take the conjugate of x_i; nothing changes for reals."""
 
-    def check(self) -> None:
-        """Check types and room."""
-        check_dtypes(self, x=self.x, y=self.y)
-        _check_room(_vector("x", self.x, self.n, self.incx), _vector("y", self.y, self.n, self.incy))
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each element."""
+        return int(2 * sizes["n"])
 
 
 class Asum(LibraryRequest, frozen=True):
-    """Return Σ|x_i|, a float; of complex numbers Σ(|re x_i| + |im x_i|)."""
+    """Compute Σ|x_i|, of complex arrays Σ(|re x_i| + |im x_i|). The result is a float."""
 
-    name: ClassVar[str] = "asum"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    x: Read
-    n: Size
-    incx: Forward
+    name: ClassVar = "asum"
+    types: ClassVar = {"T": FULL}
+    captured: ClassVar = False
+    x: Annotated[Operand, reads("n", lies=vector)]
 
-    def check(self) -> None:
-        """Check types and room."""
-        check_dtypes(self, x=self.x)
-        _check_room(_vector("x", self.x, self.n, self.incx))
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a sum for each element."""
+        return int(sizes["n"])
 
 
 class Iamax(LibraryRequest, frozen=True):
-    """Return the smallest 1-based index of the largest |x_i|, for complex |re x_i| + |im x_i|; 0 if there is none.
+    """Find the largest |x_i|, of complex arrays |re x_i| + |im x_i|.
 
-    Which one it is where there are NaNs is undefined.
+    The result is its index, an int that counts from 0; the smallest if there are several. Undefined where there are
+    NaNs.
     """
 
-    name: ClassVar[str] = "iamax"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    x: Read
-    n: Size
-    incx: Forward
-
-    def check(self) -> None:
-        """Check types and room."""
-        check_dtypes(self, x=self.x)
-        _check_room(_vector("x", self.x, self.n, self.incx))
+    name: ClassVar = "iamax"
+    types: ClassVar = {"T": FULL}
+    captured: ClassVar = False
+    rules: ClassVar = (_is_not_empty,)
+    x: Annotated[Operand, reads("n", lies=forward)]
 
 
 class Iamin(LibraryRequest, frozen=True):
-    """Return the smallest 1-based index of the smallest |x_i|, for complex |re x_i| + |im x_i|; 0 if there is none.
+    """Find the smallest |x_i|, of complex arrays |re x_i| + |im x_i|.
 
-    Which one it is where there are NaNs is undefined.
+    The result is its index, an int that counts from 0; the smallest if there are several. Undefined where there are
+    NaNs.
     """
 
-    name: ClassVar[str] = "iamin"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    x: Read
-    n: Size
-    incx: Forward
-
-    def check(self) -> None:
-        """Check types and room."""
-        check_dtypes(self, x=self.x)
-        _check_room(_vector("x", self.x, self.n, self.incx))
+    name: ClassVar = "iamin"
+    types: ClassVar = {"T": FULL}
+    captured: ClassVar = False
+    rules: ClassVar = (_is_not_empty,)
+    x: Annotated[Operand, reads("n", lies=forward)]
 
 
 class Copy(LibraryRequest, frozen=True):
-    """y ← x."""
+    """Compute y ← x."""
 
-    name: ClassVar[str] = "copy"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    x: Read
-    y: Write
-    n: Size
-    incx: Increment
-    incy: Increment
-
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        check_dtypes(self, x=self.x, y=self.y)
-        _check_memory(_vector("y", self.y, self.n, self.incy), _vector("x", self.x, self.n, self.incx))
+    name: ClassVar = "copy"
+    types: ClassVar = {"T": FULL}
+    x: Annotated[Operand, reads("n", lies=vector)]
+    y: Annotated[Operand | None, writes("n", lies=vector)] = None
 
 
 class Swap(LibraryRequest, frozen=True):
     """Exchange x and y."""
 
-    name: ClassVar[str] = "swap"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    x: Write
-    y: Write
-    n: Size
-    incx: Increment
-    incy: Increment
-
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        check_dtypes(self, x=self.x, y=self.y)
-        _check_memory(_vector("x", self.x, self.n, self.incx), _vector("y", self.y, self.n, self.incy))
+    name: ClassVar = "swap"
+    types: ClassVar = {"T": FULL}
+    x: Annotated[Operand, updates("n", lies=vector)]
+    y: Annotated[Operand, updates("n", lies=vector)]
 
 
 class Rot(LibraryRequest, frozen=True):
-    """(x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i)."""
+    """Rotate: (x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i). The factor c is real."""
 
-    name: ClassVar[str] = "rot"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    x: Write
-    y: Write
-    n: Size
-    incx: Increment
-    incy: Increment
+    name: ClassVar = "rot"
+    types: ClassVar = {"T": FULL}
+    x: Annotated[Operand, updates("n", lies=vector)]
+    y: Annotated[Operand, updates("n", lies=vector)]
     c: float
+    """A real factor, of a rotation the cosine."""
     s: Scalar
+    """A factor, of a rotation the sine; complex only for complex arrays."""
 
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        _check_scalars(check_dtypes(self, x=self.x, y=self.y), s=self.s)
-        _check_memory(_vector("x", self.x, self.n, self.incx), _vector("y", self.y, self.n, self.incy))
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return four products and two sums for each pair."""
+        return int(6 * sizes["n"])
 
 
 class Gemv(LibraryRequest, frozen=True):
-    """y ← alpha·op(A)·x + beta·y, where A is m by n."""
+    """Compute y ← alpha·a·x + beta·y."""
 
-    name: ClassVar[str] = "gemv"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    a: Read
-    x: Read
-    y: Write
-    m: Size
-    n: Size
-    lda: Leading
-    incx: Increment
-    incy: Increment
+    name: ClassVar = "gemv"
+    types: ClassVar = {"T": FULL}
+    a: Annotated[Operand, reads("m n", lies=matrix, factor="alpha")]
+    x: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
+    y: Annotated[Operand | None, writes("m", lies=vector, factor="beta")] = None
     alpha: Scalar = 1.0
     beta: Scalar = 0.0
-    trans: Trans = "N"
-    order: Order = "column"
+    conj_a: bool = False
+    """Take the conjugate of a."""
 
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        dtype = check_dtypes(self, a=self.a, x=self.x, y=self.y)
-        _check_scalars(dtype, alpha=self.alpha, beta=self.beta)
-        rows, columns = stored(self.trans, self.m, self.n)
-        a = _matrix("a", self.a, self.lda, self.order, self.m, self.n)
-        _check_memory(_vector("y", self.y, rows, self.incy), a, _vector("x", self.x, columns, self.incx))
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each element of a."""
+        return int(2 * sizes["m"] * sizes["n"])
 
 
 class Ger(LibraryRequest, frozen=True):
-    """A ← alpha·x·yᵀ + A, where A is m by n."""
+    """Compute a ← alpha·x·yᵀ + a."""
 
-    name: ClassVar[str] = "ger"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    a: Write
-    x: Read
-    y: Read
-    m: Size
-    n: Size
-    lda: Leading
-    incx: Increment
-    incy: Increment
+    name: ClassVar = "ger"
+    types: ClassVar = {"T": FULL}
+    a: Annotated[Operand, updates("m n", lies=matrix)]
+    x: Annotated[Operand, reads("m", lies=vector, factor="alpha")]
+    y: Annotated[Operand, reads("n", lies=vector, factor="alpha")]
     alpha: Scalar = 1.0
     conjugate: bool = False
-    """Take the conjugate transpose of y; nothing changes for reals."""
-    order: Order = "column"
+    """Take the conjugate of y."""
 
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        _check_scalars(check_dtypes(self, a=self.a, x=self.x, y=self.y), alpha=self.alpha)
-        _check_memory(
-            _matrix("a", self.a, self.lda, self.order, self.m, self.n),
-            _vector("x", self.x, self.m, self.incx),
-            _vector("y", self.y, self.n, self.incy),
-        )
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each element of a."""
+        return int(2 * sizes["m"] * sizes["n"])
 
 
 class Geam(LibraryRequest, frozen=True):
-    """C ← alpha·op(A) + beta·op(B), where C is m by n; also in place, C = A or C = B, with op "N" and the same ld."""
+    """Compute c ← alpha·a + beta·b. With beta 0 this transposes, scales and copies."""
 
-    name: ClassVar[str] = "geam"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    a: Read
-    b: Read
-    c: Write
-    m: Size
-    n: Size
-    lda: Leading
-    ldb: Leading
-    ldc: Leading
+    name: ClassVar = "geam"
+    types: ClassVar = {"T": FULL}
+    a: Annotated[Operand, reads("m n", lies=matrix, factor="alpha")]
+    b: Annotated[Operand, reads("m n", lies=matrix, factor="beta")]
+    c: Annotated[Operand | None, writes("m n", lies=matrix, alias=("a", "b"))] = None
     alpha: Scalar = 1.0
-    beta: Scalar = 0.0
-    trans_a: Trans = "N"
-    trans_b: Trans = "N"
-    order: Order = "column"
+    beta: Scalar = 1.0
+    conj_a: bool = False
+    """Take the conjugate of a."""
+    conj_b: bool = False
+    """Take the conjugate of b."""
 
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        dtype = check_dtypes(self, a=self.a, b=self.b, c=self.c)
-        _check_scalars(dtype, alpha=self.alpha, beta=self.beta)
-        a = _matrix("a", self.a, self.lda, self.order, *stored(self.trans_a, self.m, self.n))
-        b = _matrix("b", self.b, self.ldb, self.order, *stored(self.trans_b, self.m, self.n))
-        c = _matrix("c", self.c, self.ldc, self.order, self.m, self.n)
-        _check_room(a, b, c)
-        terms = ((a, self.trans_a), (b, self.trans_b))
-        _check_apart(c, *(term for term, trans in terms if trans != "N" or not term.same_as(c)))
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return two products and a sum for each element."""
+        return int(3 * sizes["m"] * sizes["n"])
 
 
 class Syrk(LibraryRequest, frozen=True):
-    """C ← alpha·op(A)·op(A)ᵀ + beta·C, where C is n by n and op(A) n by k; only the named triangle of C is touched."""
+    """Compute c ← alpha·a·aᵀ + beta·c in the named triangle of c; nothing is conjugated.
 
-    name: ClassVar[str] = "syrk"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    a: Read
-    c: Write
-    n: Size
-    k: Size
-    lda: Leading
-    ldc: Leading
+    The other triangle is neither read nor written; it is undefined if c was left out.
+    """
+
+    name: ClassVar = "syrk"
+    types: ClassVar = {"T": FULL}
+    a: Annotated[Operand, reads("n k", lies=matrix, factor="alpha")]
     uplo: Triangle
+    """The triangle of c, as c is seen: "L" or "U"."""
+    c: Annotated[Operand | None, writes("n n", lies=matrix, factor="beta", triangle="uplo")] = None
     alpha: Scalar = 1.0
     beta: Scalar = 0.0
-    trans: Trans = "N"
-    order: Order = "column"
 
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        dtype = check_dtypes(self, a=self.a, c=self.c)
-        _check_scalars(dtype, alpha=self.alpha, beta=self.beta)
-        if self.trans == "C" and dtype in COMPLEX:
-            raise errors.InvalidRequest(
-                "trans is 'C' with complex numbers: that is herk, another routine; syrk takes 'N' and 'T', and gemm "
-                "computes the whole of herk's matrix"
-            )
-        a = _matrix("a", self.a, self.lda, self.order, *stored(self.trans, self.n, self.k))
-        _check_memory(_matrix("c", self.c, self.ldc, self.order, self.n, self.n), a)
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each term of the triangle."""
+        return int(sizes["n"] * (sizes["n"] + 1) * sizes["k"])
 
 
 class Trsm(LibraryRequest, frozen=True):
-    """Solve op(A)·X = alpha·B (side "L") or X·op(A) = alpha·B ("R"); X overwrites B, which is m by n.
+    """Solve a·x = alpha·b (side "L") or x·a = alpha·b ("R") for x, which overwrites b.
 
-    Only the named triangle of A is read. A zero on the diagonal gives infinities and NaNs, not an error.
+    Only the named triangle of a is read. A zero on its diagonal gives infinities and NaNs, not an error.
     """
 
-    name: ClassVar[str] = "trsm"
-    dtypes: ClassVar[tuple[str, ...]] = FULL
-    a: Read
-    b: Write
-    m: Size
-    n: Size
-    lda: Leading
-    ldb: Leading
-    side: Side
+    name: ClassVar = "trsm"
+    types: ClassVar = {"T": FULL}
+    a: Annotated[Operand, reads(_stands_beside_b, lies=matrix, factor="alpha", triangle="uplo")]
+    b: Annotated[Operand, updates("m n", lies=matrix)]
     uplo: Triangle
+    """The triangle of a, as a is seen: "L" or "U"."""
+    side: Side = "L"
+    """Where a stands: "L" or "R" of x."""
     alpha: Scalar = 1.0
-    trans: Trans = "N"
+    conj_a: bool = False
+    """Take the conjugate of a."""
     diag: Diagonal = "N"
-    order: Order = "column"
+    """"U": the diagonal of a is all ones, and is not read."""
 
-    @property
-    def k(self) -> int:
-        """Number of rows, and of columns, of A."""
-        return self.m if self.side == "L" else self.n
-
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        _check_scalars(check_dtypes(self, a=self.a, b=self.b), alpha=self.alpha)
-        _check_memory(
-            _matrix("b", self.b, self.ldb, self.order, self.m, self.n),
-            _matrix("a", self.a, self.lda, self.order, self.k, self.k),
-        )
+    @staticmethod
+    def work(request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each element of the triangle and right-hand side."""
+        return int(sizes["m"] * sizes["n"] * _stands_beside_b(request, sizes)[0])
 
 
 class Gemm(LibraryRequest, frozen=True):
-    """C ← alpha·op(A)·op(B) + beta·C, where op(A) is m by k, op(B) k by n, C m by n."""
+    """Compute c ← alpha·a·b + beta·c."""
 
-    name: ClassVar[str] = "gemm"
-    dtypes: ClassVar[tuple[str, ...]] = (*HALF, *FULL)
-    a: Read
-    b: Read
-    c: Write
-    m: Size
-    n: Size
-    k: Size
-    lda: Leading
-    ldb: Leading
-    ldc: Leading
+    name: ClassVar = "gemm"
+    types: ClassVar = {"T": (*HALF, *FULL)}
+    a: Annotated[Operand, reads("m k", lies=matrix, factor="alpha")]
+    b: Annotated[Operand, reads("k n", lies=matrix, factor="alpha")]
+    c: Annotated[Operand | None, writes("m n", lies=matrix, factor="beta")] = None
     alpha: Scalar = 1.0
     beta: Scalar = 0.0
-    trans_a: Trans = "N"
-    trans_b: Trans = "N"
-    order: Order = "column"
+    conj_a: bool = False
+    """Take the conjugate of a."""
+    conj_b: bool = False
+    """Take the conjugate of b."""
 
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        dtype = check_dtypes(self, a=self.a, b=self.b, c=self.c)
-        _check_scalars(dtype, alpha=self.alpha, beta=self.beta)
-        a = _matrix("a", self.a, self.lda, self.order, *stored(self.trans_a, self.m, self.k))
-        b = _matrix("b", self.b, self.ldb, self.order, *stored(self.trans_b, self.k, self.n))
-        _check_memory(_matrix("c", self.c, self.ldc, self.order, self.m, self.n), a, b)
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each term."""
+        return int(2 * sizes["m"] * sizes["n"] * sizes["k"])
 
 
 class GemmStridedBatched(LibraryRequest, frozen=True):
-    """C_i ← alpha·op(A_i)·op(B_i) + beta·C_i for each i of a batch; X_i begins i·stride_x elements after X_0.
+    """Compute c_i ← alpha·a_i·b_i + beta·c_i for each matrix i of a batch.
 
-    The matrices of C lie one after the other, or side by side within ldc, as the heads of an attention do.
+    Matrices that are read may overlap, and may be the same for all of the batch: a stride of 0.
     """
 
-    name: ClassVar[str] = "gemm_strided_batched"
-    dtypes: ClassVar[tuple[str, ...]] = (*HALF, *FULL)
-    a: Read
-    b: Read
-    c: Write
-    m: Size
-    n: Size
-    k: Size
-    lda: Leading
-    ldb: Leading
-    ldc: Leading
-    stride_a: Stride
-    stride_b: Stride
-    stride_c: Stride
-    batch_size: Size
+    name: ClassVar = "gemm_strided_batched"
+    types: ClassVar = {"T": (*HALF, *FULL)}
+    a: Annotated[Operand, reads("*batch m k", lies=matrices, factor="alpha")]
+    b: Annotated[Operand, reads("*batch k n", lies=matrices, factor="alpha")]
+    c: Annotated[Operand | None, writes("*batch m n", lies=matrices, factor="beta")] = None
     alpha: Scalar = 1.0
     beta: Scalar = 0.0
-    trans_a: Trans = "N"
-    trans_b: Trans = "N"
-    order: Order = "column"
+    conj_a: bool = False
+    """Take the conjugate of a."""
+    conj_b: bool = False
+    """Take the conjugate of b."""
 
-    def check(self) -> None:
-        """Check types, room and overlaps."""
-        dtype = check_dtypes(self, a=self.a, b=self.b, c=self.c)
-        _check_scalars(dtype, alpha=self.alpha, beta=self.beta)
-        a = _matrix("a", self.a, self.lda, self.order, *stored(self.trans_a, self.m, self.k))
-        b = _matrix("b", self.b, self.ldb, self.order, *stored(self.trans_b, self.k, self.n))
-        c = _matrix("c", self.c, self.ldc, self.order, self.m, self.n)
-        _check_matrices_apart(c, self.stride_c, self.batch_size)
-        _check_memory(
-            _batch(c, self.stride_c, self.batch_size),
-            _batch(a, self.stride_a, self.batch_size),
-            _batch(b, self.stride_b, self.batch_size),
-        )
-
-
-def stored(trans: Trans, rows: int, columns: int) -> tuple[int, int]:
-    """Return the shape in memory of a matrix A whose op(A) has this one; and the other way round."""
-    return (rows, columns) if trans == "N" else (columns, rows)
-
-
-def elements_in(name: str, operand: Operand) -> int:
-    """Return how many elements there are from the lowest of an operand's span to its end.
-
-    Raises:
-        InvalidRequest: The span does not begin and end between elements.
-    """
-    low, high = operand.layout.span
-    item = operand.layout.item_bytes
-    if low % item or high % item:
-        raise errors.InvalidRequest(
-            f"{name} lies from byte {low} to {high}; both must be multiples of the {item} bytes of a {operand.dtype}"
-        )
-    return (high - low) // item
-
-
-class _Use(NamedTuple):
-    """The elements of an operand that a request uses: a matrix' columns or rows, a vector's single elements."""
-
-    name: str
-    operand: Operand
-    length: int
-    """Of a run of elements without gaps."""
-    times: int
-    """How many runs."""
-    step: int
-    """From the start of one run to that of the next, in elements."""
-    words: str
-    """What asks for them, for an error's message."""
-
-    @property
-    def extent(self) -> int:
-        """Elements from the first to the last."""
-        return self.step * (self.times - 1) + self.length if self.length and self.times else 0
-
-    def same_as(self, other: _Use) -> bool:
-        """Return whether both begin at the same element and go on alike."""
-        return (
-            self.operand.memory == other.operand.memory
-            and self.operand.layout.span[0] == other.operand.layout.span[0]
-            and self.step == other.step
-        )
-
-    def meets(self, other: _Use) -> bool:
-        """Return whether an element is in both, exactly where the steps agree: blocks of one matrix are apart."""
-        if not self.extent or not other.extent or self.operand.memory != other.operand.memory:
-            return False
-        distance = (other.operand.layout.span[0] - self.operand.layout.span[0]) // self.operand.layout.item_bytes
-        if self.step != other.step and self.times > 1 and other.times > 1:
-            return -other.extent < distance < self.extent
-        # Element i of run j is i + step·j here and distance + i + step·j there, so they are the same where
-        # distance + step·t is a difference of two i, and t of two j.
-        step = self.step if self.times > 1 else other.step
-        first = max(1 - self.times, -((other.length - 1 + distance) // step))
-        last = min(other.times - 1, (self.length - 1 - distance) // step)
-        return first <= last
-
-
-def _vector(name: str, operand: Operand, n: int, increment: int) -> _Use:
-    """Return the elements of a vector."""
-    if increment == 0:
-        raise errors.InvalidRequest(f"inc{name} is 0; a vector's elements are at least 1 apart")
-    words = f"{counted(n, 'element')} with inc{name}={increment}"
-    step = abs(increment)
-    return _Use(name, operand, n, 1, step, words) if step == 1 else _Use(name, operand, 1, n, step, words)
-
-
-def _matrix(name: str, operand: Operand, leading: int, order: Order, rows: int, columns: int) -> _Use:
-    """Return the elements of a matrix; rows and columns are those in memory."""
-    length, times = (rows, columns) if order == "column" else (columns, rows)
-    words = f"{rows} by {columns} in {order} order with ld{name}={leading}"
-    if leading < max(1, length):
-        raise errors.InvalidRequest(f"{name} is {words}; ld{name} must be at least {max(1, length)}")
-    return _Use(name, operand, length, times, leading, words)
-
-
-def _batch(one: _Use, stride: int, batch_size: int) -> _Use:
-    """Return the elements of all matrices of a batch, gaps taken for elements."""
-    length = stride * (batch_size - 1) + one.extent if one.extent and batch_size else 0
-    words = f"{batch_size} times {one.words}, stride_{one.name}={stride}"
-    return one._replace(length=length, times=1, words=words)
-
-
-def _check_matrices_apart(one: _Use, stride: int, batch_size: int) -> None:
-    """Check that no element is in two matrices of a batch that is written."""
-    one_by_one = stride >= one.extent
-    side_by_side = stride >= one.length and stride * (batch_size - 1) + one.length <= one.step
-    if batch_size > 1 and one.extent and not one_by_one and not side_by_side:
-        raise errors.InvalidRequest(
-            f"the matrices of {one.name} overlap: {batch_size} times {one.words}, stride_{one.name}={stride}; the "
-            f"stride must be at least {one.extent}, or from {one.length} to what leaves all within ld{one.name}"
-        )
-
-
-def _check_memory(written: _Use, *others: _Use) -> None:
-    """Check that all elements are there, and that none which is written is another operand's too."""
-    _check_room(written, *others)
-    _check_apart(written, *others)
-
-
-def _check_room(*operands: _Use) -> None:
-    """Check that all elements are there."""
-    for use in operands:
-        there = elements_in(use.name, use.operand)
-        if use.extent > there:
-            raise errors.InvalidRequest(
-                f"{use.name} has {counted(there, 'element')} and needs {use.extent}: {use.words}"
-            )
-
-
-def _check_apart(written: _Use, *others: _Use) -> None:
-    """Check that no element of `written` is one of the others'."""
-    for other in others:
-        if written.meets(other):
-            raise errors.BorrowConflict(
-                f"{written.name} is written and overlaps {other.name}; give them memory of their own"
-            )
-
-
-def _check_scalars(dtype: str, **scalars: Scalar) -> None:
-    """Check that no factor of real arrays is complex."""
-    for name, value in scalars.items():
-        if isinstance(value, tuple) and dtype not in COMPLEX:
-            raise errors.InvalidRequest(f"{name} is complex and the arrays are {dtype}; it must be real")
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each term."""
+        return int(2 * math.prod(sizes["batch"]) * sizes["m"] * sizes["n"] * sizes["k"])

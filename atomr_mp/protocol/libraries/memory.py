@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 import msgspec
@@ -114,9 +113,9 @@ class Borrow(LibraryRequest, frozen=True):
     """Id by which it is released; unique in the session."""
     write: bool = False
 
-    def borrows(self) -> Mapping[str, bool]:
-        """Return that the array is written, if it may be."""
-        return {"array": self.write}
+    def written(self) -> list[Any]:
+        """Return the array, if it may be written."""
+        return [self.array] if self.write else []
 
 
 class Share(LibraryRequest, frozen=True):

@@ -16,7 +16,8 @@ from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.libraries import LIBRARIES, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.base import Library, LibraryContext
-from atomr_mp_workers.loading import LibraryMethod
+from atomr_mp_workers.libraries.method import LibraryMethod, Planning
+from atomr_mp_workers.libraries.plans import Plans, Preparer
 
 BACKENDS: Final = ("host", "cuda")
 
@@ -31,6 +32,9 @@ class Libraries:
     def __init__(self, context: LibraryContext) -> None:
         self._context = context
         self._instances: dict[str, Library] = {}
+        self._preparer = Preparer(context.device, context.wake)
+        self.plans: Final[dict[str, Plans]] = {}
+        """Those of each library that has some."""
 
     def find(self, method: str) -> LibraryMethod | None:
         """Return what answers a request "library.name"; None if that is no library's.
@@ -46,10 +50,17 @@ class Libraries:
         if request is None:
             raise errors.InvalidRequest(f"{library} has no request {name!r}")
         instance = self._instances.get(library) or self._make(library)
-        function = getattr(instance, name, None)
-        if function is None:
+        if not hasattr(instance, name):
             raise errors.Unsupported(f"{method} is not provided on the {self._context.backend} backend")
-        return LibraryMethod(method, function, values.Decoder(request), instance.stream, instance.admit.get(name))
+        planning = self._planning(library, instance, name)
+        return LibraryMethod(method, instance, values.Decoder(request), self._context, planning)
+
+    def _planning(self, library: str, instance: Library, name: str) -> Planning | None:
+        prepare = getattr(instance, f"prepare_{name}", None)
+        if prepare is None:
+            return None
+        plans = self.plans.setdefault(library, Plans())
+        return Planning(plans, self._preparer, prepare, name in instance.slow)
 
     def _make(self, library: str) -> Library:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from atomr_mp.protocol.libraries import LIBRARIES
+from atomr_mp.protocol.libraries.base import element_types
 from atomr_mp_workers.libraries import BACKENDS, implementation, requests_on, stand_ins
 
 VERIFIED: Final = Path(__file__).parent / "verified.json"
@@ -30,7 +31,7 @@ def matrix() -> list[dict[str, Any]]:
                         "library": library,
                         "request": name,
                         "backend": backend,
-                        "dtypes": [dtype for dtype in request.dtypes if dtype not in without],
+                        "dtypes": [dtype for dtype in element_types(request) if dtype not in without],
                         "verified": verified.get(f"{library}.{backend}"),
                     }
                 )

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
+from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.streams import StreamAllocator
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.memory.arrays import DeviceArray
 
 
 @dataclass(frozen=True)
@@ -23,22 +27,28 @@ class LibraryContext:
     streams: StreamAllocator
     holder: Callable[[], Holder]
     """Returns whose request is being done, on the thread that does it."""
+    wake: Callable[[], None]
+    """Has the loop look for what has ended. Any thread."""
 
 
 @dataclass(frozen=True)
 class Later:
     """A result that is there only when the device has done the work, where that is not when the method returns."""
 
-    read: Callable[[], object]
-    """Returns it; called on the loop's thread, once, after the work has ended."""
+    read: Callable[[], Any]
+    """Returns it, or raises what the caller is to get; called on the loop's thread, once, after the work has ended."""
 
 
 class Library:
     """Base of the libraries' actors: a method for each request does its work, and nothing else.
 
-    What comes before and after is the envelope's: the request has been checked, its arrays are borrowed, and what it
-    has to wait for has ended. A method returns what the caller gets: None, a plain value or arrays, or `Later` one of
-    these.
+    What comes before and after is the envelope's: the request has been checked, its arrays are borrowed, outputs that
+    were left out are allocated, and what it has to wait for has ended. A method returns what the caller gets: None, a
+    plain value or arrays, or `Later` one of these. It puts its work on the stream, and waits for nothing.
+
+    A library may keep *plans*: what a request needs and a later one like it can use again. A method `prepare_NAME`
+    makes the plan of a request NAME, whose method then takes it as a second argument. A plan that takes long to make
+    (`slow`) is made on a thread of its own, while the request is parked.
 
     Args:
         context: What it may use.
@@ -47,6 +57,8 @@ class Library:
 
     unsupported: ClassVar[Mapping[str, tuple[str, ...]]] = MappingProxyType({})
     """Element types that this backend does not have, by request."""
+    slow: ClassVar[frozenset[str]] = frozenset()
+    """Requests whose plans take long to make."""
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         self.context: Final = context
@@ -56,3 +68,18 @@ class Library:
     def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:
         """What is to be done in the order of arrival, before a request waits for anything, by request."""
         return {}
+
+
+def given(operand: Operand | None) -> DeviceArray:
+    """Return an operand as the array of this device that it is here; outputs that were left out are allocated."""
+    return cast("DeviceArray", operand)
+
+
+def array(operand: Operand | None) -> Any:
+    """Return an operand's elements as an array of this backend's, zero-copy."""
+    return given(operand).array
+
+
+def address(operand: Operand | None) -> int:
+    """Return where the element of index zero lies."""
+    return given(operand).address

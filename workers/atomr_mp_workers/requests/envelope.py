@@ -402,6 +402,10 @@ class Envelope:
                 if method.admit is not None:
                     method.admit(request.arguments[0], session.holder)
                 request.arguments = method.converted(request.arguments)
+            if method.prepares:
+                request.arguments, making = method.prepared(request.arguments)
+                if making is not None:
+                    request.after = [*request.after, making]
         except errors.RequestError as error:
             request.borrows = ()
             error.message = f"{method.name}: {error.message}"

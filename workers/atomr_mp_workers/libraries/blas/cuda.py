@@ -1,8 +1,7 @@
 """BLAS on the CUDA backend, with cuBLAS on the memory itself.
 
-cuBLAS has matrices in column order. One in row order is to it the transpose of what is meant, so requests in that
-order are asked for transposed; what is conjugated but not transposed then, cuBLAS cannot express but as a product of
-matrices.
+cuBLAS has matrices in column order. `matrices` tells how one in row order is passed; what is conjugated and not
+transposed then is copied, or its vectors are conjugated instead.
 
 Nothing here waits for the device. Sizes of 0, and factors of 0 where cuBLAS does not promise to leave unread what they
 multiply, are not left to it.
@@ -10,20 +9,19 @@ multiply, are not left to it.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import cupy
 import numpy as np
-from cupy.lib.stride_tricks import as_strided
 from nvmath.bindings import cublas
 
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.declaration.strides import Order, batch_stride, leading
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import Scalar, scalar
 from atomr_mp.protocol.refs import Operand
-from atomr_mp_workers.libraries.base import Later, Library, LibraryContext
+from atomr_mp_workers.libraries.base import Later, Library, LibraryContext, address, array, given
 from atomr_mp_workers.libraries.blas.kinds import (
     ALGORITHM,
     DEVICE,
@@ -39,14 +37,13 @@ from atomr_mp_workers.libraries.blas.kinds import (
     RIGHT,
     UNIT,
     UPPER,
-    ElementKind,
 )
+from atomr_mp_workers.libraries.matrices import Told, orders, told
 from atomr_mp_workers.libraries.slots import Slots
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
     from atomr_mp_workers.device.cuda_streams import CudaStream
-    from atomr_mp_workers.memory.arrays import DeviceArray
 
 WORKSPACE_BYTES: Final = 2**25
 """What cuBLAS recommends from Hopper on, and more than enough before (cublasSetWorkspace)."""
@@ -65,304 +62,273 @@ class CudaBlas(Library):
         self._workspace: Any = None
         self._slots: Final = Slots()
 
+    # --- vectors ------------------------------------------------------------------------------------------------------
+
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""
-        if not request.n or not scalar(request.alpha):
+        x, y = _vector(request.x), _vector(request.y)
+        if not x.n or not scalar(request.alpha):
             return
         kind = KINDS[request.x.dtype]
         alpha, _keep = kind.factors[request.alpha]
-        x, y = _address(request.x), _address(request.y)
         if kind.routines is not None:
-            kind.routines.axpy(self._handle, request.n, alpha, x, request.incx, y, request.incy)
+            kind.routines.axpy(self._handle, x.n, alpha, x.address, x.increment, y.address, y.increment)
         else:
             of, wide = kind.data, kind.scale
-            cublas.axpy_ex_64(self._handle, request.n, alpha, wide, x, of, request.incx, y, of, request.incy, wide)
+            cublas.axpy_ex_64(
+                self._handle, x.n, alpha, wide, x.address, of, x.increment, y.address, of, y.increment, wide
+            )
 
     def scal(self, request: blas.Scal) -> None:
         """Compute x ← alpha·x."""
-        if not request.n:
+        x = _vector(request.x)
+        if not x.n:
             return
         if not scalar(request.alpha):
-            _multiply(_vector(request.x, request.n, request.incx), 0.0)
+            _multiply(array(request.x), 0.0)
             return
         kind = KINDS[request.x.dtype]
         alpha, _keep = kind.factors[request.alpha]
-        address = _address(request.x)
         if kind.routines is not None:
-            kind.routines.scal(self._handle, request.n, alpha, address, request.incx)
+            kind.routines.scal(self._handle, x.n, alpha, x.address, abs(x.increment))
         else:
             of, wide = kind.data, kind.scale
-            cublas.scal_ex_64(self._handle, request.n, alpha, wide, address, of, request.incx, wide)
+            cublas.scal_ex_64(self._handle, x.n, alpha, wide, x.address, of, abs(x.increment), wide)
 
     def nrm2(self, request: blas.Nrm2) -> float | Later:
         """Return √Σ|x_i|², without overflow on the way."""
         kind = KINDS[request.x.dtype]
-        return self._reduce(kind.routines.nrm2, kind.reals.dtype, request) if request.n else 0.0
+        return self._reduce(kind.routines.nrm2, kind.reals.dtype, request.x) if request.x.size else 0.0
 
     def dot(self, request: blas.Dot) -> float | complex | Later:
         """Return Σ x_i·y_i."""
         kind = KINDS[request.x.dtype]
-        if not request.n:
+        if not request.x.size:
             return kind.factors.dtype.type(0).item()  # type: ignore[no-any-return]
         routine = kind.routines.dotc if request.conjugate else kind.routines.dot
-        return self._reduce(routine, kind.factors.dtype, request, _address(request.y), request.incy)
+        return self._reduce(routine, kind.factors.dtype, request.x, request.y)
 
     def asum(self, request: blas.Asum) -> float | Later:
         """Return Σ|x_i|."""
         kind = KINDS[request.x.dtype]
-        return self._reduce(kind.routines.asum, kind.reals.dtype, request) if request.n else 0.0
+        return self._reduce(kind.routines.asum, kind.reals.dtype, request.x) if request.x.size else 0.0
 
-    def iamax(self, request: blas.Iamax) -> int | Later:
-        """Return the smallest 1-based index of the largest |x_i|."""
-        kind = KINDS[request.x.dtype]
-        return self._reduce(kind.routines.iamax, INDEX, request) if request.n else 0
+    def iamax(self, request: blas.Iamax) -> Later:
+        """Return the smallest index of the largest |x_i|."""
+        return self._find(KINDS[request.x.dtype].routines.iamax, request.x)
 
-    def iamin(self, request: blas.Iamin) -> int | Later:
-        """Return the smallest 1-based index of the smallest |x_i|."""
-        kind = KINDS[request.x.dtype]
-        return self._reduce(kind.routines.iamin, INDEX, request) if request.n else 0
+    def iamin(self, request: blas.Iamin) -> Later:
+        """Return the smallest index of the smallest |x_i|."""
+        return self._find(KINDS[request.x.dtype].routines.iamin, request.x)
 
     def copy(self, request: blas.Copy) -> None:
         """Compute y ← x."""
-        if request.n:
-            copy = KINDS[request.x.dtype].routines.copy
-            copy(self._handle, request.n, *_pair(request))
+        if request.x.size:
+            KINDS[request.x.dtype].routines.copy(self._handle, *_pair(request.x, request.y))
 
     def swap(self, request: blas.Swap) -> None:
         """Exchange x and y."""
-        if request.n:
-            swap = KINDS[request.x.dtype].routines.swap
-            swap(self._handle, request.n, *_pair(request))
+        if request.x.size:
+            KINDS[request.x.dtype].routines.swap(self._handle, *_pair(request.x, request.y))
 
     def rot(self, request: blas.Rot) -> None:
         """Compute (x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i)."""
-        if request.n:
+        if request.x.size:
             kind = KINDS[request.x.dtype]
             c, _keep_c = kind.reals[request.c]
             s, _keep_s = kind.factors[request.s]
-            kind.routines.rot(self._handle, request.n, *_pair(request), c, s)
+            kind.routines.rot(self._handle, *_pair(request.x, request.y), c, s)
+
+    # --- a matrix and vectors -----------------------------------------------------------------------------------------
 
     def gemv(self, request: blas.Gemv) -> None:
-        """Compute y ← alpha·op(A)·x + beta·y."""
-        rows, columns = blas.stored(request.trans, request.m, request.n)
+        """Compute y ← alpha·a·x + beta·y."""
+        rows, columns = request.a.shape
+        alpha, beta = scalar(request.alpha), scalar(request.beta)
         if not rows:
             return
-        if not columns or not scalar(request.alpha):
-            _scale(_vector(request.y, rows, request.incy), request.beta)
+        if not columns or not alpha:
+            _scale(array(request.y), request.beta)
             return
-        kind = KINDS[request.a.dtype]
-        if request.order == "row" and request.trans == "C" and kind.is_complex:
-            self._gemv_conjugated(request, kind)
-            return
-        if request.order == "column":
-            trans, m, n = OPS[request.trans], request.m, request.n
-        else:
-            trans, m, n = OPS["T" if request.trans == "N" else "N"], request.n, request.m
-        alpha, _keep_alpha = kind.factors[request.alpha]
-        beta, _keep_beta = kind.factors[request.beta]
-        a, x, y = _address(request.a), _address(request.x), _address(request.y)
+        kind, x, y = KINDS[request.a.dtype], _vector(request.x), _vector(request.y)
+        conjugated = request.conj_a and kind.is_complex
+        a = told(request.a.layout, "column", conjugated=conjugated)
+        # The conjugate of a matrix in column order: conj(y) ← conj(alpha)·a·conj(x) + conj(beta)·conj(y).
+        turned = array(request.x).conj() if a.copied else None
+        if turned is not None:
+            x = _Vector(x.n, turned.data.ptr, 1)
+            alpha, beta = alpha.conjugate(), beta.conjugate()
+            a = told(request.a.layout, "column")
+            if beta:
+                _conjugate(request.y)
+        if a.op != "N":
+            rows, columns = columns, rows
+        factor, _keep_alpha = kind.factors[_form(alpha)]
+        other, _keep_beta = kind.factors[_form(beta)]
         kind.routines.gemv(
-            self._handle, trans, m, n, alpha, a, request.lda, x, request.incx, beta, y, request.incy
+            self._handle, OPS[a.op], rows, columns, factor, address(request.a), a.leading, x.address, x.increment,
+            other, y.address, y.increment,
         )  # fmt: skip
+        if turned is not None:
+            _conjugate(request.y)
 
     def ger(self, request: blas.Ger) -> None:
-        """Compute A ← alpha·x·yᵀ + A."""
-        if not request.m or not request.n or not scalar(request.alpha):
+        """Compute a ← alpha·x·yᵀ + a."""
+        m, n = request.a.shape
+        if not m or not n or not scalar(request.alpha):
+            return
+        kind, x, y = KINDS[request.a.dtype], _vector(request.x), _vector(request.y)
+        alpha, _keep = kind.factors[request.alpha]
+        conjugate = request.conjugate and kind.is_complex
+        if column := leading(request.a.layout, "column"):
+            ger = kind.routines.gerc if conjugate else kind.routines.ger
+            ger(self._handle, m, n, alpha, *x[1:], *y[1:], address(request.a), column)
+            return
+        turned = array(request.y).conj() if conjugate else None
+        if turned is not None:
+            y = _Vector(n, turned.data.ptr, 1)
+        row = leading(request.a.layout, "row")
+        kind.routines.ger(self._handle, n, m, alpha, *y[1:], *x[1:], address(request.a), row)  # aᵀ ← alpha·y·xᵀ + aᵀ
+
+    # --- matrices -----------------------------------------------------------------------------------------------------
+
+    def prepare_geam(self, request: blas.Geam) -> _Sum:
+        """Return how the matrices are told."""
+        of, is_complex = given(request.c), KINDS[request.a.dtype].is_complex
+        order = orders(of.layout)[0]
+        a = told(request.a.layout, order, conjugated=request.conj_a and is_complex, in_place=True)
+        b = told(request.b.layout, order, conjugated=request.conj_b and is_complex, in_place=True)
+        return _Sum(order, *_as_seen(of.shape, order), a, b, leading(of.layout, order))
+
+    def geam(self, request: blas.Geam, plan: _Sum) -> None:
+        """Compute c ← alpha·a + beta·b."""
+        if not plan.m or not plan.n:
             return
         kind = KINDS[request.a.dtype]
-        if request.order == "row" and request.conjugate and kind.is_complex:
-            self._ger_conjugated(request, kind)
-            return
-        alpha, _keep = kind.factors[request.alpha]
-        a = _address(request.a)
-        x = _address(request.x), request.incx
-        y = _address(request.y), request.incy
-        if request.order == "column":
-            ger = kind.routines.gerc if request.conjugate else kind.routines.ger
-            ger(self._handle, request.m, request.n, alpha, *x, *y, a, request.lda)
-        else:  # Aᵀ ← alpha·y·xᵀ + Aᵀ
-            kind.routines.ger(self._handle, request.n, request.m, alpha, *y, *x, a, request.lda)
-
-    def geam(self, request: blas.Geam) -> None:
-        """Compute C ← alpha·op(A) + beta·op(B)."""
-        if not request.m or not request.n:
-            return
-        kind = KINDS[request.c.dtype]
-        m, n = (request.m, request.n) if request.order == "column" else (request.n, request.m)
         alpha, _keep_alpha = kind.factors[request.alpha]
         beta, _keep_beta = kind.factors[request.beta]
+        a, _keep_a = _memory(request.a, plan.a, plan.order)
+        b, _keep_b = _memory(request.b, plan.b, plan.order)
         kind.routines.geam(
-            self._handle,
-            OPS[request.trans_a],  # op(A)ᵀ is op(Aᵀ), for each op
-            OPS[request.trans_b],
-            m,
-            n,
-            alpha,
-            _address(request.a),
-            request.lda,
-            beta,
-            _address(request.b),
-            request.ldb,
-            _address(request.c),
-            request.ldc,
-        )
+            self._handle, OPS[plan.a.op], OPS[plan.b.op], plan.m, plan.n, alpha, a, plan.a.leading, beta, b,
+            plan.b.leading, address(request.c), plan.leading,
+        )  # fmt: skip
 
     def syrk(self, request: blas.Syrk) -> None:
-        """Compute C ← alpha·op(A)·op(A)ᵀ + beta·C in the named triangle."""
-        n, k = request.n, request.k
+        """Compute c ← alpha·a·aᵀ + beta·c in the named triangle."""
+        n, k = request.a.shape
         if not n:
             return
+        lower = request.uplo == "L"
         if not k or not scalar(request.alpha):
-            c = _matrix(request.c, n, n, request.ldc, request.order)
+            c = array(request.c)
             scaled = c.copy()
             _scale(scaled, request.beta)
-            lower = cupy.tri(n, dtype=bool)
-            cupy.copyto(c, scaled, where=lower if request.uplo == "L" else lower.T)
+            below = cupy.tri(n, dtype=bool)
+            cupy.copyto(c, scaled, where=below if lower else below.T)
             return
-        kind = KINDS[request.a.dtype]
-        trans, lower_half = request.trans != "N", request.uplo == "L"
-        if request.order == "row":
-            trans, lower_half = not trans, not lower_half
+        kind, a = KINDS[request.a.dtype], told(request.a.layout, "column")
+        order = orders(given(request.c).layout)[0]
         alpha, _keep_alpha = kind.factors[request.alpha]
         beta, _keep_beta = kind.factors[request.beta]
         kind.routines.syrk(
-            self._handle,
-            LOWER if lower_half else UPPER,
-            OPS["T" if trans else "N"],
-            n,
-            k,
-            alpha,
-            _address(request.a),
-            request.lda,
-            beta,
-            _address(request.c),
-            request.ldc,
-        )
-
-    def trsm(self, request: blas.Trsm) -> None:
-        """Solve op(A)·X = alpha·B, or X·op(A) = alpha·B; X overwrites B."""
-        m, n = request.m, request.n
-        if not m or not n:
-            return
-        if not scalar(request.alpha):
-            _scale(_matrix(request.b, m, n, request.ldb, request.order), 0.0)
-            return
-        kind = KINDS[request.a.dtype]
-        left, lower = request.side == "L", request.uplo == "L"
-        if request.order == "row":  # Xᵀ·op(A)ᵀ = alpha·Bᵀ, and op(A)ᵀ is op(Aᵀ)
-            m, n, left, lower = n, m, not left, not lower
-        alpha, _keep = kind.factors[request.alpha]
-        kind.routines.trsm(
-            self._handle,
-            LEFT if left else RIGHT,
-            LOWER if lower else UPPER,
-            OPS[request.trans],
-            UNIT if request.diag == "U" else NON_UNIT,
-            m,
-            n,
-            alpha,
-            _address(request.a),
-            request.lda,
-            _address(request.b),
-            request.ldb,
-        )
-
-    def gemm(self, request: blas.Gemm) -> None:
-        """Compute C ← alpha·op(A)·op(B) + beta·C."""
-        m, n, k, alpha = request.m, request.n, request.k, request.alpha
-        if not m or not n:
-            return
-        if not k or not scalar(alpha):
-            _scale(_matrix(request.c, m, n, request.ldc, request.order), request.beta)
-            return
-        kind = KINDS[request.c.dtype]
-        of = kind.data
-        factor, _keep_alpha = kind.factors[alpha]
-        beta, _keep_beta = kind.factors[request.beta]
-        op_a, a, lda = OPS[request.trans_a], _address(request.a), request.lda
-        op_b, b, ldb = OPS[request.trans_b], _address(request.b), request.ldb
-        c, ldc = _address(request.c), request.ldc
-        if request.order == "row":  # Cᵀ ← alpha·op(B)ᵀ·op(A)ᵀ + beta·Cᵀ, and op(A)ᵀ is op(Aᵀ)
-            m, n, op_a, a, lda, op_b, b, ldb = n, m, op_b, b, ldb, op_a, a, lda
-        cublas.gemm_ex_64(
-            self._made or self._handle, op_a, op_b, m, n, k, factor, a, of, lda, b, of, ldb, beta, c, of, ldc,
-            kind.compute, ALGORITHM,
+            self._handle, LOWER if lower == (order == "column") else UPPER, OPS[a.op], n, k, alpha, address(request.a),
+            a.leading, beta, address(request.c), leading(given(request.c).layout, order),
         )  # fmt: skip
 
-    def gemm_strided_batched(self, request: blas.GemmStridedBatched) -> None:
-        """Compute C_i ← alpha·op(A_i)·op(B_i) + beta·C_i."""
-        m, n, k, batch = request.m, request.n, request.k, request.batch_size
-        if not m or not n or not batch:
+    def trsm(self, request: blas.Trsm) -> None:
+        """Solve a·x = alpha·b, or x·a = alpha·b; x overwrites b."""
+        (m, n), alpha = request.b.shape, scalar(request.alpha)
+        if not m or not n:
             return
-        if not k or not scalar(request.alpha):
-            _scale(_matrix(request.c, m, n, request.ldc, request.order, (batch,), request.stride_c), request.beta)
+        if not alpha:
+            _scale(array(request.b), 0.0)
             return
-        kind = KINDS[request.c.dtype]
+        kind = KINDS[request.a.dtype]
+        order = orders(request.b.layout)[0]
+        a = told(request.a.layout, order, conjugated=request.conj_a and kind.is_complex)
+        turned = a.copied
+        if turned:  # a·conj(x) = conj(alpha)·conj(b)
+            a, alpha = told(request.a.layout, order), alpha.conjugate()
+            _conjugate(request.b)
+        lies_in_columns = (a.op == "N") == (order == "column")
+        left, lower = request.side == "L", request.uplo == "L"
+        factor, _keep = kind.factors[_form(alpha)]
+        kind.routines.trsm(
+            self._handle,
+            LEFT if left == (order == "column") else RIGHT,
+            LOWER if lower == lies_in_columns else UPPER,
+            OPS[a.op],
+            UNIT if request.diag == "U" else NON_UNIT,
+            *_as_seen((m, n), order),
+            factor,
+            address(request.a),
+            a.leading,
+            address(request.b),
+            leading(request.b.layout, order),
+        )
+        if turned:
+            _conjugate(request.b)
+
+    def prepare_gemm(self, request: blas.Gemm | blas.GemmStridedBatched) -> _Product:
+        """Return how the matrices are told: so that none has to be copied, if there is a choice."""
+        found = [_product(request, order) for order in orders(given(request.c).layout)]
+        return min(found, key=lambda product: product.first.copied + product.second.copied)
+
+    prepare_gemm_strided_batched = prepare_gemm
+
+    def gemm(self, request: blas.Gemm, plan: _Product) -> None:
+        """Compute c ← alpha·a·b + beta·c."""
+        if not plan.m or not plan.n:
+            return
+        if not plan.k or not scalar(request.alpha):
+            _scale(array(request.c), request.beta)
+            return
+        kind = KINDS[request.a.dtype]
         of = kind.data
         alpha, _keep_alpha = kind.factors[request.alpha]
         beta, _keep_beta = kind.factors[request.beta]
-        op_a, op_b = OPS[request.trans_a], OPS[request.trans_b]
-        a = _address(request.a), of, request.lda, request.stride_a
-        b = _address(request.b), of, request.ldb, request.stride_b
-        c = _address(request.c), of, request.ldc, request.stride_c
-        if request.order == "row":  # as for gemm
-            m, n, op_a, a, op_b, b = n, m, op_b, b, op_a, a
+        pair = (request.b, request.a) if plan.order == "row" else (request.a, request.b)
+        first, _keep_first = _memory(pair[0], plan.first, plan.order)
+        second, _keep_second = _memory(pair[1], plan.second, plan.order)
+        cublas.gemm_ex_64(
+            self._made or self._handle, OPS[plan.first.op], OPS[plan.second.op], plan.m, plan.n, plan.k, alpha,
+            first, of, plan.first.leading, second, of, plan.second.leading, beta, address(request.c), of, plan.leading,
+            kind.compute, ALGORITHM,
+        )  # fmt: skip
+
+    def gemm_strided_batched(self, request: blas.GemmStridedBatched, plan: _Product) -> None:
+        """Compute c_i ← alpha·a_i·b_i + beta·c_i."""
+        if not plan.m or not plan.n or not plan.batch:
+            return
+        if not plan.k or not scalar(request.alpha):
+            _scale(array(request.c), request.beta)
+            return
+        kind = KINDS[request.a.dtype]
+        of = kind.data
+        alpha, _keep_alpha = kind.factors[request.alpha]
+        beta, _keep_beta = kind.factors[request.beta]
+        op_a, op_b, sizes = OPS[plan.first.op], OPS[plan.second.op], (plan.m, plan.n, plan.k)
+        pair = (request.b, request.a) if plan.order == "row" else (request.a, request.b)
+        first, _keep_first = _memory(pair[0], plan.first, plan.order)
+        second, _keep_second = _memory(pair[1], plan.second, plan.order)
+        a = first, of, plan.first.leading, plan.first.stride
+        b = second, of, plan.second.leading, plan.second.stride
+        c = address(request.c), of, plan.leading, plan.stride
         try:
             cublas.gemm_strided_batched_ex_64(
-                self._handle, op_a, op_b, m, n, k, alpha, *a, *b, beta, *c, batch, kind.compute, ALGORITHM
+                self._handle, op_a, op_b, *sizes, alpha, *a, *b, beta, *c, plan.batch, kind.compute, ALGORITHM
             )
         except cublas.cuBLASError as error:
             # Seen with cuBLAS 13.1 where each product has one element, and operands overlap from one to the next.
             if error.status != NOT_SUPPORTED:
                 raise
-            item_bytes = dtypes.ITEM_BYTES[request.c.dtype]
-            for number in range(batch):
+            item_bytes = dtypes.ITEM_BYTES[request.a.dtype]
+            for number in range(plan.batch):
                 at = [(start + number * stride * item_bytes, of, ld) for start, _, ld, stride in (a, b, c)]
                 cublas.gemm_ex_64(
-                    self._handle, op_a, op_b, m, n, k, alpha, *at[0], *at[1], beta, *at[2], kind.compute, ALGORITHM
+                    self._handle, op_a, op_b, *sizes, alpha, *at[0], *at[1], beta, *at[2], kind.compute, ALGORITHM
                 )
-
-    # --- conjugated, but not transposed -------------------------------------------------------------------------------
-
-    def _gemv_conjugated(self, request: blas.Gemv, kind: ElementKind) -> None:
-        """Compute yᵀ ← alpha·xᵀ·Bᴴ + beta·yᵀ, where B, n by m, is what A in row order is to cuBLAS.
-
-        A vector is a matrix of one row: its increment is the leading dimension.
-        """
-        x = _row(request.x, request.m, request.incx)
-        y = _row(request.y, request.n, request.incy)
-        a = _address(request.a), request.lda
-        self._product(kind, ("N", "C"), (1, request.n, request.m), request.alpha, x[:2], a, request.beta, y[:2])
-        if y.copy is not None:
-            _vector(request.y, request.n, request.incy)[...] = y.copy
-
-    def _ger_conjugated(self, request: blas.Ger, kind: ElementKind) -> None:
-        """Compute B ← alpha·conj(y)·xᵀ + B, where B, n by m, is what A in row order is to cuBLAS."""
-        x = _row(request.x, request.m, request.incx)
-        y = _row(request.y, request.n, request.incy)
-        a = _address(request.a), request.lda
-        self._product(kind, ("C", "N"), (request.n, request.m, 1), request.alpha, y[:2], x[:2], 1.0, a)
-
-    def _product(
-        self,
-        kind: ElementKind,
-        ops: tuple[str, str],
-        sizes: tuple[int, int, int],
-        alpha: Scalar,
-        a: tuple[int, int],
-        b: tuple[int, int],
-        beta: Scalar,
-        c: tuple[int, int],
-    ) -> None:
-        """Multiply matrices in column order, given by their addresses and leading dimensions."""
-        factor, _keep_alpha = kind.factors[alpha]
-        other, _keep_beta = kind.factors[beta]
-        of = kind.data
-        (a_at, lda), (b_at, ldb), (c_at, ldc) = a, b, c
-        cublas.gemm_ex_64(
-            self._handle, OPS[ops[0]], OPS[ops[1]], *sizes, factor, a_at, of, lda, b_at, of, ldb,
-            other, c_at, of, ldc, kind.compute, ALGORITHM,
-        )  # fmt: skip
 
     # --- the handle ---------------------------------------------------------------------------------------------------
 
@@ -379,86 +345,131 @@ class CudaBlas(Library):
         self._workspace, self._made = workspace, handle
         return handle
 
-    def _reduce(self, routine: Callable[..., None], dtype: np.dtype[Any], request: Any, *more: int) -> Later:
+    def _reduce(
+        self, routine: Callable[..., None], dtype: np.dtype[Any], x: Operand, y: Operand | None = None
+    ) -> Later:
         """Have a number written to where the host can read it when the device has done so."""
         handle = self._handle
         slot = self._slots.take()
         cublas.set_pointer_mode(handle, DEVICE)
         try:
-            routine(handle, request.n, _address(request.x), request.incx, *more, slot.address)
+            if y is None:
+                one = _vector(x)
+                routine(handle, one.n, one.address, abs(one.increment), slot.address)
+            else:
+                routine(handle, *_pair(x, y), slot.address)
         except BaseException:
             self._slots.give(slot)
             raise
         finally:
             cublas.set_pointer_mode(handle, HOST)
-        return Later(functools.partial(self._slots.read, slot, dtype))
+        return Later(lambda: self._slots.read(slot, dtype))
+
+    def _find(self, routine: Callable[..., None], x: Operand) -> Later:
+        """Have an index found; BLAS counts from 1."""
+        found = self._reduce(routine, INDEX, x)
+        return Later(lambda: found.read() - 1)
 
 
-class _Row(NamedTuple):
-    """A vector as a matrix of one row."""
+class _Vector(NamedTuple):
+    """A vector as BLAS takes it."""
 
+    n: int
     address: int
+    """Of the lowest element, with which one of a negative increment ends."""
+    increment: int
+
+
+class _Sum(NamedTuple):
+    """A sum of matrices, as cuBLAS is asked for it."""
+
+    order: Order
+    m: int
+    n: int
+    a: Told
+    b: Told
     leading: int
-    copy: Any
-    """What is at the address if it is not the operand."""
 
 
-def _row(operand: Operand, n: int, increment: int) -> _Row:
-    """Return a vector as a matrix of one row; a leading dimension is positive, so what runs backwards is copied."""
-    if increment > 0:
-        return _Row(_address(operand), increment, None)
-    copy = _vector(operand, n, increment).copy()
-    return _Row(copy.data.ptr, 1, copy)
+class _Product(NamedTuple):
+    """A product of matrices, as cuBLAS is asked for it: that of the transposes if the result lies in row order."""
+
+    order: Order
+    m: int
+    n: int
+    k: int
+    first: Told
+    second: Told
+    leading: int
+    stride: int
+    batch: int
 
 
-def _pair(request: blas.Copy | blas.Swap | blas.Rot) -> tuple[int, int, int, int]:
-    return _address(request.x), request.incx, _address(request.y), request.incy
+def _product(request: blas.Gemm | blas.GemmStridedBatched, order: Order) -> _Product:
+    layout, is_complex = given(request.c).layout, KINDS[request.a.dtype].is_complex
+    a = told(request.a.layout, order, conjugated=request.conj_a and is_complex)
+    b = told(request.b.layout, order, conjugated=request.conj_b and is_complex)
+    first, second = (b, a) if order == "row" else (a, b)
+    m, n = _as_seen(layout.shape[-2:], order)
+    stride = (batch_stride(layout) or 0) // layout.item_bytes
+    batch = int(np.prod(layout.shape[:-2], dtype=np.int64))
+    return _Product(order, m, n, request.a.shape[-1], first, second, leading(layout, order), stride, batch)
 
 
-def _address(operand: Any) -> int:
-    """Return where an operand's memory begins: its lowest element; here it is an array of this device, no ref."""
-    layout = operand.layout
-    offset: int = layout.offset
-    for stride in layout.strides:
-        if stride < 0:
-            offset, _ = layout.span
-    address: int = operand.block.memory.address
-    return address + offset
+def _as_seen(shape: tuple[int, ...], order: Order) -> tuple[int, int]:
+    """Return rows and columns of a matrix as cuBLAS sees it."""
+    rows, columns = shape
+    return (rows, columns) if order == "column" else (columns, rows)
 
 
-def _vector(operand: Operand, n: int, increment: int) -> Any:
-    """Return a vector as a CuPy array; with a negative increment it begins at the far end of its elements."""
-    return cast("DeviceArray", operand).elements[: 1 + (n - 1) * abs(increment)][::increment]
+def _memory(operand: Operand, how: Told, order: Order) -> tuple[int, Any]:
+    """Return where a matrix is, and what keeps it there: a conjugated copy if it is to be told as one."""
+    if not how.copied:
+        return address(operand), None
+    matrix = array(operand).conj()
+    copy = cupy.ascontiguousarray(matrix if order == "row" else matrix.swapaxes(-1, -2))
+    return copy.data.ptr, copy
 
 
-def _matrix(
-    operand: Operand,
-    rows: int,
-    columns: int,
-    leading: int,
-    order: blas.Order,
-    batch: tuple[int, ...] = (),
-    stride: int = 0,
-) -> Any:
-    """Return a matrix as a CuPy array; for a `batch` of matrices `stride` apart, all of them."""
-    elements = cast("DeviceArray", operand).elements
-    steps = (*(stride for _ in batch), *((1, leading) if order == "column" else (leading, 1)))
-    return as_strided(elements, (*batch, rows, columns), [elements.itemsize * step for step in steps])
+def _vector(operand: Operand | None) -> _Vector:
+    """Return a vector as BLAS takes it."""
+    layout = given(operand).layout
+    ((n,), (stride,)) = layout.shape, layout.strides
+    if n < 2:
+        return _Vector(n, address(operand), 1)
+    below = (n - 1) * stride if stride < 0 else 0
+    return _Vector(n, address(operand) + below, stride // layout.item_bytes)
 
 
-def _scale(array: Any, factor: Scalar) -> None:
+def _pair(x: Operand, y: Operand | None) -> tuple[int, int, int, int, int]:
+    one, other = _vector(x), _vector(y)
+    return one.n, one.address, one.increment, other.address, other.increment
+
+
+def _form(value: complex) -> Scalar:
+    """Return a number as factors are looked up."""
+    return (value.real, value.imag) if value.imag else value.real
+
+
+def _conjugate(operand: Operand | None) -> None:
+    """Conjugate in place."""
+    values = array(operand)
+    values[...] = values.conj()
+
+
+def _scale(values: Any, factor: Scalar) -> None:
     """Multiply in place; by 0 without reading, so that a NaN is gone."""
     value = scalar(factor)
     if not value:
-        array.fill(0)
+        values.fill(0)
     elif value != 1:
-        _multiply(array, value)
+        _multiply(values, value)
 
 
-def _multiply(array: Any, value: complex) -> None:
+def _multiply(values: Any, value: complex) -> None:
     """Multiply in place, half precision in float32."""
-    wide = array.astype(cupy.float32) if array.itemsize == 2 else array
-    array[...] = (wide * value).astype(array.dtype, copy=False)
+    wide = values.astype(cupy.float32) if values.itemsize == 2 else values
+    values[...] = (wide * value).astype(values.dtype, copy=False)
 
 
 Implementation: Final = CudaBlas

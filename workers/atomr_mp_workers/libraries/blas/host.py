@@ -6,20 +6,15 @@ wrappers copy what is not in column order and without gaps.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from numpy.lib.stride_tricks import as_strided
 from scipy.linalg import blas as scipy_blas
 
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import scalar
-from atomr_mp.protocol.refs import Operand
-from atomr_mp_workers.libraries.base import Library
-
-if TYPE_CHECKING:
-    from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.libraries.base import Library, array
 
 Array = npt.NDArray[Any]
 
@@ -30,125 +25,102 @@ class HostBlas(Library):
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""
         if alpha := scalar(request.alpha):
-            x, y = _pair(request)
-            y[...] = alpha * _wide(x) + y
+            y = array(request.y)
+            y[...] = alpha * _wide(array(request.x)) + y
 
     def scal(self, request: blas.Scal) -> None:
         """Compute x ← alpha·x."""
-        x = _vector(request.x, request.n, request.incx)
+        x = array(request.x)
         x[...] = scalar(request.alpha) * _wide(x)
 
     def nrm2(self, request: blas.Nrm2) -> float:
-        """Return √Σ|x_i|², without overflow on the way."""
-        x = _vector(request.x, request.n, request.incx)
+        """Return √Σ|x_i|²."""
+        x = array(request.x)
         return float(_routine("nrm2", x)(x)) if x.size else 0.0
 
     def dot(self, request: blas.Dot) -> float | complex:
         """Return Σ x_i·y_i."""
-        x, y = _pair(request)
-        product: float | complex = (np.vdot if request.conjugate else np.dot)(x, y).item()
+        product: float | complex = (np.vdot if request.conjugate else np.dot)(array(request.x), array(request.y)).item()
         return product
 
     def asum(self, request: blas.Asum) -> float:
         """Return Σ|x_i|."""
-        return float(_magnitudes(request).sum())
+        return float(_magnitudes(array(request.x)).sum())
 
     def iamax(self, request: blas.Iamax) -> int:
-        """Return the smallest 1-based index of the largest |x_i|."""
-        return int(_magnitudes(request).argmax()) + 1 if request.n else 0
+        """Return the smallest index of the largest |x_i|."""
+        return int(_magnitudes(array(request.x)).argmax())
 
     def iamin(self, request: blas.Iamin) -> int:
-        """Return the smallest 1-based index of the smallest |x_i|."""
-        return int(_magnitudes(request).argmin()) + 1 if request.n else 0
+        """Return the smallest index of the smallest |x_i|."""
+        return int(_magnitudes(array(request.x)).argmin())
 
     def copy(self, request: blas.Copy) -> None:
         """Compute y ← x."""
-        x, y = _pair(request)
-        y[...] = x
+        array(request.y)[...] = array(request.x)
 
     def swap(self, request: blas.Swap) -> None:
         """Exchange x and y."""
-        x, y = _pair(request)
+        x, y = array(request.x), array(request.y)
         x[...], y[...] = y.copy(), x.copy()
 
     def rot(self, request: blas.Rot) -> None:
         """Compute (x_i, y_i) ← (c·x_i + s·y_i, c·y_i - conj(s)·x_i)."""
-        x, y = _pair(request)
-        c, s = request.c, scalar(request.s)
+        x, y, c, s = array(request.x), array(request.y), request.c, scalar(request.s)
         x[...], y[...] = c * x + s * y, c * y - s.conjugate() * x
 
     def gemv(self, request: blas.Gemv) -> None:
-        """Compute y ← alpha·op(A)·x + beta·y."""
-        rows, columns = blas.stored(request.trans, request.m, request.n)
-        a = _matrix(request.a, rows, columns, request.lda, request.order, request.trans)
-        x = _vector(request.x, columns, request.incx)
-        y = _vector(request.y, rows, request.incy)
-        y[...] = _sum(request, a, x, y)
+        """Compute y ← alpha·a·x + beta·y."""
+        y = array(request.y)
+        y[...] = _sum(request, _conjugated(array(request.a), wanted=request.conj_a), array(request.x), y)
 
     def ger(self, request: blas.Ger) -> None:
-        """Compute A ← alpha·x·yᵀ + A."""
+        """Compute a ← alpha·x·yᵀ + a."""
         if alpha := scalar(request.alpha):
-            x = _vector(request.x, request.m, request.incx)
-            y = _vector(request.y, request.n, request.incy)
-            a = _matrix(request.a, request.m, request.n, request.lda, request.order)
-            a += np.outer(alpha * x, y.conj() if request.conjugate else y)
+            a = array(request.a)
+            a += np.outer(alpha * array(request.x), _conjugated(array(request.y), wanted=request.conjugate))
 
     def geam(self, request: blas.Geam) -> None:
-        """Compute C ← alpha·op(A) + beta·op(B)."""
-        m, n, order = request.m, request.n, request.order
-        a = _matrix(request.a, m, n, request.lda, order, request.trans_a)
-        b = _matrix(request.b, m, n, request.ldb, order, request.trans_b)
-        c = _matrix(request.c, m, n, request.ldc, order)
-        c[...] = _times(scalar(request.alpha), a) + _times(scalar(request.beta), b)
+        """Compute c ← alpha·a + beta·b."""
+        a = _conjugated(array(request.a), wanted=request.conj_a)
+        b = _conjugated(array(request.b), wanted=request.conj_b)
+        array(request.c)[...] = _times(scalar(request.alpha), a) + _times(scalar(request.beta), b)
 
     def syrk(self, request: blas.Syrk) -> None:
-        """Compute C ← alpha·op(A)·op(A)ᵀ + beta·C in the named triangle."""
-        n = request.n
-        a = _matrix(request.a, n, request.k, request.lda, request.order, request.trans)
-        c = _matrix(request.c, n, n, request.ldc, request.order)
-        lower = np.tri(n, dtype=bool)
+        """Compute c ← alpha·a·aᵀ + beta·c in the named triangle."""
+        a, c = array(request.a), array(request.c)
+        lower = np.tri(len(c), dtype=bool)
         np.copyto(c, _sum(request, a, a.T, c), where=lower if request.uplo == "L" else lower.T)
 
     def trsm(self, request: blas.Trsm) -> None:
-        """Solve op(A)·X = alpha·B, or X·op(A) = alpha·B; X overwrites B."""
-        if not request.m or not request.n:
+        """Solve a·x = alpha·b, or x·a = alpha·b; x overwrites b."""
+        a, b = array(request.a), array(request.b)
+        if not b.size:
             return  # SciPy refuses what is empty
-        a = _matrix(request.a, request.k, request.k, request.lda, request.order)
-        b = _matrix(request.b, request.m, request.n, request.ldb, request.order)
         b[...] = _routine("trsm", b)(
             scalar(request.alpha),
-            a,
+            _conjugated(a, wanted=request.conj_a),
             b,
-            side=request.side == "R",
-            lower=request.uplo == "L",
-            trans_a="NTC".index(request.trans),
-            diag=request.diag == "U",
+            side=int(request.side == "R"),
+            lower=int(request.uplo == "L"),
+            diag=int(request.diag == "U"),
         )
 
-    def gemm(self, request: blas.Gemm) -> None:
-        """Compute C ← alpha·op(A)·op(B) + beta·C."""
-        _gemm(request)
+    def gemm(self, request: blas.Gemm | blas.GemmStridedBatched) -> None:
+        """Compute c ← alpha·a·b + beta·c."""
+        a = _conjugated(array(request.a), wanted=request.conj_a)
+        b = _conjugated(array(request.b), wanted=request.conj_b)
+        c = array(request.c)
+        if scalar(request.alpha) == 1 and scalar(request.beta) == 0 and _wide(c) is c:
+            np.matmul(a, b, out=c)
+        else:
+            c[...] = _sum(request, a, b, c)
 
-    def gemm_strided_batched(self, request: blas.GemmStridedBatched) -> None:
-        """Compute C_i ← alpha·op(A_i)·op(B_i) + beta·C_i."""
-        _gemm(request, (request.batch_size,), request.stride_a, request.stride_b, request.stride_c)
+    gemm_strided_batched = gemm
 
 
-def _gemm(
-    request: blas.Gemm | blas.GemmStridedBatched,
-    batch: tuple[int, ...] = (),
-    stride_a: int = 0,
-    stride_b: int = 0,
-    stride_c: int = 0,
-) -> None:
-    m, n, k, order = request.m, request.n, request.k, request.order
-    a = _matrix(request.a, m, k, request.lda, order, request.trans_a, batch, stride_a)
-    b = _matrix(request.b, k, n, request.ldb, order, request.trans_b, batch, stride_b)
-    c = _matrix(request.c, m, n, request.ldc, order, "N", batch, stride_c)
-    if scalar(request.alpha) == 1 and scalar(request.beta) == 0 and _wide(c) is c:
-        np.matmul(a, b, out=c)
-    else:
-        c[...] = _sum(request, a, b, c)
+def _conjugated(matrix: Array, *, wanted: bool) -> Array:
+    return matrix.conj() if wanted else matrix
 
 
 def _sum(request: blas.Gemv | blas.Syrk | blas.Gemm | blas.GemmStridedBatched, a: Array, b: Array, c: Array) -> Any:
@@ -158,60 +130,23 @@ def _sum(request: blas.Gemv | blas.Syrk | blas.Gemm | blas.GemmStridedBatched, a
     return product + _times(beta, c)
 
 
-def _times(factor: complex, array: Array) -> Any:
-    return factor * _wide(array) if factor else 0.0
+def _times(factor: complex, matrix: Array) -> Any:
+    return factor * _wide(matrix) if factor else 0.0
 
 
-def _wide(array: Array) -> Array:
+def _wide(values: Array) -> Array:
     """Return an array in the type that is computed with: float32 for half precision, else its own."""
-    return array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    return values.astype(np.float32) if values.dtype.itemsize == 2 else values
 
 
-def _magnitudes(request: blas.Asum | blas.Iamax | blas.Iamin) -> Array:
+def _magnitudes(x: Array) -> Array:
     """Return |x_i|, of complex numbers |re x_i| + |im x_i|."""
-    x = _vector(request.x, request.n, request.incx)
     return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
 
 
-def _pair(request: blas.Axpy | blas.Dot | blas.Copy | blas.Swap | blas.Rot) -> tuple[Array, Array]:
-    return _vector(request.x, request.n, request.incx), _vector(request.y, request.n, request.incy)
-
-
-def _vector(operand: Operand, n: int, increment: int) -> Array:
-    """Return a vector; with a negative increment it begins at the far end of its elements."""
-    extent = 1 + (n - 1) * abs(increment) if n else 0
-    return _elements(operand)[:extent][::increment]
-
-
-def _matrix(
-    operand: Operand,
-    rows: int,
-    columns: int,
-    leading: int,
-    order: blas.Order,
-    trans: blas.Trans = "N",
-    batch: tuple[int, ...] = (),
-    stride: int = 0,
-) -> Array:
-    """Return op(A) of `rows` and `columns`; for a `batch` of matrices `stride` apart, all of them."""
-    elements = _elements(operand)
-    steps = (1, leading) if order == "column" else (leading, 1)
-    shape = (*batch, *blas.stored(trans, rows, columns))
-    matrix = as_strided(elements, shape, [elements.itemsize * step for step in (*(stride for _ in batch), *steps)])
-    if trans == "N":
-        return matrix
-    return matrix.mT if trans == "T" else matrix.mT.conj()
-
-
-def _elements(operand: Operand) -> Array:
-    """Return what is in an operand's memory; here it is an array of this device, no ref."""
-    elements: Array = cast("DeviceArray", operand).elements
-    return elements
-
-
-def _routine(name: str, array: Array) -> Any:
+def _routine(name: str, values: Array) -> Any:
     """Return SciPy's routine for an array's type."""
-    return scipy_blas.get_blas_funcs(name, dtype=array.dtype)
+    return scipy_blas.get_blas_funcs(name, dtype=values.dtype)
 
 
 Implementation: Final = HostBlas

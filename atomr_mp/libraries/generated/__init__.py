@@ -1,0 +1,1 @@
+"""Methods of the libraries, written by `scripts/library-methods` from the declared requests. Not edited by hand."""

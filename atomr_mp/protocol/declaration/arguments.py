@@ -1,0 +1,168 @@
+"""What a declaration says of one array of a request. Pure.
+
+An argument is written as the annotation of a field:
+
+    a: Annotated[Operand, reads("m k", lies=matrix)]
+    c: Annotated[Operand | None, writes("m n", lies=matrix, factor="beta")] = None
+
+A field may also be a list of arrays, or a struct whose fields are declared in the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from atomr_mp.protocol.declaration.strides import Rule, anywhere
+from atomr_mp.protocol.refs import Operand
+
+Sizes = Mapping[str, Any]
+"""Lengths of dimensions by name; a tuple of lengths for a name with a star."""
+
+ShapeFunction = Callable[[Any, Sizes], tuple[int, ...]]
+"""Returns a shape from the request and the sizes that shapes in words have given; its docstring is the shape in words.
+Raises `InvalidRequest` where the parameters give none."""
+
+DtypeFunction = Callable[[Any], str]
+"""Returns an element type from the request."""
+
+
+class Argument(NamedTuple):
+    """What a request asks of one array."""
+
+    shape: str | ShapeFunction
+    """Names of lengths, one for each dimension: "m k". "*batch" stands for any number of dimensions, "_" for a length
+    that nothing else has to agree with."""
+    writes: bool
+    reads: bool | str
+    """Whether the content is read; or the parameter that multiplies it, and leaves it unread where it is 0."""
+    dtype: str | DtypeFunction = "T"
+    """The letter of an element type, see `LibraryRequest.types`."""
+    lies: Rule = anywhere
+    """The strides that it may have."""
+    alias: tuple[str, ...] = ()
+    """Arguments whose elements it may be, each the same."""
+    triangle: str = ""
+    """The parameter ("L", "U") that names the triangle that is touched; the other one is not."""
+
+    @property
+    def in_words(self) -> str:
+        """The shape, as messages and documentation show it."""
+        if isinstance(self.shape, str):
+            return f"({', '.join(self.shape.split())})"
+        return " ".join((self.shape.__doc__ or "").split()).rstrip(".")
+
+
+def reads(
+    shape: str | ShapeFunction,
+    *,
+    dtype: str | DtypeFunction = "T",
+    lies: Rule = anywhere,
+    factor: str = "",
+    triangle: str = "",
+) -> msgspec.Meta:
+    """Declare an array that is read; not if the parameter `factor` is 0."""
+    return _meta(Argument(shape, writes=False, reads=factor or True, dtype=dtype, lies=lies, triangle=triangle))
+
+
+def writes(
+    shape: str | ShapeFunction,
+    *,
+    dtype: str | DtypeFunction = "T",
+    lies: Rule = anywhere,
+    factor: str = "",
+    alias: tuple[str, ...] = (),
+    triangle: str = "",
+) -> msgspec.Meta:
+    """Declare an output. Its content is read if `factor` names a parameter and that is not 0."""
+    return _meta(Argument(shape, True, factor or False, dtype, lies, alias, triangle))
+
+
+def updates(
+    shape: str | ShapeFunction,
+    *,
+    dtype: str | DtypeFunction = "T",
+    lies: Rule = anywhere,
+    triangle: str = "",
+) -> msgspec.Meta:
+    """Declare an array that is read and written."""
+    return _meta(Argument(shape, writes=True, reads=True, dtype=dtype, lies=lies, triangle=triangle))
+
+
+def _meta(argument: Argument) -> msgspec.Meta:
+    return msgspec.Meta(extra={ARGUMENT: argument})
+
+
+ARGUMENT: Final = "argument"
+
+
+class Declared(NamedTuple):
+    """The fields of a struct, by what they hold."""
+
+    arrays: Mapping[str, Argument]
+    """An array, or None."""
+    lists: Mapping[str, Argument]
+    """A list of arrays."""
+    structs: Mapping[str, type[msgspec.Struct]]
+    """A struct of arrays."""
+    parameters: Mapping[str, Any]
+    """Other values, with their types."""
+
+
+@functools.cache
+def declared(cls: type[msgspec.Struct]) -> Declared:
+    """Return what the fields of a struct hold, in order."""
+    found = Declared({}, {}, {}, {})
+    hints = typing.get_type_hints(cls, include_extras=True)
+    for name in cls.__struct_fields__:
+        hint = hints[name]
+        declared_as = _argument(hint)
+        if declared_as is not None:
+            (found.lists if _is_list(hint) else found.arrays)[name] = declared_as  # type: ignore[index]
+        elif isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            found.structs[name] = hint  # type: ignore[index]
+        else:
+            found.parameters[name] = hint  # type: ignore[index]
+    return found
+
+
+def arrays_of(struct: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Argument, Operand | None]]:
+    """Return the arrays of a request: a name for messages, the argument, and the array, None if it was left out."""
+    fields = declared(type(struct))
+    for name, argument in fields.arrays.items():
+        yield prefix + name, argument, getattr(struct, name)
+    for name, argument in fields.lists.items():
+        for at, operand in enumerate(getattr(struct, name)):
+            yield f"{prefix}{name}[{at}]", argument, operand
+    for name in fields.structs:
+        yield from arrays_of(getattr(struct, name), f"{prefix}{name}.")
+
+
+def parameters_of(struct: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the parameters of a request, with those of the structs in it."""
+    fields = declared(type(struct))
+    for name in fields.parameters:
+        yield prefix + name, getattr(struct, name)
+    for name in fields.structs:
+        yield from parameters_of(getattr(struct, name), f"{prefix}{name}.")
+
+
+def _argument(hint: Any) -> Argument | None:
+    """Return the argument that a type is annotated with, also inside a union."""
+    for meta in getattr(hint, "__metadata__", ()):
+        if isinstance(meta, msgspec.Meta) and meta.extra and ARGUMENT in meta.extra:
+            found: Argument = meta.extra[ARGUMENT]
+            return found
+    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
+        parts = [_argument(part) for part in typing.get_args(hint)]
+        return next((part for part in parts if part is not None), None)
+    return None
+
+
+def _is_list(hint: Any) -> bool:
+    return typing.get_origin(typing.get_args(hint)[0]) is list

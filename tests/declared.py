@@ -1,0 +1,364 @@
+"""Requests drawn from their declarations, and ways to break them: what a test needs of a library, but its numbers."""
+
+from __future__ import annotations
+
+import itertools
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from atomr_mp.libraries.base import check_fields
+from atomr_mp.protocol import dtypes, values
+from atomr_mp.protocol.declaration import strides
+from atomr_mp.protocol.declaration.arguments import Argument, arrays_of, declared
+from atomr_mp.protocol.declaration.checks import is_zero
+from atomr_mp.protocol.declaration.shapes import shape_of
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar
+from tests.fake_arrays import GUARD_BYTES, FakeArray
+from tests.tolerances import assert_close
+
+Array = npt.NDArray[Any]
+
+LENGTHS: Final = (0, 1, 2, 3, 5, 7)
+POISON: Final = 0xFF
+"""A byte of memory that nothing has written: NaN in every floating type."""
+
+
+class Expected(NamedTuple):
+    """What a request must give."""
+
+    values: Any
+    """Dense outputs by name; or the result, where nothing is written."""
+    length: int = 1
+    """Number of terms of an element."""
+    magnitude: float = 1.0
+    """Of the largest term."""
+
+
+Reference = Callable[[Any, dict[str, Array]], Expected]
+"""Computes what a request must give, from its arrays as dense float64 or complex128."""
+
+
+def check(request: LibraryRequest) -> None:
+    """Check as a reference does before it sends."""
+    check_fields(request)
+    request.check()
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn,
+    cls: type[LibraryRequest],
+    lengths: Sequence[int] = LENGTHS,
+    fixed: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Any] | None = None,
+) -> Any:
+    """Draw a valid request whose memory is poisoned.
+
+    Args:
+        draw: Hypothesis'.
+        cls: Its type.
+        lengths: What lengths of dimensions are drawn from.
+        fixed: Parameters that are not drawn.
+        sizes: Lengths that are not drawn.
+    """
+    fields = declared(cls)
+    letters = {letter: draw(st.sampled_from(types)) for letter, types in cls.types.items()}
+    is_complex = any(dtype.startswith("complex") for dtype in letters.values())
+    named = dict(fixed or {})
+    for name, hint in fields.parameters.items():
+        if name not in named:
+            named[name] = draw(parameter(hint, is_complex=is_complex))
+    found = dict(sizes or {})
+    for word in itertools.chain.from_iterable(
+        str(each.shape).split() for each in fields.arrays.values() if isinstance(each.shape, str)
+    ):
+        batch = st.sampled_from([(), (2,), (3,), (2, 3)])
+        if word.removeprefix("*") not in found:
+            found[word.removeprefix("*")] = draw(batch if word.startswith("*") else st.sampled_from(lengths))
+    parameters_only = types.SimpleNamespace(**named)
+    for name, argument in fields.arrays.items():
+        dtype = letters[argument.dtype] if isinstance(argument.dtype, str) else argument.dtype(parameters_only)
+        named[name] = draw(placed(shape_of(parameters_only, argument, found), dtype, argument))
+    for name, argument in fields.arrays.items():
+        for other in argument.alias:
+            if (
+                named[other].layout.shape == named[name].layout.shape
+                and strides.is_apart(named[other].layout)
+                and draw(st.integers(0, 3)) == 0
+            ):
+                named[name] = named[other]
+    request = cls(**named)
+    assume(all(rule(request, found) for rule in cls.rules))
+    check(request)
+    return request
+
+
+def parameter(hint: Any, *, is_complex: bool) -> st.SearchStrategy[Any]:
+    """Return what a parameter is drawn from, by its type."""
+    if hint == Scalar:
+        factors = [0.0, 1.0, -0.75, 2.5, *([(0.5, -1.0), (0.0, 2.0)] if is_complex else [])]
+        return st.sampled_from(factors)
+    if typing.get_origin(hint) is typing.Literal:
+        return st.sampled_from(typing.get_args(hint))
+    if hint is bool:
+        return st.booleans()
+    if hint is float:
+        return st.sampled_from([0.0, 0.6, -1.25])
+    raise TypeError(f"nothing says what to draw a {hint} from: give it in `fixed`")
+
+
+@st.composite
+def placed(draw: st.DrawFn, shape: tuple[int, ...], dtype: str, argument: Argument) -> FakeArray:
+    """Draw an array that lies as its declaration admits, with gaps and guards."""
+    item = dtypes.item_bytes(dtype)
+    order = list(range(len(shape)))
+    if argument.lies is strides.packed:
+        return _poisoned(Layout.contiguous(dtype, shape, GUARD_BYTES))
+    if argument.lies in {strides.vector, strides.forward}:
+        steps = [1, 2, 3] if argument.lies is strides.forward else [1, 2, 3, -1, -2]
+        step = draw(st.sampled_from(steps)) * item
+        (n,) = shape
+        return _poisoned(Layout(dtype, shape, (step,), GUARD_BYTES + (-step * max(n - 1, 0) if step < 0 else 0)))
+    if argument.lies in {strides.matrix, strides.matrices}:
+        if draw(st.booleans()):
+            order[-2:] = order[-1], order[-2]
+        if len(shape) > 2 and draw(st.integers(0, 2)) == 0:  # side by side within the rows, as heads of an attention
+            order = [order[-2], *order[:-2], order[-1]]
+        gaps = {order[-2]} if order[-2] >= len(shape) - 2 else {order[0]}
+    else:
+        order = draw(st.permutations(order))
+        gaps = set(order)
+    step, found = item, dict[int, int]()
+    for at in reversed(order):
+        gap = draw(st.integers(0, 2)) if at in gaps and at != order[-1] else 0
+        found[at] = step + gap * (step if argument.lies is strides.anywhere else item)
+        step = found[at] * max(shape[at], 1)
+    if argument.lies is strides.matrices and len(shape) > 2 and not argument.writes and draw(st.integers(0, 3)) == 0:
+        found |= dict.fromkeys(range(len(shape) - 2), 0)  # the same matrix for all of the batch
+    for at, n in enumerate(shape):
+        if n == 1 and draw(st.integers(0, 3)) == 0:
+            found[at] = 0
+    return _poisoned(Layout(dtype, shape, tuple(found[at] for at in range(len(shape))), GUARD_BYTES))
+
+
+def _poisoned(layout: Layout) -> FakeArray:
+    array = FakeArray(layout)
+    array.slab[:] = POISON
+    return array
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def assert_agrees(
+    request: Any,
+    random: np.random.Generator,
+    run: Callable[[Any], Any],
+    reference: Reference,
+    numbers: Callable[[Any, str, Array], Array] = lambda _request, _name, values: values,
+) -> None:
+    """Give a request's arrays random numbers, have it done, and check all of their memory.
+
+    Args:
+        request: A request whose memory is poisoned.
+        random: Where the numbers are from.
+        run: Does a request on `FakeArray`s, and returns its result.
+        reference: Computes what it must give.
+        numbers: Makes the random numbers of an array such that the request has an answer.
+    """
+    check(request)
+    arrays = {name: (argument, typing.cast("FakeArray", operand)) for name, argument, operand in arrays_of(request)}
+    dense: dict[str, Array] = {}
+    for name, (argument, array) in arrays.items():
+        drawn = random.uniform(-2, 2, array.shape)
+        if array.dtype.startswith("complex"):
+            drawn = drawn + 1j * random.uniform(-2, 2, array.shape)
+        exact = numbers(request, name, drawn).astype(dtypes.to_numpy(array.dtype))
+        if _is_read(request, argument):
+            here = touched(request, argument, array.shape)
+            array.array[here] = exact[here]
+            exact = np.where(here, array.array, exact)  # where elements share memory, the last one counts
+        dense[name] = exact.astype(drawn.dtype)
+    before = {name: array.slab.copy() for name, (_, array) in arrays.items()}
+    result = run(request)
+    expected = reference(request, dense)
+    written = {name for name, (argument, _) in arrays.items() if argument.writes}
+    first = next(iter(arrays.values()))[1]
+    if not written:
+        assert type(result) is type(expected.values), result
+        assert_close(result, expected.values, first.dtype, expected.length, expected.magnitude)
+    for name in written:
+        argument, array = arrays[name]
+        here = touched(request, argument, array.shape)
+        assert_close(array.array[here], expected.values[name][here], array.dtype, expected.length, expected.magnitude)
+    for name, (_, array) in arrays.items():
+        for other in written:
+            argument, target = arrays[other]
+            if target.number == array.number:
+                where = positions(target)[touched(request, argument, target.shape)].reshape(-1)
+                before[name][where] = array.slab[where]
+        np.testing.assert_array_equal(array.slab, before[name], f"around {name}")
+
+
+def _is_read(request: Any, argument: Argument) -> bool:
+    if isinstance(argument.reads, str):
+        return not is_zero(getattr(request, argument.reads))
+    return argument.reads
+
+
+def touched(request: Any, argument: Argument, shape: tuple[int, ...]) -> Array:
+    """Return which elements of an array a request may touch."""
+    mask = np.ones(shape, np.bool)
+    if argument.triangle:
+        lower = np.tri(*shape[-2:], dtype=np.bool)
+        mask = mask & (lower if getattr(request, argument.triangle) == "L" else lower.T)
+        if getattr(request, "diag", "N") == "U":
+            mask = mask & ~np.eye(*shape[-2:], dtype=np.bool)
+    return mask
+
+
+def positions(array: FakeArray) -> Array:
+    """Return the bytes of each element in the slab; one more dimension than the array."""
+    layout = array.layout
+    at = np.full(layout.shape, layout.offset)
+    for axis, (n, stride) in enumerate(zip(layout.shape, layout.strides, strict=True)):
+        at = at + (np.arange(n) * stride).reshape([-1 if each == axis else 1 for each in range(len(layout.shape))])
+    return at[..., None] + np.arange(layout.item_bytes)
+
+
+# --- breaking ---------------------------------------------------------------------------------------------------------
+
+
+def breakages(request: Any) -> Iterator[tuple[str, Any]]:
+    """Return requests that each break one rule of the declaration, and what is broken."""
+    cls: type[LibraryRequest] = type(request)
+    fields = declared(cls)
+    words = [str(each.shape).split() for each in fields.arrays.values() if isinstance(each.shape, str)]
+    names = list(itertools.chain.from_iterable(words))
+    for name, argument in fields.arrays.items():
+        array: FakeArray = getattr(request, name)
+        for what, layout in _broken_layouts(argument, array.layout, names, fields.arrays):
+            yield f"{name} {what}", _with(request, name, FakeArray(layout, np.zeros(2**12, np.uint8)))
+        if argument.writes:
+            for other, theirs in fields.arrays.items():
+                if other != name and other not in argument.alias and name not in theirs.alias:
+                    yield from _overlapping(request, name, other)
+            if isinstance(argument.reads, str):
+                yield f"{name} left out", msgspec.structs.replace(request, **{name: None, argument.reads: 2.0})
+        else:
+            yield f"{name} missing", _with(request, name, None)
+    for name, hint in fields.parameters.items():
+        for what, value in _broken_values(hint, request):
+            yield f"{name} {what}", _with(request, name, value)
+
+
+def refused_in_the_worker(request: Any) -> bool:
+    """Return whether a request that is sent as it is does not get past decoding and checking."""
+    from atomr_mp import errors
+
+    arrays = {array.number: array for _, _, array in arrays_of(request) if isinstance(array, FakeArray)}
+    try:
+        body, frames, _ = values.encode(request)
+        decoder: values.Decoder[Any] = values.Decoder(type(request))
+        decoder.decode(body, frames, lambda wire: arrays[wire.buffer].from_wire(wire)).check()  # type: ignore[union-attr]
+    except (errors.InvalidRequest, errors.BorrowConflict):
+        return True
+    return False
+
+
+def _with(request: Any, name: str, value: Any) -> Any:
+    return msgspec.structs.replace(request, **{name: value})
+
+
+def _broken_layouts(
+    argument: Argument, layout: Layout, names: Sequence[str], arguments: Mapping[str, Argument]
+) -> Iterator[tuple[str, Layout]]:
+    dtype, shape, item = layout.dtype, layout.shape, layout.item_bytes
+    yield "of int16", Layout.contiguous("int16", shape)
+    if isinstance(argument.dtype, str) and sum(each.dtype == argument.dtype for each in arguments.values()) > 1:
+        yield "of another type", Layout.contiguous("float64" if dtype != "float64" else "float32", shape)
+    if not isinstance(argument.shape, str) or "*" not in argument.shape:
+        yield "with a dimension more", Layout.contiguous(dtype, (1, *shape))
+        yield "with a dimension less", Layout.contiguous(dtype, shape[1:])
+        for at in _tied(argument, names, len(shape)):
+            yield f"one longer in {at}", Layout.contiguous(dtype, [n + (axis == at) for axis, n in enumerate(shape)])
+    if item > 1 and layout.size > 1:
+        yield "between elements", layout._replace(offset=layout.offset + 1)
+        yield (
+            "with strides between",
+            layout._replace(strides=(layout.strides[0] + 1, *layout.strides[1:]), offset=2**11),
+        )
+    if layout.size:
+        yield from _broken_strides(argument, layout)
+
+
+def _tied(argument: Argument, names: Sequence[str], dimensions: int) -> list[int]:
+    """Return the dimensions whose lengths something else tells too."""
+    if not isinstance(argument.shape, str):
+        return list(range(dimensions))
+    return [at for at, name in enumerate(argument.shape.split()) if names.count(name) > 1]
+
+
+def _broken_strides(argument: Argument, layout: Layout) -> Iterator[tuple[str, Layout]]:
+    dtype, shape, item = layout.dtype, layout.shape, layout.item_bytes
+    if argument.lies in {strides.vector, strides.forward} and layout.size > 1:
+        yield "of stride 0", layout._replace(strides=(0,))
+    if argument.lies is strides.forward and layout.size > 1:
+        yield "backwards", layout._replace(strides=(-item,), offset=item * layout.size)
+    if argument.lies in {strides.matrix, strides.matrices} and min(shape[-2:]) > 1:
+        rows, columns = shape[-2:]
+        lead = shape[:-2]
+        outer = tuple(0 for _ in lead) if not argument.writes else _steps(lead, 4 * rows * columns * item)
+        yield "with gaps both ways", Layout(dtype, shape, (*outer, 2 * columns * item, 2 * item), 0)
+        yield "with rows that overlap", Layout(dtype, shape, (*outer, (columns - 1) * item, item), 0)
+        yield "turned round", Layout(dtype, shape, (*outer, -columns * item, item), 2**11)
+    if argument.lies is strides.matrices and len(shape) > 3 and min(shape[:2]) > 1:
+        one = shape[-1] * shape[-2] * item
+        inner = (shape[-1] * item, item)
+        yield "with a batch that does not collapse", Layout(dtype, shape, (one * (shape[1] + 1), one, *inner), 0)
+    if argument.writes and len(shape) > 2 and shape[0] > 1:
+        yield "with a batch of stride 0", layout._replace(strides=(0, *layout.strides[1:]))
+
+
+def _steps(shape: Sequence[int], step: int) -> tuple[int, ...]:
+    found: list[int] = []
+    for n in reversed(shape):
+        found.append(step)
+        step *= n
+    return tuple(reversed(found))
+
+
+def _overlapping(request: Any, name: str, other: str) -> Iterator[tuple[str, Any]]:
+    """Return a request two of whose arrays share elements: both begin at the same one."""
+    array, theirs = getattr(request, name), getattr(request, other)
+    if array.size and theirs.size and array.dtype == theirs.dtype:
+        first = min(array.layout.offset, theirs.layout.offset)
+        moved = FakeArray(theirs.layout._replace(offset=array.layout.offset), np.zeros(2**12, np.uint8))
+        if first >= 0:
+            moved.number = array.number
+            yield f"{name} over {other}", _with(request, other, moved)
+
+
+def _broken_values(hint: Any, request: Any) -> Iterator[tuple[str, Any]]:
+    if hint == Scalar:
+        yield "a text", "1"
+        if not any(array.dtype.startswith("complex") for _, _, array in arrays_of(request) if array is not None):
+            yield "complex", (1.0, 0.0)
+    elif typing.get_origin(hint) is typing.Literal:
+        yield "another word", "no such word"
+    elif hint is bool:
+        yield "a number", 2
+    elif hint is float:
+        yield "a pair", (1.0, 0.0)

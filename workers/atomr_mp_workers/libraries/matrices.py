@@ -1,0 +1,50 @@
+"""How a matrix is told to a library that knows matrices in column order only: cuBLAS, cuSOLVER. Pure.
+
+A matrix in row order is, to such a library, the transpose of what is meant. So a product whose result lies in row order
+is asked for transposed, and each matrix is told by how it lies beside the result.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from atomr_mp.protocol.declaration.strides import Order, batch_stride, leading
+from atomr_mp.protocol.layout import Layout
+
+
+class Told(NamedTuple):
+    """How a matrix is told beside a result of an order."""
+
+    op: str
+    """"N" if it lies in the same order as the result, else "T"; "C" to conjugate it as well."""
+    leading: int
+    copied: bool
+    """It is to be conjugated without being transposed, which no op expresses: a conjugated copy is used, packed in the
+    order of the result."""
+    stride: int
+    """From one matrix of a batch to the next, in elements."""
+
+
+def told(layout: Layout, order: Order, *, conjugated: bool = False, in_place: bool = False) -> Told:
+    """Return how a matrix is told.
+
+    Args:
+        layout: Of the matrix, or of a batch.
+        order: In which the result lies.
+        conjugated: Its conjugate is meant.
+        in_place: It may be the result itself, so that it must not be transposed where it lies in both orders.
+    """
+    same, other = leading(layout, order), leading(layout, "column" if order == "row" else "row")
+    stride = (batch_stride(layout) or 0) // layout.item_bytes
+    if not conjugated:
+        return Told("N", same, False, stride) if same else Told("T", other, False, stride)
+    if other and not (same and in_place):
+        return Told("C", other, False, stride)
+    rows, columns = layout.shape[-2:]
+    return Told("N", max(1, columns if order == "row" else rows), True, rows * columns)
+
+
+def orders(layout: Layout) -> list[Order]:
+    """Return the orders in which a matrix lies: one, or both if it has a single row or column."""
+    candidates: tuple[Order, Order] = ("row", "column")
+    return [order for order in candidates if leading(layout, order)]

@@ -1,0 +1,131 @@
+"""A request of a library as a method: decoded, checked, with its outputs allocated and its plan made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from atomr_mp.protocol import values
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
+from atomr_mp.protocol.refs import Operand
+from atomr_mp_workers.device.base import Event
+from atomr_mp_workers.libraries.base import Library, LibraryContext
+from atomr_mp_workers.libraries.plans import Plan, Plans, Preparer
+from atomr_mp_workers.loading import Method, Resolve
+from atomr_mp_workers.memory.arrays import DeviceArray
+
+KNOWN_BYTES: Final = 1024
+"""Messages up to this size are remembered."""
+
+
+class Planning(NamedTuple):
+    """Where the plans of a library are from."""
+
+    plans: Plans
+    preparer: Preparer
+    prepare: Callable[[Any], Any]
+    slow: bool
+
+
+class Known(NamedTuple):
+    """What follows from a request and from nothing else."""
+
+    key: tuple[object, ...]
+    """Of its plan."""
+    left_out: dict[str, Layout]
+    """The outputs that are to be allocated."""
+
+
+class LibraryMethod(Method):
+    """A request of a library.
+
+    Args:
+        name: "library.request".
+        library: What does it.
+        decoder: Decodes its message.
+        context: What allocates outputs.
+        planning: Makes its plans, if it has any.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        library: Library,
+        decoder: values.Decoder[LibraryRequest],
+        context: LibraryContext,
+        planning: Planning | None,
+    ) -> None:
+        super().__init__(name, self._call)
+        request = name.partition(".")[2]
+        self.stream = library.stream
+        self.admit = library.admit.get(request)
+        self.prepares = planning is not None
+        self._run: Final[Callable[..., Any]] = getattr(library, request)
+        self._decoder = decoder
+        self._context = context
+        self._planning = planning
+        self._known: dict[bytes, Known] = {}
+        """What follows from messages that were found well-formed."""
+
+    def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[LibraryRequest, Known]:
+        """Decode the message, and check it."""
+        request = self._decoder.decode(body, frames, resolve)
+        known = None if frames else self._known.get(body)  # what its refs name has the same layout for ever
+        if known is None:
+            request.check()
+            known = Known(request.plan_key() if self.prepares else (), request.results())
+            if not frames and len(body) <= KNOWN_BYTES:
+                if len(self._known) >= KNOWN:
+                    self._known.clear()
+                self._known[body] = known
+        return request, known
+
+    def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
+        """Return what the message says is written; it has checked by itself that it may be."""
+        request: LibraryRequest = arguments[0]
+        return request.written()
+
+    def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
+        """Return the arguments with the plan, and the end of its making if that is to be waited for."""
+        request, known = arguments
+        planning = self._planning
+        assert planning is not None
+        plan = planning.plans.find(known.key) or self._plan(planning, request, known)
+        waits = plan.event if plan.event is not None and not plan.event.done else None
+        return (request, known, plan), waits
+
+    def _plan(self, planning: Planning, request: LibraryRequest, known: Known) -> Plan:
+        """Make a plan, or have it made."""
+        filled = {name: LaidOut(layout) for name, layout in known.left_out.items()}
+        laid_out = msgspec.structs.replace(request, **filled) if filled else request
+        plan = Plan(self._context.device.make_event() if planning.slow else None)
+        if planning.slow:
+            planning.preparer.prepare(plan, lambda: planning.prepare(laid_out))
+        else:
+            plan.make(lambda: planning.prepare(laid_out))
+        dropped = planning.plans.keep(known.key, plan)
+        if dropped is not None:
+            planning.preparer.drop(dropped)
+        return plan
+
+    def _call(self, request: LibraryRequest, known: Known, plan: Plan | None = None) -> Any:
+        """Do a request; outputs that were left out lie in new memory of the caller's."""
+        made: dict[str, Any] = {}
+        if known.left_out:
+            store, holder = self._context.store, self._context.holder()
+            made = {name: store.allocate(holder, each.dtype, each.shape) for name, each in known.left_out.items()}
+            request = msgspec.structs.replace(request, **made)
+        result = self._run(request) if plan is None else self._run(request, plan.get())
+        if not made:
+            return result
+        return next(iter(made.values())) if len(made) == 1 else list(made.values())
+
+
+class LaidOut(Operand):
+    """An output that is not allocated yet, for a plan: all that is known is how it will lie."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout

@@ -1,0 +1,140 @@
+"""Plans: what a library makes for a request and uses again for later ones like it.
+
+Plans are kept by everything that the declaration says of a request (`LibraryRequest.plan_key`), so that none can be
+taken for another's; those that were not used for longest are dropped. Only with the loop's turn, but for the thread
+that makes what takes long.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+from atomr_mp_workers.device.base import Event, WorkerDevice
+
+KEPT: Final = 256
+"""Plans of a library."""
+
+
+class Plan:
+    """A plan, or what has become of making it."""
+
+    __slots__ = ("_error", "_made", "event")
+
+    def __init__(self, event: Event | None = None) -> None:
+        self.event: Final = event
+        """The end of its making, if that is elsewhere."""
+        self._made: Any = None
+        self._error: BaseException | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it could not be made."""
+        return self._error is not None
+
+    def make(self, prepare: Callable[[], Any]) -> None:
+        """Make it; never raises."""
+        try:
+            self._made = prepare()
+        except BaseException as error:  # noqa: BLE001 - it is the answer to the requests that wait for it
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> None:
+        """Note why it cannot be made."""
+        self._error = error
+
+    def get(self) -> Any:
+        """Return what was made.
+
+        Raises:
+            BaseException: What making it has raised.
+        """
+        if self._error is not None:
+            raise self._error
+        return self._made
+
+
+class Plans:
+    """The plans of a library.
+
+    Args:
+        kept: How many.
+    """
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept = kept
+        self._plans: OrderedDict[object, Plan] = OrderedDict()
+        self.made = 0
+        self.used = 0
+        """How often one was there already."""
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+    def find(self, key: object) -> Plan | None:
+        """Return a plan that was made or is being made; None if there is none, or it has failed."""
+        plan = self._plans.get(key)
+        if plan is None or plan.has_failed:
+            return None
+        self._plans.move_to_end(key)
+        self.used += 1
+        return plan
+
+    def keep(self, key: object, plan: Plan) -> Plan | None:
+        """Keep a plan; return the one that is dropped for it, if one is."""
+        self._plans[key] = plan
+        self._plans.move_to_end(key)
+        self.made += 1
+        if len(self._plans) <= self._kept:
+            return None
+        self.dropped += 1
+        return self._plans.popitem(last=False)[1]
+
+
+class Preparer:
+    """Makes plans that take long, one after the other, on a thread of its own; and drops them there.
+
+    Args:
+        device: Whose thread it is.
+        wake: Has the loop look at the requests that wait.
+    """
+
+    def __init__(self, device: WorkerDevice, wake: Callable[[], None]) -> None:
+        self._device = device
+        self._wake = wake
+        self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._started = False
+
+    def prepare(self, plan: Plan, prepare: Callable[[], Any]) -> None:
+        """Have a plan made; its event ends then."""
+        self._submit(lambda: self._prepare(plan, prepare))
+
+    def drop(self, plan: Plan) -> None:
+        """Let go of a plan where that may wait for the device."""
+        self._submit(lambda held=[plan]: held.clear())  # type: ignore[misc]
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        if not self._started:
+            self._started = True
+            # A daemon: a plan that is never made must not keep a worker alive that was told to leave.
+            threading.Thread(target=self._run, name="plans", daemon=True).start()
+        self._queue.put(work)
+
+    def _prepare(self, plan: Plan, prepare: Callable[[], Any]) -> None:
+        try:
+            self._device.on_thread(lambda: plan.make(prepare))
+        except BaseException as error:  # noqa: BLE001 - of the device: the requests that wait are told
+            plan.fail(error)
+        assert plan.event is not None
+        plan.event.end()
+        self._wake()
+
+    def _run(self) -> None:
+        while True:
+            work = self._queue.get()
+            work()
+            del work
