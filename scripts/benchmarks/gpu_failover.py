@@ -4,7 +4,8 @@
 
 Needs a GPU and the extra of its CUDA version. Times are in milliseconds. The supervisor hears of a poisoned context by
 the worker's last word, of a kill by the end of its control channel; from then on the time counts. The model has 8 GiB
-of resident weights and a captured graph over them; the network is one of torch's.
+of resident weights and a captured graph over them; the network is one of torch's. The run "Load hot" has three busy
+clients, see `loaded_failover`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from atomr_mp.process.files.events import read_events
 
 ACTORS: Final = Path(__file__).with_name("failover_actor.py")
 ROWS: Final = 4096
+LOADED: Final = "Load hot"
 DEADLINE_S: Final = 60.0
 PACE_S: Final = 0.0002
 """Between calls."""
@@ -186,15 +188,25 @@ def measure(model: str, standby: str, count: int) -> dict[str, Any]:
             }
 
 
+def under_load(losses: int) -> Any:
+    """Return what failovers take with three busy clients."""
+    command = [sys.executable, str(Path(__file__).with_name("loaded_failover.py")), "--backend", "cuda"]
+    command += ["--losses", str(losses)]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+
+
 def main() -> None:
     """Measure, and print."""
-    runs = {"Model hot": 25, "Model warm": 6, "Model none": 5, "Network hot": 10}
+    runs = {"Model hot": 25, "Model warm": 6, "Model none": 5, "Network hot": 10, LOADED: 40}
     result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "used_mib_idle": used_mib()}
     name = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     result["gpu"] = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
     result["beside"] = context_and_setup()
     for run in sys.argv[1:] or runs:
         sys.stderr.write(f"failover: {run}\n")
+        if run == LOADED:
+            result[run] = under_load(runs[run])
+            continue
         model, standby = run.split()
         result[run] = measure(model, standby, runs[run])
     print(json.dumps(result, indent=1))

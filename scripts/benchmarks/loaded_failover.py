@@ -1,0 +1,303 @@
+"""How soon clients have good answers again after a worker was lost, alone and under load.
+
+    python -m scripts.benchmarks.loaded_failover --backend cuda > loaded.json
+
+One worker with a hot standby behind it is poisoned, or killed, again and again. `quiet` is one client with two calls in
+flight; `loaded` is three clients with 24 calls in flight each, every sixth with 320 KB in and out. Each client takes
+the time from its first error to the next good answer of the new worker, in milliseconds. `each` has the figures of all
+clients, `worst` those of the client that waited longest, per loss, and `large` those of the first large answer;
+`unharmed` counts the clients of which no call was lost.
+
+What took longer than `--slow-ms` is told in `slow`: the events of the supervisor, and where the threads of the promoted
+worker were, from a look every 5 ms. A gap between two looks means that some thread held the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.process.files.events import read_events
+
+ACTORS: Final = Path(__file__).with_name("loaded_actor.py")
+CLIENT: Final = Path(__file__).with_name("loaded_client.py")
+DEADLINE_S: Final = 60.0
+QUIET_S: Final = 3.0
+"""How long a client may say nothing after a loss before it counts as unharmed."""
+CALM_S: Final = 0.3
+"""How long the load goes on beside a standby that is ready, before the next loss."""
+MOST_SLOW: Final = 12
+"""Slow recoveries that are told in detail, of each kind of loss."""
+
+LOADS: Final = {"quiet": (1, 2, 0), "loaded": (3, 24, 6)}
+"""Clients, calls in flight of each, each how manieth is large."""
+
+Recovery = dict[str, Any]
+
+
+class Clients:
+    """Client programs, and what they say.
+
+    Args:
+        run_dir: The pool's run directory.
+        actor: The actor that they call.
+        count: How many.
+        in_flight: Calls in flight of each.
+        large_every: Each how manieth is large; 0 for none.
+    """
+
+    def __init__(self, run_dir: Path, actor: str, count: int, in_flight: int, large_every: int) -> None:
+        command = [sys.executable, str(CLIENT), str(run_dir), actor, str(in_flight), str(large_every)]
+        self.count: Final = count
+        self._programs = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) for _ in range(count)
+        ]
+        self._heard = {program.stdout.fileno(): b"" for program in self._programs if program.stdout is not None}
+
+    def ready(self) -> None:
+        """Wait until all call."""
+        if self.lines(DEADLINE_S) != ["ready"] * len(self._heard):
+            raise RuntimeError("a client did not start")
+
+    def lines(self, patience_s: float) -> list[str]:
+        """Wait for the next line of each, but not too long, and return those that have come."""
+        found: dict[int, str] = {}
+        until_s = time.monotonic() + patience_s
+        while True:
+            for each in [each for each in self._heard if each not in found]:
+                line, newline, rest = self._heard[each].partition(b"\n")
+                if newline:
+                    found[each], self._heard[each] = line.decode(), rest
+            waiting = [each for each in self._heard if each not in found]
+            if not waiting or not self._hear(waiting, until_s - time.monotonic()):
+                return list(found.values())
+
+    def close(self) -> None:
+        """Have them leave."""
+        for program in self._programs:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.communicate(timeout=10)
+            program.kill()
+            program.wait()
+
+    def _hear(self, waiting: list[int], patience_s: float) -> bool:
+        """Wait until one of these has said something; False if none has."""
+        ready, _, _ = select.select(waiting, [], [], max(0.0, patience_s))
+        for each in ready:
+            data = os.read(each, 65536)
+            if not data:
+                raise RuntimeError("a client has ended")
+            self._heard[each] += data
+        return bool(ready)
+
+
+class Losses:
+    """Has a pool's worker lost, and gathers what that costs.
+
+    Args:
+        pool: The pool.
+        run_dir: Its run directory.
+        actor: Its actor.
+        clients: Who call.
+        slow_ms: From when on a recovery is told in detail.
+    """
+
+    def __init__(self, pool: atomr_mp.Pool, run_dir: Path, actor: str, clients: Clients, slow_ms: float) -> None:
+        self._pool = pool
+        self._run_dir = run_dir
+        self._actor = actor
+        self._clients = clients
+        self._slow_ms = slow_ms
+        self._poisons = 0
+
+    def poison(self) -> None:
+        """Poison the context."""
+        self._poisons += 1  # the same arguments again and again would be refused, as those of a poison request
+        self._pool.call(f"{self._actor}.poison", time.time_ns() + self._poisons).exception(DEADLINE_S)
+
+    def kill(self) -> None:
+        """Kill the process."""
+        os.kill(self._pool.devices[0].pid, signal.SIGKILL)
+
+    def measure(self, lose: Callable[[], None], count: int, until_s: float) -> dict[str, Any]:
+        """Return the figures of so many losses, or as many as there is time for."""
+        each: list[float] = []
+        worst: list[float] = []
+        large: list[float] = []
+        slow: list[Recovery] = []
+        losses = unharmed = 0
+        while losses < count and time.monotonic() < until_s:
+            found = self.lose(lose)
+            losses += 1
+            unharmed += self._clients.count - len(found)
+            if not found:
+                continue
+            took = [_ms(recovery, "answer_ns") for recovery in found]
+            each += took
+            worst.append(max(took))
+            large += [_ms(recovery, "large_ns") for recovery in found if recovery["large_ns"]]
+            if max(took) > self._slow_ms and len(slow) < MOST_SLOW:
+                slow.append(self._explained(found[took.index(max(took))], losses))
+        figures = {"each": summary(each), "worst": summary(worst), "large": summary(large)}
+        return {**figures, "losses": losses, "unharmed": unharmed, "all": [round(ms, 2) for ms in each], "slow": slow}
+
+    def lose(self, lose: Callable[[], None]) -> list[Recovery]:
+        """Lose the worker; return the recoveries of the clients that have met that."""
+        self.settle()
+        lost_ns = time.monotonic_ns()
+        lose()
+        found = [json.loads(line) for line in self._clients.lines(QUIET_S)]
+        return [recovery for recovery in found if recovery["error_ns"] > lost_ns]
+
+    def settle(self) -> None:
+        """Wait until the device answers and its standby is ready, and for a while."""
+        until_s = time.monotonic() + DEADLINE_S
+        while time.monotonic() < until_s:
+            worker = self._pool.status().workers[0]
+            stands = worker.standby is not None and worker.standby.state == "ready"
+            if worker.device.state == "ready" and stands:
+                time.sleep(CALM_S)
+                return
+            time.sleep(0.02)
+        raise TimeoutError(f"the device is not as it should be: {self._pool.status()}")
+
+    def _explained(self, found: Recovery, loss: int) -> Recovery:
+        """Return what happened in the time of a recovery."""
+        from_ns, to_ns = found["error_ns"], found["answer_ns"]
+        for _ in range(3):  # the worker may be replaced once more meanwhile
+            with contextlib.suppress(errors.AtomrError):
+                pid, looks = self._pool.call(f"{self._actor}.looks", from_ns, to_ns).result(DEADLINE_S)
+                break
+        else:
+            pid, looks = 0, []
+        return {
+            "loss": loss,
+            "ms": round((to_ns - from_ns) / 1e6, 2),
+            "failed": found["failed"],
+            "pid": pid,
+            "events": self._events(from_ns, to_ns),
+            "stacks": condensed(looks, from_ns),
+        }
+
+    def _events(self, from_ns: int, to_ns: int) -> list[str]:
+        """Return what the supervisor noted from a tenth of a second before a time until after it, from its start on."""
+        offset_s = time.time() - time.monotonic()
+        found = []
+        for event in read_events(self._run_dir / "events.msgpack"):
+            at_s = float(str(event["time"])) - offset_s
+            if from_ns / 1e9 - 0.1 <= at_s <= to_ns / 1e9 + 0.5:
+                found.append(
+                    f"{(at_s - from_ns / 1e9) * 1e3:+.1f} ms {event['event']} generation {event.get('generation')}"
+                )
+        return found
+
+
+def _ms(recovery: Recovery, until: str) -> float:
+    return float(recovery[until] - recovery["error_ns"]) / 1e6
+
+
+def condensed(looks: list[tuple[int, dict[str, list[str]]]], from_ns: int) -> list[dict[str, Any]]:
+    """Return looks at stacks, those that are alike and follow each other as one; of threads that sleep, nothing."""
+    found: list[dict[str, Any]] = []
+    last_ns = 0
+    for at_ns, threads in looks:
+        stacks = {name: " < ".join(frames[:8]) for name, frames in threads.items() if not _sleeps(frames)}
+        if not found or found[-1]["threads"] != stacks or at_ns - last_ns > 15_000_000:
+            found.append({"from_ms": round((at_ns - from_ns) / 1e6, 1), "looks": 0, "threads": stacks})
+        found[-1]["to_ms"] = round((at_ns - from_ns) / 1e6, 1)
+        found[-1]["looks"] += 1
+        last_ns = at_ns
+    return found
+
+
+def _sleeps(frames: list[str]) -> bool:
+    """Whether a thread waits for something to do."""
+    return bool(frames) and frames[0].rpartition(" ")[2] in {"_run", "_sleep", "_wait", "get", "wait"}
+
+
+def summary(values: list[float]) -> dict[str, float]:
+    """Return the spread of figures."""
+    if not values:
+        return {"count": 0}
+    ordered = sorted(values)
+    p90 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.9))]
+    figures = {"p50": statistics.median(ordered), "p90": p90, "max": ordered[-1], "min": ordered[0]}
+    return {name: round(value, 2) for name, value in figures.items()} | {"count": len(ordered)}
+
+
+@contextlib.contextmanager
+def lost(backend: str, load: str, slow_ms: float) -> Iterator[Losses]:
+    """Give a pool under a load, whose worker can be lost."""
+    actor = "OnGpu" if backend == "cuda" else "OnHost"
+    with tempfile.TemporaryDirectory(prefix="atomr-mp-loaded-", dir="/tmp") as folder, contextlib.ExitStack() as stack:
+        run_dir = Path(folder) / "run"
+        settings: dict[str, Any] = {"max_restarts": 10_000, "max_suspicions": 0}  # the measurement is to blame
+        pool = atomr_mp.start(
+            actors=[f"{ACTORS}:{actor}"],
+            gpus=1,
+            backend="cuda" if backend == "cuda" else "host",
+            run_dir=run_dir,
+            standby="hot",
+            **settings,
+        )
+        stack.enter_context(pool)
+        clients = Clients(run_dir, actor, *LOADS[load])
+        stack.callback(clients.close)
+        clients.ready()
+        losses = Losses(pool, run_dir, actor, clients, slow_ms)
+        for lose in (losses.kill, losses.poison):  # the first process has compiled the kernels, and is not like others
+            losses.lose(lose)
+        yield losses
+
+
+def measure(backend: str, losses: int, *, slow_ms: float, limit_s: float) -> dict[str, Any]:
+    """Return the figures of all loads, the quiet ones of a third as many losses."""
+    result: dict[str, Any] = {}
+    until_s = time.monotonic() + limit_s
+    for load in LOADS:
+        count = losses if load == "loaded" else max(1, losses // 3)
+        with lost(backend, load, slow_ms) as pool:
+            left_s = until_s - time.monotonic()
+            half_s = time.monotonic() + left_s * (0.5 if load == "loaded" else 0.12)
+            found = {"poisoned": pool.measure(pool.poison, count, half_s)}
+            found["killed"] = pool.measure(pool.kill, count, until_s if load == "loaded" else half_s + left_s * 0.12)
+            result[load] = found
+    for kind in ("poisoned", "killed"):
+        quiet, loaded = result["quiet"][kind]["each"], result["loaded"][kind]["each"]
+        if quiet["count"] and loaded["count"]:
+            result[f"{kind}_to_quiet"] = {name: round(loaded[name] / quiet["p50"], 1) for name in ("p50", "p90")}
+    return result
+
+
+def main() -> None:
+    """Measure, and print."""
+    parser = argparse.ArgumentParser(description="Measure failovers to a hot standby, alone and under load.")
+    parser.add_argument("--backend", choices=("host", "cuda"), default="host")
+    parser.add_argument("--losses", type=int, default=40, help="of each kind, under load")
+    parser.add_argument("--slow-ms", type=float, default=20.0, help="from when on a recovery is told in detail")
+    parser.add_argument("--limit-s", type=float, default=200.0, help="when it stops with fewer losses")
+    parser.add_argument("--blind", action="store_true", help="do not look at stacks")
+    asked = parser.parse_args()
+    if asked.blind:
+        os.environ["LOADED_FAILOVER_BLIND"] = "1"
+    result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "backend": asked.backend}
+    result |= measure(asked.backend, asked.losses, slow_ms=asked.slow_ms, limit_s=asked.limit_s)
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
