@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.leases import Lease
     from atomr_mp.protocol.messages.suspects import RequestKey
-    from atomr_mp.tracing.calls import CallSpan
+    from atomr_mp.tracing.spans import CallSpan
 
 
 class ReplyLane(Protocol):

@@ -25,7 +25,7 @@ TURNS: Final = 4
 
 
 def signals(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
-    """Return the median of an empty call without signals, and for each signal by how much it is more."""
+    """Return the median of an empty call without signals, and how much more it is with each signal, in µs."""
     ways = contestant.signals()
     if ways is None:
         return {}
@@ -44,8 +44,8 @@ def _in_turns(ways: Signals, seconds: float, pause_s: float) -> dict[str, float]
             if turn:  # the first is for warming up
                 turns[name].append(found)
     off = turns.pop(OFF)
-    ratios = {name: [one / other for one, other in zip(found, off, strict=True)] for name, found in turns.items()}
-    return {OFF: statistics.median(off)} | {name: statistics.median(found) for name, found in ratios.items()}
+    more = {name: [one - other for one, other in zip(found, off, strict=True)] for name, found in turns.items()}
+    return {OFF: statistics.median(off)} | {name: statistics.median(found) for name, found in more.items()}
 
 
 def _median_us(switched_on: AbstractContextManager[object], seconds: float, pause_s: float) -> float:

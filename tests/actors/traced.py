@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
@@ -62,3 +63,21 @@ class Traced(Actor):
             }
             for span in ended
         ]
+
+
+class BadlyTraced(Actor):
+    """The start of its first span fails, and the end of the second."""
+
+    def setup(self, _context: Context) -> None:
+        """Have them made."""
+        processor = Mock(spec=SpanProcessor)
+        processor.on_start.side_effect = [ValueError("no luck"), None]
+        processor.on_end.side_effect = ValueError("no luck")
+        provider = TracerProvider()
+        provider.add_span_processor(processor)
+        tracing.instrument(provider)
+
+    @method
+    def empty(self, given: str) -> str:
+        """Return what was given."""
+        return given

@@ -11,13 +11,13 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, tracing
-from tests.support import ACTORS, Ledger, settled
+from tests.support import ACTORS, Ledger
 
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import trace  # after the look whether it is there
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
@@ -49,23 +49,11 @@ def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
         yield started
 
 
-def of_worker(pool: atomr_mp.Pool, count: int) -> list[Spans]:
-    """Return the worker's spans of what was called before, which it makes when it finds the time."""
+def of_worker(pool: atomr_mp.Pool) -> list[Spans]:
+    """Return the worker's spans of the calls that were made before."""
     tracing.uninstrument()
-    spans: list[Spans] = []
-
-    def told() -> bool:
-        spans.extend(pool.call("Traced.spans").result())
-        return len(spans) >= count
-
-    assert settled(told)
+    spans: list[Spans] = pool.call("Traced.spans").result()
     return spans
-
-
-def of_client(exporter: InMemorySpanExporter) -> tuple[ReadableSpan, ...]:
-    """Return the spans of this process's calls that have ended, and others of this process."""
-    tracing.flush()
-    return exporter.get_finished_spans()
 
 
 def ids(span: ReadableSpan) -> tuple[str, str]:
@@ -81,13 +69,13 @@ def test_a_request_has_a_span_on_either_side(
     """The worker's is the child of the client's, that of whatever the caller is in; what the method makes is its."""
     with provider.get_tracer("application").start_as_current_span("job"):
         traced = pool.call("Traced.nested").result()
-    client, job = sorted(of_client(exporter), key=lambda span: span.name)
+    client, job = sorted(exporter.get_finished_spans(), key=lambda span: span.name)
     assert (client.name, client.kind.name, job.name) == ("Traced.nested", "CLIENT", "job")
     assert client.parent is not None
     assert f"{client.parent.span_id:016x}" == ids(job)[1]
     assert client.attributes is not None
     assert (client.attributes["atomr_mp.device"], client.attributes["atomr_mp.generation"]) == (0, 1)
-    inner, server = of_worker(pool, 2)
+    inner, server = of_worker(pool)
     assert (server["name"], server["kind"], server["status"]) == ("Traced.nested", "SERVER", "UNSET")
     assert (server["trace"], server["parent"]) == ids(client)
     assert (inner["trace"], inner["parent"]) == (traced, server["id"])
@@ -98,15 +86,15 @@ def test_a_request_has_a_span_on_either_side(
 
 def test_threads_batches_and_event_loops_have_them_too(pool: atomr_mp.Pool, exporter: InMemorySpanExporter) -> None:
     """Each request of a batch its own."""
-    assert pool.call("Traced.on_thread").result() == ids(of_client(exporter)[0])[0]
+    assert pool.call("Traced.on_thread").result() == ids(exporter.get_finished_spans()[0])[0]
     exporter.clear()
 
     async def pairs() -> list[int]:
         return await asyncio.gather(*(pool.call("Traced.pairs", at) for at in range(2)))
 
     assert asyncio.run(pairs()) == [2, 2]
-    _, *servers = of_worker(pool, 3)
-    assert {(server["trace"], server["parent"]) for server in servers} == set(map(ids, of_client(exporter)))
+    _, *servers = of_worker(pool)
+    assert {(server["trace"], server["parent"]) for server in servers} == set(map(ids, exporter.get_finished_spans()))
     assert len(servers) == 2
 
 
@@ -115,21 +103,21 @@ def test_an_error_is_the_status_of_both(pool: atomr_mp.Pool, exporter: InMemoryS
     with pytest.raises(errors.ActorFailed):
         pool.call("Traced.fail").result()
     assert isinstance(pool.call("Traced.pairs", 1, deadline_s=0.01).exception(), errors.DeadlineExceeded)
-    failed, late = of_client(exporter)
+    failed, late = exporter.get_finished_spans()
     assert failed.attributes is not None
     assert late.attributes is not None
     assert (failed.status.status_code.name, failed.attributes["error.type"]) == ("ERROR", errors.ActorFailed.code)
     assert (late.status.status_code.name, late.attributes["error.type"]) == ("ERROR", errors.DeadlineExceeded.code)
-    (server,) = of_worker(pool, 1)
+    (server,) = of_worker(pool)
     assert (server["status"], server["attributes"]["error.type"]) == ("ERROR", errors.ActorFailed.code)
 
 
 def test_many_requests_have_their_spans_at_their_times(pool: atomr_mp.Pool, exporter: InMemorySpanExporter) -> None:
-    """However many are made together, later: the worker's lies within the client's."""
+    """The worker's lies within the client's."""
     replies = [pool.call("Traced.on_thread") for _ in range(100)]
     assert len({reply.result() for reply in replies}) == 100
-    servers = {server["parent"]: server for server in of_worker(pool, 100)}
-    clients = of_client(exporter)
+    servers = {server["parent"]: server for server in of_worker(pool)}
+    clients = exporter.get_finished_spans()
     assert len(servers) == len(clients) == 100
     for client in clients:
         number, name = ids(client)
@@ -138,6 +126,33 @@ def test_many_requests_have_their_spans_at_their_times(pool: atomr_mp.Pool, expo
         assert client.start_time is not None
         assert client.end_time is not None
         assert client.start_time <= server["start"] <= server["end"] <= client.end_time
+
+
+def test_a_batch_processor_gets_every_span_before_its_result_is_returned(
+    pool: atomr_mp.Pool, provider: TracerProvider
+) -> None:
+    """Whoever flushes the provider after the last result has them all, whichever threads have waited."""
+    found = InMemorySpanExporter()
+    provider.add_span_processor(BatchSpanProcessor(found, schedule_delay_millis=3_600_000))
+    callers = [threading.Thread(target=lambda: pool.call("Traced.on_thread").result()) for _ in range(16)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(30)
+    assert provider.force_flush()
+    assert [span.name for span in found.get_finished_spans()] == ["Traced.on_thread"] * 16
+
+
+def test_a_processor_that_raises_fails_no_request(ledger: Ledger) -> None:
+    """In the worker, where it would end the process and take everybody's requests along."""
+    tracing.instrument(TracerProvider())
+    try:
+        with ledger.start(f"{ACTORS}/traced.py:BadlyTraced") as pool:
+            assert pool.call("BadlyTraced.empty", "at the start").result() == "at the start"
+            reply = pool.call("BadlyTraced.empty", "at the end")
+            assert (reply.result(), reply.generation) == ("at the end", 1)
+    finally:
+        tracing.uninstrument()
 
 
 def test_a_call_of_what_is_not_recorded_is_not_either(
@@ -150,8 +165,8 @@ def test_a_call_of_what_is_not_recorded_is_not_either(
         assert pool.call("Traced.on_thread").result() == f"{7:032x}"
     with provider.get_tracer("application").start_as_current_span("job"):
         pool.call("Traced.on_thread").result()
-    assert sorted(span.name for span in of_client(exporter)) == ["Traced.on_thread", "job"]
-    assert [server["name"] for server in of_worker(pool, 1)] == ["Traced.on_thread"]
+    assert sorted(span.name for span in exporter.get_finished_spans()) == ["Traced.on_thread", "job"]
+    assert [server["name"] for server in of_worker(pool)] == ["Traced.on_thread"]
 
 
 def test_whoever_has_everything_recorded_has_that_too(pool: atomr_mp.Pool) -> None:
@@ -171,7 +186,7 @@ def test_whoever_has_everything_recorded_has_that_too(pool: atomr_mp.Pool) -> No
 def test_without_a_client_that_asks_there_are_none(pool: atomr_mp.Pool) -> None:
     """The call carries no context, and the worker makes no span."""
     assert pool.call("Traced.on_thread").result() == "0" * 32
-    assert of_worker(pool, 0) == []
+    assert of_worker(pool) == []
 
 
 def test_spans_may_be_switched_off_while_others_call(pool: atomr_mp.Pool, provider: TracerProvider) -> None:

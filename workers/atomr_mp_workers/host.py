@@ -26,7 +26,6 @@ from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.process_tags import resident_name, slab_name
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
-from atomr_mp_workers import tracing
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
@@ -314,9 +313,7 @@ class Host:
         return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
     def _tidy(self) -> None:
-        """Give back memory that nothing refers to any more, show on the board what there is, and make spans."""
-        if tracing.tracer is not None and tracing.tracer.owed:
-            tracing.tracer.settle()
+        """Give back memory that nothing refers to any more, and show on the board what there is."""
         self._store.tidy()
         figures = self._store.figures
         if figures is not self._shown:
@@ -567,8 +564,6 @@ class Host:
             self._dispatcher.fail_all(error)
             self._envelope.distrust(self._outbox, error)
         self._send()
-        if tracing.tracer is not None:
-            tracing.tracer.settle()
 
     def _report(self, error: errors.AtomrError, *, settled: bool = False) -> None:
         """Tell the supervisor why this worker ends, and whether nothing of it runs any more but this loop."""
@@ -581,8 +576,6 @@ class Host:
         self._channel.await_end()
 
     def _leave(self) -> None:
-        if tracing.tracer is not None:
-            tracing.tracer.settle()
         self._data.close(flush=True)
         for actor in reversed(self._actors):
             try:

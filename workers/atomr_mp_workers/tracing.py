@@ -1,12 +1,11 @@
 """OpenTelemetry's spans of the requests that this process runs, once an actor has asked for them; extra `otel`.
 
-Only requests whose client makes spans have one here: it is the child of the client's, and is not recorded if that is
-not. Its request does not wait for it: it is made when the answer has left, or earlier if the method asks for the
-current span.
+Only requests whose client makes spans have one here. It is a child of the client's, and is recorded if that is.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,26 +13,25 @@ from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
 
 if TYPE_CHECKING:
-    from atomr_mp.errors import AtomrError
     from atomr_mp_workers.requests.request import Request
-    from atomr_mp_workers.requests.spans import LateSpan
 
 __all__ = ["instrument"]
 
-SAMPLED: Final = frozenset(b"13579bdf")
-"""Last digits of the flags of a trace's context, in hex, where what it names is recorded."""
+_LOG: Final = logging.getLogger("atomr_mp.tracing")
 
 tracer: RequestTracer | None = None
-"""What makes spans of requests; None as long as nobody wants them."""
+"""Makes the spans of requests; None as long as nobody wants them."""
 
 
 def instrument(tracer_provider: Any = None) -> None:
     """Make a span of each traced request from now on; in an actor's `setup`, where a provider is set up too.
 
     While a method runs alone, not in a batch, its span is the current one: spans of the method's own are its children.
+    The loop starts and ends spans, so the provider should export by a `BatchSpanProcessor`, which has a thread of its
+    own.
 
     Args:
-        tracer_provider: Of OpenTelemetry's SDK; None for the global one.
+        tracer_provider: Of OpenTelemetry; None for the global one.
 
     Raises:
         ConfigurationError: The package opentelemetry-api is not installed; the message names the extra.
@@ -58,40 +56,34 @@ class RequestTracer:
         from opentelemetry import context, trace
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-        from atomr_mp_workers.requests.spans import LateSpan
-
         self._trace = trace
-        self._late_span = LateSpan
         self._attach, self._detach = context.attach, context.detach
         self._tracer = trace.get_tracer("atomr_mp", tracer_provider=provider)
         self._extract = TraceContextTextMapPropagator().extract
-        self.owed: list[tuple[LateSpan, AtomrError | None, int]] = []
-        """Spans that are to be made, for their requests have an outcome: with that, if it is an error, and the end."""
 
     def begin(self, request: Request) -> Any:
-        """Return the span of a request that starts now; a context that is none makes it a root."""
-        parent = request.trace
-        assert parent is not None
-        if parent[-1] not in SAMPLED:
-            return self._late_span(lambda: self._trace.get_current_span(self._context(parent)))
-        name, waited_ns, begun_ns = request.method.name, time.monotonic_ns() - request.received_ns, time.time_ns()
+        """Return the span of a request that starts now: a new one if the client's is recorded, else the client's.
 
-        def make() -> Any:
-            actor, _, method = name.rpartition(".")
-            return self._tracer.start_span(
-                name,
-                self._context(parent),
-                kind=self._trace.SpanKind.SERVER,
-                attributes={
-                    "rpc.system": "atomr_mp",
-                    "rpc.service": actor,
-                    "rpc.method": method,
-                    "atomr_mp.waited_s": waited_ns / 1e9,
-                },
-                start_time=begun_ns,
-            )
-
-        return self._late_span(make)
+        A sampler or processor that raises fails no request: the request has no span of its own.
+        """
+        assert request.trace is not None
+        parent = self._extract({"traceparent": request.trace.decode("ascii", "replace")})
+        of_client = self._trace.get_current_span(parent)
+        if not of_client.get_span_context().trace_flags.sampled:
+            return of_client
+        name = request.method.name
+        actor, _, method = name.rpartition(".")
+        attributes: dict[str, str | float] = {
+            "rpc.system": "atomr_mp",
+            "rpc.service": actor,
+            "rpc.method": method,
+            "atomr_mp.waited_s": (time.monotonic_ns() - request.received_ns) / 1e9,
+        }
+        try:
+            return self._tracer.start_span(name, parent, kind=self._trace.SpanKind.SERVER, attributes=attributes)
+        except Exception:  # noqa: BLE001 - raised by somebody's sampler or processor
+            _LOG.exception("a request of %s has no span, for its start failed", name)
+            return of_client
 
     def enter(self, span: Any) -> Any:
         """Make a span this thread's current one; return what `leave` needs."""
@@ -102,19 +94,12 @@ class RequestTracer:
         self._detach(entered)
 
     def end(self, request: Request) -> None:
-        """Note the end of a request that has its outcome."""
-        assert request.trace is not None
-        if request.trace[-1] in SAMPLED:
-            self.owed.append((request.span, request.error, time.time_ns()))
-
-    def settle(self) -> None:
-        """Make the spans of all that has ended."""
-        ended, self.owed = self.owed, []
-        for span, error, at_ns in ended:
+        """End the span of a request that has its outcome. A processor that raises fails no request."""
+        span, error = request.span, request.error
+        try:
             if error is not None and span.is_recording():
                 span.set_attribute("error.type", error.code)
                 span.set_status(self._trace.StatusCode.ERROR, error.message)
-            span.end(at_ns)
-
-    def _context(self, parent: bytes) -> Any:
-        return self._extract({"traceparent": parent.decode("ascii", "replace")})
+            span.end()
+        except Exception:  # noqa: BLE001 - raised by somebody's processor
+            _LOG.exception("the span of a request of %s may be lost, for its end failed", request.method.name)

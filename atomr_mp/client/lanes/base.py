@@ -122,7 +122,7 @@ class Lane(ABC):
             if device is not None:
                 reply.pinned = True
             if (tracer := tracing.tracer) is not None:
-                tracer.begin(reply)
+                reply.trace, reply.span = tracer.begin(method)
             if alone is not None:
                 self._retry.isolate(reply, alone)
                 self._sender.put(link, reply)
@@ -154,7 +154,7 @@ class Lane(ABC):
             link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
             reply.device = link.device
             if (tracer := tracing.tracer) is not None:
-                tracer.begin(reply)
+                reply.trace, reply.span = tracer.begin(method)
             self._sender.put(link, reply)
             if link.sending:
                 self._queued(link)

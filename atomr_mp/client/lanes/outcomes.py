@@ -118,9 +118,9 @@ class Outcomes:
             reply.error = error
         if reply.payload:
             reply.payload = ()
-        reply.done = True
         if reply.span is not None:
-            reply.span.end(reply)
+            reply.span.end(reply.device, reply.generation, error)
+        reply.done = True
         if reply.waiters or self.leading is reply:
             self._finished(reply)
         if reply.future is not None:

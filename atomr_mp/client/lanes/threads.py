@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from atomr_mp import tracing
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import DeviceLink
@@ -139,8 +138,6 @@ class ThreadsLane(Lane):
                     self._receive(link, reply)
         ready = []
         if not (reply.done or reply is self._overtaken):
-            if (tracer := tracing.tracer) is not None:  # once: another thread may switch it off
-                tracer.settle()
             ready = interrupts.wait(self._epoll.poll, timeout_s)
         self._outcomes.leading = None
         session_spoke = False
