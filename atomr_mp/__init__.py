@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from atomr_mp.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.client.reply import Reply
     from atomr_mp.device import Device
     from atomr_mp.pool import Pool, connect
     from atomr_mp.startup.start import start
-
-__version__ = "0.1.0"
 
 __all__ = ["Device", "GpuRef", "Pool", "Reply", "connect", "start"]
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from atomr_mp import __version__, errors
+from atomr_mp import errors
 from atomr_mp.process.adopt import adopted_children, kill_adopted, still_running
 from atomr_mp.process.files.events import EventLog, Scalar
 from atomr_mp.process.files.rundir import HeldRunDirectory
@@ -30,12 +30,13 @@ from atomr_mp.supervisor.care.reload import Done, Reload
 from atomr_mp.supervisor.care.usage import memory_bytes, started_at
 from atomr_mp.supervisor.care.watchdog import Watchdog
 from atomr_mp.supervisor.device.device import SupervisedDevice
-from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import METRICS_OFF, Plan
+from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
 from atomr_mp.transport.session import SessionListener, SessionPeer
+from atomr_mp.version import __version__
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -261,9 +262,7 @@ class Supervisor:
             stopping=self._stopping,
             sessions=len(self._sessions),
             refused=self._sessions.refused,
-            workers=[
-                _worker_status(device, self._factory, self._health.notes(device.index)) for device in self.devices
-            ],
+            workers=[_worker_status(device, self._health.notes(device.index)) for device in self.devices],
             resident_bytes=self._residents.nbytes,
             quarantined=self._sessions.suspects.quarantined,
         )
@@ -407,7 +406,7 @@ def _has_terminal() -> bool:
     return True
 
 
-def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: list[str]) -> operators.WorkerStatus:
+def _worker_status(device: SupervisedDevice, health: list[str]) -> operators.WorkerStatus:
     active = device.active
     board = active.live_board.read() if active else None
     pid = active.pid if active else 0
@@ -428,9 +427,9 @@ def _worker_status(device: SupervisedDevice, factory: ProcessFactory, health: li
         slab_bytes=board.read(Gauge.SLAB_BYTES) if board else 0,
         leases=board.read(Gauge.LEASES) if board else 0,
         figures=device.figures(),
-        last_fault=device.ends.last_fault[1],
-        last_fault_at=device.ends.last_fault[0],
-        standby=device.standbys.status(device.standby, factory),
+        last_fault=device.last_fault[1],
+        last_fault_at=device.last_fault[0],
+        standby=device.standby_status(),
     )
 
 

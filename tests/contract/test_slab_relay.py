@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from unittest.mock import Mock
 
 import pytest
 
@@ -29,10 +30,10 @@ from atomr_mp.startup.config import Config
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.device import device as device_module
-from atomr_mp.supervisor.device import process_factory as nursery_module
-from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.processes import process_factory as nursery_module
+from atomr_mp.supervisor.processes.incarnation import Incarnation
+from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions import slabs
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
@@ -729,7 +730,7 @@ def test_a_device_keeps_descriptors_for_a_worker_that_does_not_read(
         register(client, 2)
         assert isinstance(supervisor.refused(client), errors.Overloaded)
         process.channel.send(control.SessionAdmitted(1))
-        supervisor.until(lambda: worker.admitting == {1})
+        supervisor.until(lambda: worker._admitting == {1})
         assert not worker.admitted
         for number in range(sent):
             assert process.channel.receive() == control.IncarnationOver(3, number)
@@ -764,7 +765,7 @@ def test_sessions_that_come_and_go_cost_nothing_while_a_worker_does_not_read(
     supervisor: Supervisor, client: SessionConnection, process: Process
 ) -> None:
     """What it has not heard of is withdrawn: nothing waits for it, and its memory is nobody's to give back."""
-    worker = Incarnation(0, process, supervisor.loop, None, Silent(), 1.0)  # type: ignore[arg-type]
+    worker = Incarnation(0, process, supervisor.loop, None, Silent(), Mock(), 1.0)  # type: ignore[arg-type]
     supervisor.devices = [Alone(worker)]
     sent = fall_behind(worker)
     waiting = len(worker._unsent)

@@ -39,8 +39,8 @@ from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.device.device import SupervisedDevice
-from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
@@ -452,8 +452,8 @@ def test_a_long_error_of_every_device_keeps_nobody_from_connecting(tmp_path: Pat
         )
         text = "\N{GRINNING FACE}" * 100_000
         assert device.state is State.STOPPED
-        device.reason = text
-        device.ends.lost = errors.SetupFailed(text, traceback_text=text)
+        device._life.reason = text
+        device._restarts.ended(errors.SetupFailed(text, traceback_text=text))
         info = device.info(1)
         device.output.close()
     welcome = session.Welcome(1, "p", bytes(16), 1, bytes(16), bytes(16), flight.Window(1, 1), [info] * 64, [])

@@ -33,9 +33,9 @@ from atomr_mp.protocol.messages.control import FROM_WORKER, ActorSpec, Prepare, 
 from atomr_mp.supervision.standby import MAX_FAILURES
 from atomr_mp.supervisor.care import helpers as helpers_module
 from atomr_mp.supervisor.care.helpers import Helpers
-from atomr_mp.supervisor.device.incarnation import LOOKS, Incarnation
-from atomr_mp.supervisor.device.prefork_pool import PreforkPool
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.processes.incarnation import LOOKS, Incarnation
+from atomr_mp.supervisor.processes.prefork_pool import PreforkPool
 from tests.support import settled
 
 DEADLINE_S = 20.0
@@ -239,7 +239,7 @@ def test_an_incarnation_is_told_to_die_when_its_process_does_and_not_only_a_thre
     """After its last words, and before it has hung up; and a thread may end by itself."""
     loop, process, owner = Loop(), Threaded(), Mock()
     process.dies_at, process.stops_at = dies_at, stops_at
-    worker = Incarnation(0, process, loop, None, owner, 60.0)  # type: ignore[arg-type]
+    worker = Incarnation(0, process, loop, None, owner, owner, 60.0)  # type: ignore[arg-type]
     worker.watch_threads()
     process.theirs.send(FROM_WORKER.encode(SessionAdmitted(7)))
     os.eventfd_write(process.threads[1], 1)

@@ -13,7 +13,8 @@ from atomr_mp.protocol import board, board_check
 from atomr_mp.protocol.board import BOARD_BYTES, STACK_AT, BoardReader, BoardWriter, Counter, Gauge
 from atomr_mp.protocol.messages import session
 from atomr_mp.supervision.tally import Tally
-from atomr_mp.supervisor.device.incarnation_end import IncarnationEnd
+from atomr_mp.supervisor.processes.incarnation_end import IncarnationEnd
+from atomr_mp.supervisor.processes.parting import Parting
 from tests.stores import Stores
 
 FEW: Final = 4
@@ -99,14 +100,11 @@ DAMAGE: Final = st.lists(
 def told(memory: memoryview) -> dict[int, tuple[set[int], int, str]]:
     """Return what clients are told when a worker with this board has died, by session: as they decode it."""
     worker = SimpleNamespace(
-        fault=None,
+        parting=Parting(),
         device=0,
         generation=1,
         end="was killed",
-        late="",
         drained=False,
-        wish="",
-        hung_ns=0,
         cgroup=None,
         cause=SimpleNamespace(signal=9, signal_name="SIGKILL", status=None),
     )

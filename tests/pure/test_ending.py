@@ -13,7 +13,8 @@ from atomr_mp.process.cgroup import WorkerCgroup
 from atomr_mp.process.spawn import ExitCause
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
 from atomr_mp.supervision.suspicion import Cause
-from atomr_mp.supervisor.device.incarnation_end import IncarnationEnd
+from atomr_mp.supervisor.processes.incarnation_end import IncarnationEnd
+from atomr_mp.supervisor.processes.parting import Parting
 
 KILLED = ExitCause(signal=9)
 
@@ -25,12 +26,24 @@ class Ended:
     cause: ExitCause
     drained: bool = False
     wish: str = ""
-    late: str = ""
+    late: bool = False
     fault: errors.AtomrError | None = None
     cgroup: WorkerCgroup | None = None
     device: int = 0
     generation: int = 1
-    hung_ns: int = 0
+
+    @property
+    def parting(self) -> Parting:
+        """Why it was to end."""
+        parting = Parting()
+        parting.wished(self.wish)
+        if self.drained:
+            parting.told_to_finish()
+        if self.late:
+            parting.took_too_long(1.0)
+        if self.fault is not None:
+            parting.failed(self.fault)
+        return parting
 
     @property
     def end(self) -> str:
@@ -50,7 +63,7 @@ class Ended:
         (Ended(KILLED, fault=errors.ContextPoisoned("")), Cause.INSIDE),
         (Ended(KILLED, fault=errors.DeviceUnavailable("")), Cause.SUPERVISOR),
         (Ended(KILLED, wish="reload"), Cause.SUPERVISOR),
-        (Ended(KILLED, drained=True, late=" late"), Cause.SUPERVISOR),
+        (Ended(KILLED, drained=True, late=True), Cause.SUPERVISOR),
         (Ended(ExitCause(status=0), drained=True), Cause.SUPERVISOR),
     ],
 )

@@ -19,7 +19,8 @@ class Stage:
         self.done: list[str] = []
         """Actions, and the states that were told, in their order."""
         self.does: dict[Action, Act] = {}
-        self.life = Life(0, {each: self._act(each) for each in Action}, tell=self._tell, changed=lambda: None)
+        self.life = Life(0, tell=self._tell, changed=lambda: None)
+        self.life.carry_out({each: self._act(each) for each in Action})
 
     def _act(self, action: Action) -> Act:
         def act() -> LifecycleEvent | None:

@@ -11,8 +11,8 @@ from atomr_mp.protocol.board import Gauge
 from atomr_mp.protocol.messages import operators
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.device.device import SupervisedDevice
-from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.process_factory import ProcessFactory
+from atomr_mp.supervisor.processes.incarnation import Incarnation
+from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
 

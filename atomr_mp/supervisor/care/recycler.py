@@ -5,16 +5,14 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from atomr_mp.protocol.board import Counter, Gauge
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.recycle import Life, RecycleLimits, choose, due
 from atomr_mp.supervisor.care.usage import memory_bytes
+from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop, Timer
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 LOOK_S: Final = 0.25
 """How often it is looked: what a worker has done and taken is no event, and it is not to be delayed by telling."""

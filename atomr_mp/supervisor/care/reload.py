@@ -5,18 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.care.helpers import Helpers
+from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan, merged
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 MODULE: Final = "atomr_mp.helpers.config_reader"
 
@@ -82,7 +80,7 @@ class Reload:
             return
         device = self._left[0]
         # An end counts when it is heard of; why is known once the process has gone. It may be tried again by then.
-        failed = device.restarts > self._restarts and device.ends.lost not in {None, self._lost}
+        failed = device.restarts > self._restarts and device.lost not in {None, self._lost}
         if failed or device.state is State.QUARANTINED:
             self._give_up(_stopped_at(device, len(self._left) - 1))
         elif device.state is State.READY and device.generation > self._generation:
@@ -150,7 +148,7 @@ class Reload:
             self._left.pop(0)
             self._loop.call_later(0, self._next)
             return
-        self._generation, self._restarts, self._lost = device.generation, device.restarts, device.ends.lost
+        self._generation, self._restarts, self._lost = device.generation, device.restarts, device.lost
         device.try_plan(self._new)
         device.replace("reload", "its worker is replaced, to run the code that is there now", anew=True)
 
@@ -164,7 +162,7 @@ class Reload:
 
 def _stopped_at(device: SupervisedDevice, left: int) -> errors.AtomrError:
     """Return the error of a reload whose new worker does not start."""
-    lost = device.ends.lost
+    lost = device.lost
     untouched = f"{left} other device{'' if left == 1 else 's'} keep{'s' if left == 1 else ''} the old code"
     text = f"the reload stopped at device {device.index}, {untouched}: {lost.message if lost else device.reason}"
     if isinstance(lost, errors.ActorLoadFailed):

@@ -10,7 +10,7 @@ import functools
 import signal
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.process import scheduling
@@ -20,11 +20,9 @@ from atomr_mp.protocol.codec import clip
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.stacks import HangReport, Where, diagnose
 from atomr_mp.supervision.watchdog import LOOK_NS, HangWatch, Thread, able_ns
+from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
-    from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 LOOK_S: Final = LOOK_NS / 1e9
 
@@ -153,7 +151,7 @@ class _DeviceWatch:
                 unfinished = board.surveyed_ns >= asked_ns and bool(board.unfinished & watched.device_bits)
                 hang = diagnose(text, watched.kind, answers=answers, unfinished=unfinished)
                 fault = _fault(worker, entry, watched, hang)
-                self._device.worker_events.hung(worker, fault, text)
+                self._device.hung(worker, fault, text)
         finally:
             board.release()
 

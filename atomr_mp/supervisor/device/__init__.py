@@ -1,1 +1,1 @@
-"""The life of one device: its processes, how they start and end, and who takes over."""
+"""The life of one device: how its processes come and go, and who takes over."""

@@ -31,16 +31,15 @@ class Life:
 
     Args:
         index: The device's index.
-        act: How each action is carried out.
         tell: Called at the end of a chain of steps that has changed the state and has not published it.
         changed: Called after each such chain.
     """
 
-    def __init__(
-        self, index: int, act: Mapping[Action, Act], *, tell: Callable[[], None], changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, index: int, *, tell: Callable[[], None], changed: Callable[[], None]) -> None:
+        self.reason = "not started yet"
+        """Why the device is in its state, for a person; written by whoever brings the state about."""
         self._index = index
-        self._act = act
+        self._act: Mapping[Action, Act] = {}
         self._tell = tell
         self._changed = changed
         self._state = State.STOPPED
@@ -54,6 +53,10 @@ class Life:
     def state(self) -> State:
         """The state of the active incarnation, or of the device where there is none."""
         return self._state
+
+    def carry_out(self, act: Mapping[Action, Act]) -> None:
+        """Say how each action is carried out; to be called once, before the first fact."""
+        self._act = act
 
     def take(self, fact: Callable[[], None]) -> None:
         """Handle a fact: now, or after those that came before it."""

@@ -1,49 +1,72 @@
-"""Whom a device tells of its life: what it needs of the sessions."""
+"""Whom a device tells of its life: what it needs of the sessions, and of whoever keeps resident memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from atomr_mp.protocol.messages import control
-from atomr_mp.protocol.messages.devices import ActorInfo
+from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
+from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.transport.descriptors import Descriptor
 
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
+
+class DeviceView(Protocol):
+    """A device, as its listeners see it."""
+
+    @property
+    def index(self) -> int:
+        """Its number in the pool."""
+
+    def info(self, session_number: int) -> DeviceInfo:
+        """Return it as a session may see it."""
+
+
+class ResidentListener(Protocol):
+    """Who keeps what outlives the processes."""
+
+    def heard(self, worker: Worker, message: control.OfResident, descriptor: Descriptor | None) -> None:
+        """A process has said something about resident memory; the descriptor is the caller's.
+
+        Raises:
+            ProtocolError: It must not say so.
+        """
+
+    def ended(self, worker: Worker, *, stuck: bool = False) -> None:
+        """A process has ended, and was reaped; or it is `stuck`, and nobody waits for its end."""
 
 
 class DeviceListener(Protocol):
     """The sessions, as a device sees them."""
 
-    def introductions(self, device: SupervisedDevice) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+    def introductions(self, device: DeviceView) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
         """Return what a device's worker must know of every client that may call; the descriptors are the receiver's."""
 
-    def device_changed(self, device: SupervisedDevice, actors: list[ActorInfo] | None = None) -> None:
+    def device_changed(self, device: DeviceView, actors: list[ActorInfo] | None = None) -> None:
         """Tell every client the device's new state."""
 
-    def incarnation_stopped(self, device: SupervisedDevice, make: Callable[[int], IncarnationEnded]) -> None:
+    def incarnation_stopped(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client what `incarnation_ended` will tell, for nothing of the incarnation runs any more."""
 
-    def incarnation_ended(self, device: SupervisedDevice, make: Callable[[int], IncarnationEnded]) -> None:
+    def incarnation_ended(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
-    def died(self, device: SupervisedDevice, generation: int, death: Death) -> None:
+    def died(self, device: DeviceView, generation: int, death: Death) -> None:
         """An incarnation, or a standby, has ended, maybe by one of its requests; that it has is told next."""
 
-    def incarnation_over(self, device: SupervisedDevice, generation: int) -> None:
+    def incarnation_over(self, device: DeviceView, generation: int) -> None:
         """A process has ended, and the device has let go of it."""
 
-    def admitted(self, device: SupervisedDevice, number: int) -> None:
+    def admitted(self, device: DeviceView, number: int) -> None:
         """A worker, or a standby that is ready, has acknowledged a session."""
 
-    def acknowledged(self, device: SupervisedDevice, generation: int, number: int) -> None:
+    def acknowledged(self, device: DeviceView, generation: int, number: int) -> None:
         """A worker does nothing for a session any more."""
 
     def exported(
-        self, device: SupervisedDevice, generation: int, message: control.SlabExported, descriptor: Descriptor | None
+        self, device: DeviceView, generation: int, message: control.SlabExported, descriptor: Descriptor | None
     ) -> None:
         """A worker has answered for a slab; the descriptor is the callee's."""
 

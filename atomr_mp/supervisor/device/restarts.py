@@ -8,48 +8,131 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.directives import Directive, directive
-from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervision.lifecycle import LifecycleEvent, State
+from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.plans import Plans
+from atomr_mp.supervisor.device.quarantine import Quarantine
+from atomr_mp.supervisor.device.roles import Roles
+from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.processes.device_log import DeviceLog
+from atomr_mp.supervisor.processes.incarnation import Incarnation
+from atomr_mp.supervisor.processes.incarnation_end import error_of_requests
 
 FORGIVEN: Final = -1.0
 """Stands for the time of a restart that is not to be counted."""
 
 
 class Restarts:
-    """Counts a device's ends, and judges them by its restart intensity."""
+    """Counts a device's ends, judges them by its restart intensity, and lets the back-off pass.
 
-    def __init__(self) -> None:
-        self.count = 0
-        """Unplanned ends so far."""
+    Args:
+        life: The device's life.
+        roles: Its processes.
+        plans: Its plans, whose restart intensity holds.
+        log: Its events.
+        loop: The supervisor's loop.
+        quarantine: Why nothing is to be started.
+    """
+
+    def __init__(
+        self, life: Life, roles: Roles, plans: Plans, log: DeviceLog, loop: Loop, quarantine: Quarantine
+    ) -> None:
+        self._life = life
+        self._roles = roles
+        self._plans = plans
+        self._log = log
+        self._loop = loop
+        self._quarantine = quarantine
+        self._count = 0
+        self._counted: set[int] = set()
+        """Generations whose ends were counted, and whose processes may still be heard of."""
+        self._lost: errors.AtomrError | None = None
+        self._no_process: errors.AtomrError | None = None
         self._history = intensity.History.EMPTY
         self._judged: dict[int, float] = {}
         """When restarts were judged, by the generation whose end they followed; `FORGIVEN` if one is not to be."""
+        self._delay_s = 0.0
+        self._backoff: Timer | None = None
+
+    @property
+    def count(self) -> int:
+        """Unplanned ends so far."""
+        return self._count
+
+    @property
+    def lost(self) -> errors.AtomrError | None:
+        """How the last incarnation ended, if that was unplanned."""
+        return self._lost
+
+    # --- ends ------------------------------------------------------------------------------------------------------
 
     def add(self, worker: Incarnation) -> None:
         """Count an end, once, if nobody wanted it."""
-        if not (worker.counted or worker.drained or worker.wish):
-            worker.counted = True
-            self.count += 1
+        if worker.generation not in self._counted and not worker.parting.is_wanted:
+            self._counted.add(worker.generation)
+            self._count += 1
 
-    def verdict(self, policy: intensity.Intensity, generation: int, lost: errors.AtomrError) -> intensity.Verdict:
-        """Judge an incarnation's unplanned end by its error and by those before it."""
-        if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
-            return intensity.Refused(lost.message)
-        if self._judged.pop(generation, None) == FORGIVEN:  # its clients were told before its process had ended
-            return intensity.Granted(0.0)
-        now_s = time.monotonic()
-        self._history, verdict = intensity.ask(policy, self._history, now_s)
-        self._judged = {each: then for each, then in self._judged.items() if then in self._history.restarts}
-        self._judged[generation] = now_s
-        return verdict
+    def let_go(self, worker: Incarnation) -> None:
+        """Forget a process of which nothing is heard any more."""
+        self._counted.discard(worker.generation)
 
-    def forgive(self, generation: int) -> bool:
-        """Count the end of an incarnation no more for the intensity; return whether it had been counted."""
-        then_s = self._judged.pop(generation, None)
-        if then_s is None:
-            self._judged[generation] = FORGIVEN
-            return False
-        self._history = intensity.forgiven(self._history, then_s)
+    def not_started(self, why: errors.AtomrError) -> None:
+        """No process can be made; that counts as its end, which is told next."""
+        self._no_process = why
+
+    def ended(self, lost: errors.AtomrError | None) -> None:
+        """The active incarnation is over; `lost` says why, None if it left as it was told."""
+        self._lost = lost
+
+    def ended_unstarted(self) -> None:
+        """What is over was never a process."""
+        self._lost = self._no_process
+
+    # --- what may follow -------------------------------------------------------------------------------------------
+
+    def ask(self) -> LifecycleEvent:
+        """Return whether another process may follow the last, whose end was unplanned."""
+        lost = self._lost
+        assert lost is not None
+        if lost is self._no_process and not isinstance(lost, errors.DeviceUnavailable):
+            self._count += 1
+        if why := self._quarantine.reason:
+            self._life.reason = why
+            self._log.note("quarantined", why)
+            return LifecycleEvent.QUARANTINE
+        match self._verdict(lost):
+            case intensity.Granted(delay_s):
+                self._delay_s = delay_s
+                return LifecycleEvent.RESTART_GRANTED
+            case intensity.Refused(reason):
+                self._life.reason = reason if reason == lost.message else f"{reason}; the last: {lost.message}"
+                self._log.note("circuit_open", self._life.reason)
+                return LifecycleEvent.RESTART_REFUSED
+
+    def arm_backoff(self) -> LifecycleEvent | None:
+        """Let the delay pass that was granted."""
+        if self._delay_s == 0:
+            return LifecycleEvent.BACKOFF_OVER
+        self._log.note("back_off", f"the next start is in {self._delay_s:g} s")
+        self._backoff = self._loop.call_later(self._delay_s, lambda: self._life.feed(LifecycleEvent.BACKOFF_OVER))
+        return None
+
+    def left_backoff(self) -> None:
+        """The device waits for no delay any more."""
+        if self._backoff is not None:
+            self._backoff.cancel()
+            self._backoff = None
+
+    def allow_take_over(self, worker: Incarnation) -> bool:
+        """Return whether a standby may take an incarnation's place, whose end is counted then."""
+        if not worker.parting.is_wanted:
+            lost = worker.parting.fault or error_of_requests(worker)
+            if isinstance(self._verdict(lost), intensity.Refused):
+                return False  # it will be said when the process has ended
+            self.add(worker)
         return True
+
+    # --- what is forgotten -----------------------------------------------------------------------------------------
 
     def succeeded(self) -> None:
         """An incarnation is ready: the next unplanned end is the first of its series."""
@@ -58,3 +141,33 @@ class Restarts:
     def forget(self) -> None:
         """Forget all ends: an operator closes the circuit."""
         self._history = intensity.History.EMPTY
+
+    def forgive(self, generation: int, why: str, *, stopping: bool) -> None:
+        """Count the end of an incarnation no more for the intensity: it was not the device's fault.
+
+        Args:
+            generation: The incarnation's.
+            why: The same in words.
+            stopping: The pool stops, and nothing is to be started.
+        """
+        self._log.note("poison_request", why, generation=generation)
+        then_s = self._judged.pop(generation, None)
+        if then_s is None:
+            self._judged[generation] = FORGIVEN
+            return
+        self._history = intensity.forgiven(self._history, then_s)
+        if self._life.state is State.STOPPED and generation == self._roles.generation and not stopping:
+            self._life.step(LifecycleEvent.START)  # it was this end that stopped it
+
+    def _verdict(self, lost: errors.AtomrError) -> intensity.Verdict:
+        """Judge the unplanned end of the active incarnation by its error and by those before it."""
+        generation = self._roles.generation
+        if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
+            return intensity.Refused(lost.message)
+        if self._judged.pop(generation, None) == FORGIVEN:  # its clients were told before its process had ended
+            return intensity.Granted(0.0)
+        now_s = time.monotonic()
+        self._history, verdict = intensity.ask(self._plans.held.intensity, self._history, now_s)
+        self._judged = {each: then for each, then in self._judged.items() if then in self._history.restarts}
+        self._judged[generation] = now_s
+        return verdict

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -10,9 +9,9 @@ from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.standby import MAX_FAILURES, StandbyMode, StandbyState, Turns, delay_s, failures_after
-from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.process_factory import ProcessFactory
 from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.processes.incarnation import Incarnation
+from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 
 TAKE_OVER_S: Final = 0.001
 """What a standby that is ready takes to take over, before one was measured."""
@@ -137,4 +136,4 @@ class StandbyTimer:
             return take_over_s
         if self.start_s is None:
             return None
-        return max(take_over_s, self.start_s - (time.monotonic() - standby.started_s))
+        return max(take_over_s, self.start_s - standby.start_s)

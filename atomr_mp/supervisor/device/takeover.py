@@ -1,195 +1,246 @@
-"""Who comes after a device's worker: its standby, from the wish for one to its promotion; whom that has replaced."""
+"""Who comes after a device's worker: its standby, from the wish for one to its promotion.
+
+Theory of operation. A device that takes calls may have a second process, the *standby*, which has done all that comes
+before it is ready, and waits. `WANT_STANDBY` asks for one whenever a worker has become ready. `StandbyTimer` lets the
+delay pass that a failed standby costs, and asks for the device's turn (`Turns`: only so many start at a time in a
+pool); then `STANDBY_DUE` starts it. A standby is started when there is room for it: not while the predecessor lives,
+whose memory it needs. With `ANNOUNCE` clients learn its endpoint, connect, and send nothing.
+
+When the active incarnation fails or is to be replaced, `CALL_STANDBY` looks whether the standby is ready and still
+there, and whether the restart intensity allows it to take over: a promotion counts like a restart. `PROMOTE` changes
+the roles and tells the standby to take calls. Nothing is waited for between the fault and that message: clients learn
+of the fault and of the new worker together, by `PUBLISH`. The standby is given a pidfd of the predecessor, for it must
+not allocate what the predecessor still holds.
+
+A standby that is not ready yet when its worker ends is not started again: once the worker's end has been judged and the
+back-off has passed, `SPAWN` takes it as the active incarnation, and its `READY` is awaited (`use`).
+
+A standby's own end costs nobody anything. It is not judged by the restart intensity but counted by `StandbyTimer`,
+which gives up after several in a row. One that was told to leave, or has failed, takes over no more, but keeps the role
+until its process has ended, so that no second one is started beside it.
+"""
 
 from __future__ import annotations
 
 import os
-import time
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.devices import ActorInfo
+from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.suspicion import Death
-from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.incarnation_end import cause_of_end
-from atomr_mp.supervisor.device.listener import DeviceListener
+from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView
+from atomr_mp.supervisor.device.plans import Plans
+from atomr_mp.supervisor.device.quarantine import Quarantine
+from atomr_mp.supervisor.device.restarts import Restarts
+from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.standby_timer import StandbyTimer
-from atomr_mp.supervisor.device.starter import Starter
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.processes.device_log import DeviceLog
+from atomr_mp.supervisor.processes.incarnation import Incarnation
+from atomr_mp.supervisor.processes.incarnation_end import cause_of_end
+from atomr_mp.supervisor.processes.process_factory import ProcessFactory
+from atomr_mp.supervisor.processes.starter import Starter
 from atomr_mp.transport.descriptors import Descriptor
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 
 class Takeover:
-    """A device's standby and its predecessor.
+    """A device's standby, and its promotion.
 
     Args:
-        device: The device.
-        mode: What the pool has.
+        device: The device, as clients are shown it.
+        life: Its life.
+        roles: Its processes.
+        plans: Its plans.
+        log: Its events.
         loop: The supervisor's loop.
         sessions: Who is told.
         starter: Makes the processes.
         turns: Whose standby may start.
+        restarts: Judges whether a standby may take over.
+        quarantine: Why nothing is to be started.
+        let_go: Called with a standby that has ended.
     """
 
     def __init__(
         self,
-        device: SupervisedDevice,
-        mode: StandbyMode,
+        device: DeviceView,
         *,
+        life: Life,
+        roles: Roles,
+        plans: Plans,
+        log: DeviceLog,
         loop: Loop,
         sessions: DeviceListener,
         starter: Starter,
         turns: Turns,
+        restarts: Restarts,
+        quarantine: Quarantine,
+        let_go: Callable[[Incarnation], None],
     ) -> None:
-        self.standby: Incarnation | None = None
-        """What waits to be the next, or has failed at that and is still to end."""
-        self.predecessor: Incarnation | None = None
-        """Whose place a standby has taken, and that is still to end."""
-        self.standbys: Final = StandbyTimer(device.index, mode, device.plan.intensity, loop, turns, self._due)
         self._device = device
+        self._life = life
+        self._roles = roles
+        self._plans = plans
+        self._log = log
         self._loop = loop
         self._sessions = sessions
         self._starter = starter
+        self._restarts = restarts
+        self._quarantine = quarantine
+        self._let_go = let_go
+        plan = plans.held
+        self._timer: Final = StandbyTimer(
+            device.index, StandbyMode(plan.standby), plan.intensity, loop, turns, self._on_due
+        )
 
     # --- what the lifecycle asks for -------------------------------------------------------------------------------
 
     def want(self) -> None:
-        """See that there is something that the next process comes from sooner."""
-        if self.standbys.mode is StandbyMode.WARM:
+        """`WANT_STANDBY`: see that there is something that the next process comes from sooner."""
+        if self._timer.mode is StandbyMode.WARM:
             # After this step, which has something better to do first.
             self._loop.call_later(0, self._make_ahead)
         if self._has_room:
-            self.standbys.want()
+            self._timer.want()
 
     def spawn(self) -> None:
-        """Start a standby."""
+        """`SPAWN_STANDBY`: start a standby."""
         try:
-            worker = self.standby = self._starter.start(self._device.plan_in_use, standby=True)
+            worker = self._starter.start(self._plans.in_use, standby=True)
         except errors.SetupFailed as error:
             self._failed(error.message, None)
-            self._loop.call_later(0, lambda: self._device.life.feed(LifecycleEvent.STANDBY_LOST))
+            self._loop.call_later(0, lambda: self._life.feed(LifecycleEvent.STANDBY_LOST))
             return
-        self._device.note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
+        self._roles.stand_by(worker)
+        self._log.note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
 
     def announce(self) -> None:
-        """Tell the clients where it will take calls."""
+        """`ANNOUNCE`: tell the clients where it will take calls."""
         self._sessions.device_changed(self._device)
 
     def call(self) -> LifecycleEvent | None:
-        """Have the standby take over, if it is ready and the device may go on."""
-        device, standby = self._device, self.standby
-        if standby is None or standby.leaving or device.quarantine.reason:
+        """`CALL_STANDBY`: have the standby take over, if it is ready and the device may go on."""
+        standby = self._roles.standby
+        if standby is None or standby.leaving or self._quarantine.reason:
             return None
         if not standby.listen():  # it may have died with the other; that it has become ready is the next fact
             standby.hang_up()
-        active = device.active
-        if not standby.is_ready or active is None or not device.ends.allow_take_over(active):
+        active = self._roles.active
+        if not standby.is_ready or active is None or not self._restarts.allow_take_over(active):
             return None
         return LifecycleEvent.TAKE_OVER
 
     def promote(self) -> None:
-        """Put the standby in the place of an incarnation that has not ended yet."""
-        assert self.predecessor is None
-        self.predecessor = predecessor = self._device.active
-        self._promoted(predecessor)
+        """`PROMOTE`: put the standby in the place of an incarnation that has not ended yet."""
+        predecessor = self._roles.active
+        assert predecessor is not None
+        self._roles.promote().promote(_end_of(predecessor))
+        self._timer.used()
 
     def use(self) -> LifecycleEvent | None:
         """Put the standby in the place of an incarnation that has ended; it may be ready already."""
-        worker = self._promoted(None)
+        worker = self._roles.promote()
+        worker.promote(None)
+        self._timer.used()
         if worker.is_ready:
             return LifecycleEvent.READY
-        self._device.reason = "its worker, which was to stand by, still starts"
-        self._device.note("start", "the standby, which still starts, is to take over", pid=worker.pid)
+        self._life.reason = "its worker, which was to stand by, still starts"
+        self._log.note("start", "the standby, which still starts, is to take over", pid=worker.pid)
         return None
 
-    def end_predecessor(self) -> None:
-        """The predecessor has ended, or never will."""
-        worker, self.predecessor = self.predecessor, None
-        assert worker is not None
-        self._device.ends.over(worker)
-        if self._device.active is not None:
-            self._device.active.tell(control.IncarnationOver(worker.device, worker.generation))
-
     def dismiss(self) -> None:
-        """Have the standby leave, if there is one, or what was forked ahead, and start none for now."""
-        worker = self.standby
-        self.standbys.forget()
+        """`DISMISS`: have the standby leave, or what was forked ahead, and start none for now."""
+        worker = self._roles.standby
+        self._timer.forget()
         self._starter.discard_ahead()
         if worker is None or worker.leaving:
             return
-        worker.wish = "dismiss"
-        if not worker.is_ready:
+        worker.parting.wished("dismiss")
+        if worker.is_ready:
+            worker.leave()
+            worker.drain(self._plans.held.drain_timeout_s, worker.kill)
+        else:
             worker.kill()
-            return
-        worker.leaving = worker.drained = True
-        worker.tell(control.Drain())
-        worker.timer = self._loop.call_later(self._device.plan.drain_timeout_s, worker.kill)
 
     # --- what happens to the standby -------------------------------------------------------------------------------
 
-    def ready(self, worker: Incarnation) -> None:
-        """The standby could take over."""
-        if worker.leaving or worker.ready_s is not None:
+    def ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
+        """The standby could take over; this is part of a fact."""
+        if worker.leaving or worker.was_ready:
             return
-        worker.ready_s = time.monotonic()
+        worker.became_ready(actors)
         worker.cancel_timer()
-        self.standbys.ready()
-        took_s = self.standbys.start_s = worker.ready_s - worker.started_s
-        self._device.note(
-            "standby_ready",
-            f"ready to take over after {took_s * 1000:.0f} ms",
-            generation=worker.generation,
-            pid=worker.pid,
-        )
-        self._device.life.step(LifecycleEvent.STANDBY_READY)
+        self._timer.ready()
+        self.started(worker)
+        text = f"ready to take over after {worker.start_s * 1000:.0f} ms"
+        self._log.note("standby_ready", text, generation=worker.generation, pid=worker.pid)
+        self._life.step(LifecycleEvent.STANDBY_READY)
 
     def ended(self, worker: Incarnation) -> None:
-        """The standby's process has ended, or never will."""
-        self.standby = None
-        if worker.wish:
-            self._device.note("planned_end", "its standby has left", generation=worker.generation, pid=worker.pid)
+        """The standby's process has ended, or never will; this is part of a fact."""
+        self._roles.end_standby()
+        if worker.parting.wish:
+            text = "its standby has left"
+            self._log.note("planned_end", text, generation=worker.generation, pid=worker.pid)
         else:
-            why = worker.fault.message if worker.fault else worker.end
-            self._failed(why, worker)
+            fault = worker.parting.fault
+            self._failed(fault.message if fault else worker.end, worker)
             self._note_death(worker)
-        announced = worker.ready_s is not None
-        self._device.let_go(worker)
-        self._device.life.step(LifecycleEvent.STANDBY_LOST)
-        if announced:
+        self._let_go(worker)
+        self._life.step(LifecycleEvent.STANDBY_LOST)
+        if worker.was_ready:  # it was announced
             self._sessions.device_changed(self._device)
+
+    # --- what others tell and ask ----------------------------------------------------------------------------------
+
+    def started(self, worker: Incarnation) -> None:
+        """A process has become ready: so long does a start take."""
+        self._timer.start_s = worker.start_s
+
+    def took(self, away_s: float) -> None:
+        """A promotion has taken so long, from the fault's being seen."""
+        self._timer.take_over_s = away_s
+
+    def try_again(self) -> None:
+        """Forget failures of standbys: something has changed."""
+        self._timer.forgive()
+
+    def stop(self) -> None:
+        """Start no standby for now."""
+        self._timer.forget()
+
+    def take_plan(self) -> None:
+        """Go by the plan that holds from now on."""
+        self._timer.policy = self._plans.held.intensity
+
+    def status(self, factory: ProcessFactory) -> StandbyStatus:
+        """Return what an operator is told of the standby."""
+        return self._timer.status(self._roles.standby, factory)
 
     @property
     def _has_room(self) -> bool:
         """Whether a standby may be started: there is none, nor a predecessor, whose memory it needs."""
-        return self.standby is None and self.predecessor is None and not self._device.quarantine.reason
+        roles = self._roles
+        return roles.standby is None and roles.predecessor is None and not self._quarantine.reason
 
     def _make_ahead(self) -> None:
-        if self._device.state is State.READY:
+        if self._life.state is State.READY:
             self._starter.make_ahead()
 
-    def _due(self) -> None:
+    def _on_due(self) -> None:
         """It is our turn to start one: another device has ended its own, maybe in the middle of a step."""
-        self._device.life.take(self._start_if_room)
+        self._life.take(self._start_if_room)
 
     def _start_if_room(self) -> None:
         if self._has_room:
-            self._device.life.step(LifecycleEvent.STANDBY_DUE)
-        if self.standby is None:
-            self.standbys.not_now()
-
-    def _promoted(self, predecessor: Incarnation | None) -> Incarnation:
-        """Make the standby the active incarnation; return it. Whom it replaces may not have ended yet."""
-        worker, self.standby = self.standby, None
-        assert worker is not None
-        self._device.take_in(worker)
-        worker.tell(control.Promote(), None if predecessor is None else _end_of(predecessor))
-        worker.promoted_s = time.monotonic()
-        self.standbys.used()
-        return worker
+            self._life.step(LifecycleEvent.STANDBY_DUE)
+        if self._roles.standby is None:
+            self._timer.not_now()
 
     def _note_death(self, worker: Incarnation) -> None:
         """Have it known that the standby has ended: a signal that struck it may strike others too."""
@@ -198,14 +249,11 @@ class Takeover:
         board.release()
 
     def _failed(self, why: str, worker: Incarnation | None) -> None:
-        ready_for_s = None
-        if worker is not None and worker.ready_s is not None:
-            ready_for_s = time.monotonic() - worker.ready_s
         generation = self._starter.last_generation if worker is None else worker.generation
         pid = worker.pid if worker else None
-        self._device.note("standby_end", f"its standby has ended: {why}", generation=generation, pid=pid)
-        if self.standbys.failed(why, ready_for_s):
-            self._device.note("standby_failed", self.standbys.note, generation=generation)
+        self._log.note("standby_end", f"its standby has ended: {why}", generation=generation, pid=pid)
+        if self._timer.failed(why, None if worker is None else worker.ready_for_s):
+            self._log.note("standby_failed", self._timer.note, generation=generation)
 
 
 def _end_of(predecessor: Incarnation) -> Descriptor | None:

@@ -1,4 +1,19 @@
-"""Resident memory: what opens it is kept here, and never opened. Who gets it is decided by the registry."""
+"""Resident memory: its descriptors are kept here, and never opened. Who gets one is decided by the registry.
+
+Theory of operation. Resident memory (a model's weights, say) outlives the processes that use it. A process that wants
+some during its `setup` says so on the control channel and waits (`ResidentWanted`). The registry
+(`supervision.residents`, which is pure) elects the first that asks. That process makes the memory, fills it, seals it
+against writing, and sends its descriptor (`ResidentSealed`). Everybody else who has asked, or asks later, gets the
+descriptor (`ResidentAdopt`), and maps it for reading. A process that ends before it has sealed the memory, or gives up,
+has its part discarded, and who has waited longest is elected.
+
+The memory lives as long as a descriptor or a mapping of it does. This process keeps one descriptor of each sealed
+blob and lets go of it (`Drop`) when a later version is sealed and nobody uses it any more, when an operator frees it,
+or when the pool stops. So a promotion, a restart or a crash finds the memory as it was: the next process adopts it.
+
+`ended` must be told of each process only when it has been reaped, or as `stuck`: what a living process fills is
+nobody else's.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +21,7 @@ import fcntl
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.process.files.events import EventLog
@@ -14,11 +29,9 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, operators, session
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, FillOrder, Key, Refuse, Registry, Shape
+from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.sessions.slabs import check_memory
 from atomr_mp.transport.descriptors import Descriptor
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 

@@ -6,18 +6,15 @@ import os
 import select
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from atomr_mp import errors
 from atomr_mp.process.identity import wait_ended
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.reclaim import Due, Reclaims, Worker
+from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room
 from atomr_mp.transport.session import SessionPeer
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 
 @dataclass

@@ -6,7 +6,7 @@ import logging
 import os
 import select
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -14,7 +14,8 @@ from atomr_mp import errors
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.protocol.messages import control, devices, operators, session, suspects
 from atomr_mp.supervision.suspicion import Death
-from atomr_mp.supervisor.care.reload import Done
+from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.device.listener import DeviceView
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
@@ -24,9 +25,6 @@ from atomr_mp.supervisor.sessions.slabs import workers_of
 from atomr_mp.supervisor.sessions.suspects import Suspects
 from atomr_mp.transport.descriptors import Descriptor
 from atomr_mp.transport.session import SessionListener, SessionPeer, refusal
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 
@@ -38,6 +36,10 @@ NAME_CHARS: Final = 40
 
 ACCEPT_PAUSE_S: Final = 0.1
 """How long nobody is accepted after it has failed: whoever waits is still there, and would be tried without end."""
+
+
+Done = Callable[[errors.AtomrError | None, list[str]], None]
+"""Called at a reload's end: with why it was given up, and with the settings that need a restart of the pool."""
 
 
 class Orders(Protocol):
@@ -216,14 +218,14 @@ class Sessions:
 
     # --- what devices tell -----------------------------------------------------------------------------------------
 
-    def introductions(self, device: SupervisedDevice) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
+    def introductions(self, device: DeviceView) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
         """Yield what a device's worker must know of every client that may call; the descriptors are the receiver's."""
         for each in list(self._sessions.values()):
             if each.may_call:
                 yield _introduction(each), None
                 yield from self._slabs.introductions(each.number, device.index)
 
-    def device_changed(self, device: SupervisedDevice, actors: list[devices.ActorInfo] | None = None) -> None:
+    def device_changed(self, device: DeviceView, actors: list[devices.ActorInfo] | None = None) -> None:
         """Tell every client the device's new state, and what its actors are if that is new."""
         if actors == self._actors:
             actors = None
@@ -231,11 +233,11 @@ class Sessions:
             self._actors = actors
         self._tell_all(lambda number: session.DeviceChanged(device.info(number), actors))
 
-    def incarnation_stopped(self, _device: SupervisedDevice, make: Callable[[int], session.IncarnationEnded]) -> None:
+    def incarnation_stopped(self, _device: DeviceView, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client how an incarnation ends."""
         self._tell_all(lambda number: session.IncarnationStopped(make(number)))
 
-    def incarnation_ended(self, _device: SupervisedDevice, make: Callable[[int], session.IncarnationEnded]) -> None:
+    def incarnation_ended(self, _device: DeviceView, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""
         self._tell_all(make)
 
@@ -245,26 +247,26 @@ class Sessions:
             if each.name:
                 self._send(each, make(each.number))
 
-    def died(self, device: SupervisedDevice, generation: int, death: Death) -> None:
+    def died(self, device: DeviceView, generation: int, death: Death) -> None:
         """An incarnation, or a standby, has ended, maybe by one of its requests."""
         self.suspects.ended((device.index, generation), death)
 
-    def incarnation_over(self, device: SupervisedDevice, generation: int) -> None:
+    def incarnation_over(self, device: DeviceView, generation: int) -> None:
         """Let go of what clients and other workers had of an incarnation that has ended."""
         self._slabs.incarnation_over(device.index, generation)
         self._departures.worker_ended((device.index, generation))
 
-    def acknowledged(self, device: SupervisedDevice, generation: int, number: int) -> None:
+    def acknowledged(self, device: DeviceView, generation: int, number: int) -> None:
         """Give a session's memory back if this worker was the last to work for it."""
         self._departures.acknowledged(number, (device.index, generation))
 
     def exported(
-        self, device: SupervisedDevice, generation: int, message: control.SlabExported, descriptor: Descriptor | None
+        self, device: DeviceView, generation: int, message: control.SlabExported, descriptor: Descriptor | None
     ) -> None:
         """Hand a slab on to whoever has asked for it; the descriptor is owned from here on."""
         self._slabs.exported((device.index, generation), message, descriptor)
 
-    def admitted(self, device: SupervisedDevice, number: int) -> None:
+    def admitted(self, device: DeviceView, number: int) -> None:
         """Tell a client that it may call a device, or connect to its standby."""
         each = self._sessions.get(number)
         if each is not None:

@@ -17,7 +17,7 @@ from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
     from atomr_mp.supervisor.device.device import SupervisedDevice
-    from atomr_mp.supervisor.device.incarnation import Incarnation
+    from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 MAX_SLABS: Final = 256
 """Slabs that a session may have registered at a time."""

@@ -13,18 +13,19 @@ from atomr_mp.protocol.codec import MAX_U64, ErrorInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import MAX_SUSPECTS
 from atomr_mp.supervision.suspicion import Cause, Death, cause_of
-from atomr_mp.supervisor.device.incarnation import Incarnation
+from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 
 def error_of_requests(worker: Incarnation) -> errors.AtomrError:
     """Return what the requests that were on an incarnation end with."""
-    if isinstance(worker.fault, errors.ContextPoisoned | errors.WorkerHung):
-        worker.fault.device, worker.fault.generation = worker.device, worker.generation
-        return worker.fault
+    fault = worker.parting.fault
+    if isinstance(fault, errors.ContextPoisoned | errors.WorkerHung):
+        fault.device, fault.generation = worker.device, worker.generation
+        return fault
     how = worker.end
-    why = f": {worker.fault.message}" if isinstance(worker.fault, errors.DeviceUnavailable) else ""
+    why = f": {fault.message}" if isinstance(fault, errors.DeviceUnavailable) else ""
     return errors.WorkerLost(
-        f"device {worker.device}'s worker (generation {worker.generation}) {how}{worker.late}{why}",
+        f"device {worker.device}'s worker (generation {worker.generation}) {how}{worker.parting.late}{why}",
         device=worker.device,
         generation=worker.generation,
         cause=how,
@@ -38,9 +39,10 @@ def is_planned(worker: Incarnation) -> bool:
 
 def cause_of_end(worker: Incarnation, board: BoardReader) -> Cause:
     """Return where the end of an incarnation came from."""
-    if is_planned(worker) or worker.wish or worker.late or isinstance(worker.fault, errors.DeviceUnavailable):
+    parting = worker.parting
+    if is_planned(worker) or parting.wish or parting.late or isinstance(parting.fault, errors.DeviceUnavailable):
         return Cause.SUPERVISOR
-    if worker.fault is not None:
+    if parting.fault is not None:
         return Cause.INSIDE
     cause, cgroup = worker.cause, worker.cgroup
     return cause_of(
@@ -68,7 +70,8 @@ class IncarnationEnd:
         self.planned: Final = is_planned(worker)
         """Whether it left as it was told to."""
         self._error = error_of_requests(worker)
-        self.lost: Final = worker.fault or self._error
+        parting = worker.parting
+        self.lost: Final = parting.fault or self._error
         """Why it ended, if that was not planned."""
         self._info: Final = ErrorInfo.of(self._error)
         self.doubt: Final = board_check.defect(board.words, now_ns)
@@ -78,12 +81,12 @@ class IncarnationEnd:
         self._running: Final[dict[int, list[int]]] = {}
         for _, session, request_id, ended_ns in () if self.doubt else board.left():
             self._started.setdefault(session, []).append(request_id)
-            if ended_ns == 0 or 0 < worker.hung_ns < ended_ns:
+            if ended_ns == 0 or 0 < parting.hung_ns < ended_ns:
                 self._running.setdefault(session, []).append(request_id)
 
         alone = None if self.doubt else board.alone()
         suspects = self._running if alone is None else {alone[0]: [alone[1]]}
-        blameless = self.planned or worker.wish or worker.late
+        blameless = self.planned or parting.wish or parting.late
         self._suspects: Final = suspects if suspecting and not blameless else {}
         self.death: Final = Death(
             running=sum(map(len, self._suspects.values())),
@@ -109,14 +112,14 @@ class IncarnationEnd:
     @property
     def in_a_word(self) -> str:
         """The cause, as restarts are counted by it."""
-        worker = self._worker
-        if worker.late:
+        parting = self._worker.parting
+        if parting.late:
             return "drain_timeout"
-        if worker.wish:
-            return worker.wish
-        if worker.fault is not None:
-            return worker.fault.code
-        return worker.cause.signal_name.lower() or "exit"
+        if parting.wish:
+            return parting.wish
+        if parting.fault is not None:
+            return parting.fault.code
+        return self._worker.cause.signal_name.lower() or "exit"
 
     @property
     def text(self) -> str:
@@ -125,8 +128,9 @@ class IncarnationEnd:
             return "left as it was told"
         cause, count = self._worker.cause, self._count
         number = "" if cause.signal is None else f" (signal {cause.signal})"
+        how = f"{self._worker.end}{number}{self._worker.parting.late}"
         return (
-            f"ended: {self._worker.end}{number}{self._worker.late}, {count or 'no'} request{'' if count == 1 else 's'} "
+            f"ended: {how}, {count or 'no'} request{'' if count == 1 else 's'} "
             f"{'was' if count == 1 else 'were'} running"
         )
 

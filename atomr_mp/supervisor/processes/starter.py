@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
 from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
+from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.protocol.messages import control
-from atomr_mp.supervisor.device.incarnation import Incarnation
-from atomr_mp.supervisor.device.process_factory import ProcessFactory
-from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import DevicePlan, Plan
+from atomr_mp.supervisor.processes.device_log import DeviceLog
+from atomr_mp.supervisor.processes.incarnation import Incarnation
+from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.transport.descriptors import Descriptor
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.device import SupervisedDevice
-    from atomr_mp.supervisor.device.worker_events import WorkerEvents
 
 Introductions = Callable[[], Iterable[tuple[control.FromSupervisor, Descriptor | None]]]
 """Return what a process must know of every client that may call; the descriptors are the receiver's."""
+
+Adopt = Callable[[WorkerProcess, WorkerCgroup | None, float], Incarnation]
+"""Take charge of a process that was just started, with its cgroup, and the time that it may take to end when killed."""
 
 
 class Starter:
     """Makes the processes of one device, and takes away what they leave in the run directory.
 
     Args:
-        device: The device.
-        owner: Owns the processes.
         plan: The pool's plan.
         described: The device's part of it.
-        loop: The supervisor's loop.
+        log: The device's events.
+        output: Where the processes print.
+        adopt: Takes charge of each.
+        late: Called with one that is not ready in time.
         run_dir: Where sockets and logs are.
         epoch: The pool's.
         factory: Makes the processes.
@@ -41,24 +42,25 @@ class Starter:
 
     def __init__(
         self,
-        device: SupervisedDevice,
-        owner: WorkerEvents,
         plan: Plan,
         described: DevicePlan,
         *,
-        loop: Loop,
+        log: DeviceLog,
+        output: RotatedOutput,
+        adopt: Adopt,
+        late: Callable[[Incarnation], None],
         run_dir: HeldRunDirectory,
         epoch: bytes,
         factory: ProcessFactory,
         introductions: Introductions,
     ) -> None:
-        self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
-        """What the processes print."""
-        self.last_generation = 0
-        """Of whatever was started last, a standby too."""
-        self._device = device
-        self._owner = owner
-        self._loop = loop
+        self._index: Final = described.index
+        self._name: Final = described.name
+        self._log = log
+        self._output = output
+        self._adopt = adopt
+        self._late = late
+        self._last_generation = 0
         self._run_dir = run_dir
         self._epoch = epoch
         self._factory = factory
@@ -68,58 +70,63 @@ class Starter:
         self._left: list[WorkerCgroup] = []
         """Of processes that have ended, and whose own still end."""
 
+    @property
+    def last_generation(self) -> int:
+        """The generation of whatever was started last, a standby too."""
+        return self._last_generation
+
     def start(self, plan: Plan, *, standby: bool) -> Incarnation:
         """Start a process under the next generation, by a plan.
 
         Raises:
             SetupFailed: None could be made.
         """
-        device = self._device
-        self.last_generation = generation = self.last_generation + 1
-        self.output.new_incarnation(f"--- device {device.index} generation {generation}")
-        process, cold = self._factory.make(device.index, generation, self._environment, self.output.fileno())
+        self._last_generation = generation = self._last_generation + 1
+        self._output.new_incarnation(f"--- device {self._index} generation {generation}")
+        process, cold = self._factory.make(self._index, generation, self._environment, self._output.fileno())
         if cold:
-            device.note("cold_start", f"a fresh interpreter is started: {cold}", generation=generation, pid=process.pid)
+            text = f"a fresh interpreter is started: {cold}"
+            self._log.note("cold_start", text, generation=generation, pid=process.pid)
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
         cgroup = None
         if self._cgroups is not None:
-            cgroup = self._cgroups.add(f"device-{device.index}-{generation}", process.pid)
-        worker = Incarnation(device.index, process, self._loop, cgroup, self._owner, plan.kill_timeout_s)
+            cgroup = self._cgroups.add(f"device-{self._index}-{generation}", process.pid)
+        worker = self._adopt(process, cgroup, plan.kill_timeout_s)
         worker.tell(
             control.Start(
                 pool=plan.pool,
                 epoch=self._epoch,
-                device=device.index,
-                name=device.name,
+                device=self._index,
+                name=self._name,
                 backend=plan.backend,
                 generation=generation,
                 endpoint=self.endpoint(generation),
                 actors=plan.actors,
                 window=plan.window,
-                execution=plan.devices[device.index].execution,
+                execution=plan.devices[self._index].execution,
                 standby=standby,
             )
         )
         for introduction, descriptor in self._introductions():
             worker.tell(introduction, descriptor)
-        worker.timer = self._loop.call_later(plan.start_timeout_s, lambda: self._owner.late(worker))
+        worker.set_timer(plan.start_timeout_s, lambda: self._late(worker))
         return worker
 
     def make_ahead(self) -> None:
         """Have the next process forked before it is needed."""
-        self._factory.make_ahead(self._device.index, self._environment, self.output.fileno())
+        self._factory.make_ahead(self._index, self._environment, self._output.fileno())
 
     def discard_ahead(self) -> None:
         """End the process that was forked for that: it may have the device's driver open."""
-        self._factory.discard_ahead(self._device.index)
+        self._factory.discard_ahead(self._index)
 
     def endpoint(self, generation: int) -> str:
         """Return where the process of a generation takes calls."""
-        return f"ipc://{self._run_dir.worker_socket(self._device.index, generation)}"
+        return f"ipc://{self._run_dir.worker_socket(self._index, generation)}"
 
     def clear(self, worker: Incarnation) -> None:
         """Take a process's endpoint away, whom nobody is to call any more, and its cgroup as soon as that is empty."""
-        self._run_dir.worker_socket(self._device.index, worker.generation).unlink(missing_ok=True)
+        self._run_dir.worker_socket(self._index, worker.generation).unlink(missing_ok=True)
         if worker.cgroup is not None:
             self._left.append(worker.cgroup)
             self.tidy()

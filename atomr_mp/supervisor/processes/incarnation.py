@@ -8,7 +8,8 @@ import select
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.process.cgroup import WorkerCgroup
@@ -17,14 +18,11 @@ from atomr_mp.protocol.board import BoardReader
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo
-from atomr_mp.supervisor.device.live_board import LiveBoard
 from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.processes.live_board import LiveBoard
+from atomr_mp.supervisor.processes.parting import Parting
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
-
-if TYPE_CHECKING:
-    from atomr_mp.supervisor.device.incarnation_end import IncarnationEnd
-
 
 FREEZE_S: Final = 0.005
 """After so long a process is stopped that was to do that by itself, when its last answers had left."""
@@ -35,8 +33,8 @@ LOOKS: Final = 15
 """How often it is looked whether a process ends, after one of its threads has ended."""
 
 
-class IncarnationListener(Protocol):
-    """Who is told of what happens to an incarnation. Its messages and its end of file come before its exit."""
+class MessageListener(Protocol):
+    """Who is told of what a process says."""
 
     def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
         """It has said something; the descriptor is the caller's."""
@@ -46,6 +44,10 @@ class IncarnationListener(Protocol):
 
     def caught_up(self, worker: Incarnation) -> None:
         """All that it was to be told has been sent."""
+
+
+class DeathListener(Protocol):
+    """Who is told of a process's end, whose messages and end of file come before its exit."""
 
     def dies(self, worker: Incarnation) -> None:
         """It has begun to end, by a kill or a crash, and is going to hang up."""
@@ -71,7 +73,8 @@ class Incarnation:
         process: The process, just started.
         loop: The supervisor's loop.
         cgroup: Its cgroup, if it has one.
-        owner: Who is told.
+        messages: Who is told of what it says.
+        deaths: Who is told of its end.
         kill_timeout_s: How long it may take to end once it is killed.
     """
 
@@ -88,50 +91,35 @@ class Incarnation:
         process: WorkerProcess,
         loop: Loop,
         cgroup: WorkerCgroup | None,
-        owner: IncarnationListener,
+        messages: MessageListener,
+        deaths: DeathListener,
         kill_timeout_s: float,
     ) -> None:
         self.device: Final = device
         self.process: Final = process
         self.generation: Final = process.generation
         self.pid: Final = process.pid
-        self.started_s: Final = time.monotonic()
-        self.ready_s: float | None = None
-        """When it became ready."""
-        self.promoted_s: float | None = None
+        self.cgroup: Final = cgroup
+        self.parting: Final = Parting()
+        """Why it is to end."""
+        self._started_s = time.monotonic()
+        self._ready_s: float | None = None
+        self._promoted_s: float | None = None
         """When it was told to take calls; None if it was no standby, or still is one."""
-        self.leaving = False
-        """It was killed, or told to leave: what it still says does not count."""
-        self.counted = False
-        """Its end is among the restarts of its device."""
-        self.drained = False
-        """It was told to finish what it holds."""
-        self.wish = ""
-        """Whose wish its end is, in a word; empty if it is nobody's."""
-        self.actors: list[ActorInfo] = []
-        self.admitted: set[int] = set()
-        """Sessions that it has acknowledged."""
-        self.admitting: set[int] = set()
+        self._leaving = False
+        self._actors: list[ActorInfo] = []
+        self._admitted: set[int] = set()
+        self._admitting: set[int] = set()
         """Sessions that it has acknowledged before all that it is to know of them was sent."""
-        self.fault: errors.AtomrError | None = None
-        """Why it ends, as far as it said so itself or we decided."""
-        self.hung_ns = 0
-        """When it was found to hang, CLOCK_MONOTONIC; 0 if it was not. What ended later has not."""
-        self.late = ""
-        """That it was killed because its drain took too long, in words."""
-        self.cause = ExitCause()
-        """How it ended."""
-        self.ending: IncarnationEnd | None = None
-        """What became of its requests, once nothing of it runs any more."""
-        self.timer: Timer | None = None
+        self._cause = ExitCause()
+        self._timer: Timer | None = None
         """Of its start, or of its drain."""
-        self.is_stuck = False
-        """It was killed, and has not ended in time."""
+        self._is_stuck = False
         self._kill_timeout_s = kill_timeout_s
         self._kill_timer: Timer | None = None
         self._loop = loop
-        self.cgroup: Final = cgroup
-        self._owner = owner
+        self._messages = messages
+        self._deaths = deaths
         self._unsent: deque[_Unsent] = deque()
         self._hears = True
         """Its control channel has not ended."""
@@ -145,12 +133,62 @@ class Incarnation:
     @property
     def age_s(self) -> float:
         """How long it has been what calls are for; what stands by does not grow old."""
-        return time.monotonic() - (self.promoted_s or self.started_s)
+        return time.monotonic() - (self._promoted_s or self._started_s)
+
+    @property
+    def start_s(self) -> float:
+        """How long its start took, or has taken until now."""
+        return (time.monotonic() if self._ready_s is None else self._ready_s) - self._started_s
+
+    @property
+    def ready_for_s(self) -> float | None:
+        """How long ago it became ready; None if it never did."""
+        return None if self._ready_s is None else time.monotonic() - self._ready_s
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it ever became ready."""
+        return self._ready_s is not None
 
     @property
     def is_ready(self) -> bool:
         """Whether it can take calls, or could if it was told to."""
-        return self.ready_s is not None and not self.leaving
+        return self._ready_s is not None and not self._leaving
+
+    @property
+    def took_over_ready(self) -> bool:
+        """Whether it was a standby, and ready before it was promoted."""
+        return self._promoted_s is not None and self._ready_s is not None and self._promoted_s > self._ready_s
+
+    @property
+    def leaving(self) -> bool:
+        """Whether it was killed, or told to leave: what it still says does not count."""
+        return self._leaving
+
+    @property
+    def drained(self) -> bool:
+        """Whether it was told to finish what it holds."""
+        return self.parting.drained
+
+    @property
+    def actors(self) -> list[ActorInfo]:
+        """What it offers, once it is ready."""
+        return self._actors
+
+    @property
+    def admitted(self) -> AbstractSet[int]:
+        """Sessions that it has acknowledged, and that may call it."""
+        return self._admitted
+
+    @property
+    def cause(self) -> ExitCause:
+        """How it ended, once nothing of it runs any more."""
+        return self._cause
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it was killed, and has not ended in time."""
+        return self._is_stuck
 
     @property
     def is_behind(self) -> bool:
@@ -166,6 +204,54 @@ class Incarnation:
     def live_board(self) -> LiveBoard:
         """Its board, as far as it is believed."""
         return LiveBoard(self.process.board)
+
+    def became_ready(self, actors: list[ActorInfo]) -> None:
+        """Take note that it can take calls, and what it offers; its end is seen sooner from now on."""
+        self._actors = actors
+        if self._ready_s is None:
+            self._ready_s = time.monotonic()
+        self.watch_threads()
+
+    def promote(self, predecessor_end: Descriptor | None) -> None:
+        """Tell it to take calls.
+
+        Args:
+            predecessor_end: What tells it of the predecessor's end; owned from here on.
+        """
+        self.tell(control.Promote(), predecessor_end)
+        self._promoted_s = time.monotonic()
+
+    def drain(self, timeout_s: float, on_timeout: Callable[[], None]) -> None:
+        """Tell it to finish what it holds and leave; start the timer of that anew."""
+        self.parting.told_to_finish()
+        self.tell(control.Drain())
+        self.set_timer(timeout_s, on_timeout)
+
+    def leave(self) -> None:
+        """Count nothing any more that it says."""
+        self._leaving = True
+
+    def acknowledged(self, session: int) -> None:
+        """It has acknowledged a session, which may call it once it has been sent all that it is to know before."""
+        self._admitting.add(session)
+
+    def closed(self, session: int) -> None:
+        """It does nothing for a session any more."""
+        self._admitted.discard(session)
+        self._admitting.discard(session)
+
+    def admit(self) -> list[int]:
+        """Return the sessions that may call it from now on; none while messages to it wait."""
+        if self._unsent:
+            return []
+        admitting, self._admitting = sorted(self._admitting), set()
+        self._admitted.update(admitting)
+        return admitting
+
+    def set_timer(self, delay_s: float, call: Callable[[], None]) -> None:
+        """Call `call()` after a time, unless it ends before or the timer is set anew."""
+        self.cancel_timer()
+        self._timer = self._loop.call_later(delay_s, call)
 
     def tell(self, message: control.FromSupervisor, descriptor: Descriptor | None = None) -> None:
         """Send a message; one that it does not take yet is queued.
@@ -210,9 +296,9 @@ class Incarnation:
             try:
                 if not packet:
                     return False
-                self._owner.heard(self, control.FROM_WORKER.decode(packet), descriptor)
+                self._messages.heard(self, control.FROM_WORKER.decode(packet), descriptor)
             except errors.ProtocolError as error:
-                self._owner.garbled(self, error)
+                self._messages.garbled(self, error)
             finally:
                 if descriptor is not None:
                     descriptor.close()
@@ -220,7 +306,7 @@ class Incarnation:
 
     def kill(self) -> None:
         """Send SIGKILL to its process group."""
-        self.leaving = True
+        self._leaving = True
         self.process.kill()
         if self._kill_timer is None and self.process.pidfd >= 0:
             self._kill_timer = self._loop.call_later(self._kill_timeout_s, self._on_kill_timeout)
@@ -240,13 +326,13 @@ class Incarnation:
     @property
     def end(self) -> str:
         """How it ended, in words."""
-        return "was killed and does not end" if self.is_stuck else self.cause.describe()
+        return "was killed and does not end" if self._is_stuck else self._cause.describe()
 
     def cancel_timer(self) -> None:
         """Forget the timer."""
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def close(self) -> None:
         """Let go of it, once it has ended."""
@@ -272,7 +358,7 @@ class Incarnation:
             if descriptor is not None:
                 descriptor.close()
         self._loop.rewatch(channel.fileno(), select.EPOLLIN)
-        self._owner.caught_up(self)
+        self._messages.caught_up(self)
 
     def watch_threads(self) -> None:
         """See its end as soon as a thread of its ends with it; its other ends are seen in any case."""
@@ -298,11 +384,11 @@ class Incarnation:
             self._dies = True
             if not self.listen():
                 return
-            self._owner.dies(self)
+            self._deaths.dies(self)
         if dying is not None and not self.process.running():
             self._forget_threads()
-            self.cause = dying
-            self._owner.stopped(self)
+            self._cause = dying
+            self._deaths.stopped(self)
         elif looks:
             self._look = self._loop.call_later(LOOK_S, lambda: self._look_whether_it_dies(looks - 1))
 
@@ -327,8 +413,8 @@ class Incarnation:
             self._stop_telling()
             dying = self.process.dying()
             if dying is not None:
-                self.cause = dying
-            self._owner.hung_up(self, dying=dying is not None)
+                self._cause = dying
+            self._deaths.hung_up(self, dying=dying is not None)
 
     def _on_exit(self, _events: int) -> None:
         """The pidfd says that the process has ended."""
@@ -337,15 +423,15 @@ class Incarnation:
         self._stop_telling()
         if self._kill_timer is not None:
             self._kill_timer.cancel()
-        self.cause = self.process.reap()
+        self._cause = self.process.reap()
         if self.cgroup is not None:
             self.cgroup.kill()
-        self._owner.exited(self)
+        self._deaths.exited(self)
 
     def _on_kill_timeout(self) -> None:
-        self.is_stuck = True
+        self._is_stuck = True
         self._stop_telling()
-        self._owner.survived(self)
+        self._deaths.survived(self)
 
     def _stop_telling(self) -> None:
         self._forget_threads()

@@ -16,9 +16,9 @@ from atomr_mp.process.spawn import WorkerProcess, spawn
 from atomr_mp.process.zygote import NoForkError, Zygote
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.standby import StandbyMode, StandbyState, delay_s, failures_after
-from atomr_mp.supervisor.device.prefork_pool import NO_GENERATION, PreforkPool
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
+from atomr_mp.supervisor.processes.prefork_pool import NO_GENERATION, PreforkPool
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 

@@ -1,0 +1,311 @@
+"""How a device's process ends: the signs of it, what they set going, what is told. Read this top to bottom.
+
+Theory of operation. A process ends because it is killed or crashes, because it reports a fault, because it hangs, or
+because it was told to finish. Its end shows in several signs. Each of them may be the first, and none but the last is
+sure to come:
+
+1. `garbled` and `failed`: the process itself says why it ends (`control.Fault`), or breaks the protocol.
+   `hung`: the watchdog finds a request that makes no progress. `late`: it is not ready in time.
+2. `dies`: one of its threads has ended, and the kernel has told the others to end. This comes a fraction of a
+   millisecond after a SIGKILL, and long before the kernel has taken down the memory of a large process.
+3. `stopped`: nothing of it runs any more. What it has not answered by now it will not answer.
+4. `hung_up`: its control channel has ended.
+5. `exited`: its pidfd says that it has ended. This is the authority, and the only sign that all ends have.
+   `survived` stands for it where a killed process does not end.
+
+The first sign takes the device out of `ready`. The actions of that row (`supervision.lifecycle`) are, in this order:
+`HOLD` keeps clients from sending, `KILL` sees to it that the process does end, `CALL_STANDBY` puts the standby into its
+place if there is one that is ready (`takeover`). Then nobody waits for the rest: the process is the *predecessor*.
+Without a standby the device waits in `lost`, `poisoned` or `hung` for `exited`.
+
+Clients are told what became of their requests as soon as nothing of the process runs any more, which may be at sign 3,
+4 or 5 (`EndReports`): `foretell` says it while the process may still hang up something, `tell` says it for good, once.
+
+With `exited` the process is over: `END`, or `END_PREDECESSOR` for one that was replaced. Its end is counted and written
+down, and its endpoint, cgroup and descriptors are given back. `ASK_RESTART` then judges the end (`restarts`), unless
+somebody had wanted it or a standby's promotion has been judged already.
+
+What changes a role or the state is a fact for `Life`, which takes one at a time. Two signs act at once: a standby that
+has failed or hung up is killed before its promotion can be considered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.process.files.logs import RotatedOutput
+from atomr_mp.process.files.rundir import HeldRunDirectory
+from atomr_mp.protocol.messages import control
+from atomr_mp.supervision.lifecycle import LifecycleEvent, State, UnexpectedEventError
+from atomr_mp.supervisor.device.end_reports import EndReports
+from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView, ResidentListener
+from atomr_mp.supervisor.device.plans import Plans
+from atomr_mp.supervisor.device.quarantine import Quarantine
+from atomr_mp.supervisor.device.restarts import Restarts
+from atomr_mp.supervisor.device.roles import Roles
+from atomr_mp.supervisor.device.takeover import Takeover
+from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.processes.device_log import DeviceLog
+from atomr_mp.supervisor.processes.incarnation import Incarnation
+
+QUIET_S: Final = 0.05
+"""How long a poisoned process, which does nothing any more, outlives its standby's promotion: its context's end keeps
+the device from others. On an H200 the standby's first answer took 2.2 ms with it, 3.9 ms and up to 60 ms without."""
+
+
+class Deaths:
+    """The ends of a device's processes, from the first sign to the last action.
+
+    Args:
+        device: The device, as clients are shown it.
+        life: Its life.
+        roles: Its processes.
+        plans: Its plans.
+        log: Its events.
+        loop: The supervisor's loop.
+        sessions: Who is told.
+        residents: Who keeps what outlives the processes.
+        run_dir: Notes which processes there are.
+        output: Where the processes print.
+        ends: Tells how each has ended.
+        restarts: Judges that.
+        quarantine: Knows processes that do not end.
+        takeover: Knows the standby.
+        ended: Called after each process end, when it has been reaped.
+    """
+
+    def __init__(
+        self,
+        device: DeviceView,
+        *,
+        life: Life,
+        roles: Roles,
+        plans: Plans,
+        log: DeviceLog,
+        loop: Loop,
+        sessions: DeviceListener,
+        residents: ResidentListener,
+        run_dir: HeldRunDirectory,
+        output: RotatedOutput,
+        ends: EndReports,
+        restarts: Restarts,
+        quarantine: Quarantine,
+        takeover: Takeover,
+        ended: Callable[[], None],
+    ) -> None:
+        self._device = device
+        self._life = life
+        self._roles = roles
+        self._plans = plans
+        self._log = log
+        self._loop = loop
+        self._sessions = sessions
+        self._residents = residents
+        self._run_dir = run_dir
+        self._output = output
+        self._ends = ends
+        self._restarts = restarts
+        self._quarantine = quarantine
+        self._takeover = takeover
+        self._ended = ended
+        self._held_s = 0.0
+
+    @property
+    def held_s(self) -> float:
+        """Since when clients hold their calls for the next incarnation, CLOCK_MONOTONIC; 0 if they do not."""
+        return self._held_s
+
+    # --- the signs, in the order in which they may come ------------------------------------------------------------
+
+    def late(self, worker: Incarnation) -> None:
+        """A process was not ready in time."""
+        self._life.take(lambda: self._on_late(worker))
+
+    def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
+        """A process says what is no message."""
+        self.failed(worker, errors.SetupFailed(f"the worker broke the protocol: {error}"))
+
+    def failed(self, worker: Incarnation, fault: errors.AtomrError, *, settled: bool = False) -> None:
+        """A process says that it ends, or has broken the protocol.
+
+        Args:
+            worker: The process.
+            fault: Why.
+            settled: It has sent all the answers that it will.
+        """
+        worker.parting.failed(fault)
+        if worker is self._roles.active:
+            self._life.take(lambda: self._on_failed(worker, fault, settled=settled))
+        else:  # at once: a standby that has failed must not be promoted
+            worker.kill()
+
+    def hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str) -> None:
+        """A process makes no progress; nothing if it takes no calls any more.
+
+        Args:
+            worker: The process.
+            fault: What the requests end with that are on it.
+            stacks: Of all its threads, for the logs.
+        """
+        hung_ns = time.monotonic_ns()
+        self._life.take(lambda: self._on_hung(worker, fault, stacks, hung_ns))
+
+    def dies(self, worker: Incarnation) -> None:
+        """A process has begun to end: a standby takes over."""
+        self._life.take(lambda: self._on_dies(worker))
+
+    def stopped(self, worker: Incarnation) -> None:
+        """Nothing of a process that dies runs any more: what it has not answered by now, it will not."""
+        if worker is not self._roles.standby:
+            self._ends.foretell(worker)
+
+    def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
+        """A process will say no more."""
+        if worker is self._roles.standby:  # at once: it must not be promoted
+            worker.kill()
+        else:
+            self._life.take(lambda: self._on_hung_up(worker, dying=dying))
+
+    def exited(self, worker: Incarnation) -> None:
+        """A process has ended."""
+        self._life.take(lambda: self._on_exited(worker))
+
+    def survived(self, worker: Incarnation) -> None:
+        """A process goes on though it was killed: it is stuck in the kernel, and nobody waits for it any longer."""
+        self._life.take(lambda: self._on_survived(worker))
+
+    # --- what a sign sets going, at its turn -----------------------------------------------------------------------
+
+    def _on_late(self, worker: Incarnation) -> None:
+        if worker.parting.fault is None:
+            limit_s = self._plans.held.start_timeout_s
+            worker.parting.failed(
+                errors.SetupFailed(f"the worker was not ready within {limit_s:g} s (start_timeout_s)")
+            )
+        if worker is self._roles.active:
+            self._life.step(LifecycleEvent.START_TIMEOUT)
+        else:
+            worker.kill()
+
+    def _on_failed(self, worker: Incarnation, fault: errors.AtomrError, *, settled: bool) -> None:
+        if worker is not self._roles.active:
+            worker.kill()
+            return
+        poisoned = isinstance(fault, errors.ContextPoisoned)
+        self.step_as_told(worker, LifecycleEvent.POISONED if poisoned else LifecycleEvent.FAULT)
+        if worker is self._roles.predecessor:  # it lives on for a moment, and nobody need wait for its end
+            if settled:
+                self._ends.foretell(worker)
+            worker.freeze(lambda: self._ends.tell(worker))
+
+    def step_as_told(self, worker: Incarnation, event: LifecycleEvent) -> None:
+        """Step as a process's message asks; one that is out of its turn breaks the protocol, which is a fault."""
+        life = self._life
+        if not life.expects(event):
+            why = UnexpectedEventError(life.state, event)
+            worker.parting.failed(errors.SetupFailed(f"the worker broke the protocol: {why}"))
+            event = LifecycleEvent.FAULT
+        life.step(event)
+
+    def _on_hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str, hung_ns: int) -> None:
+        if worker is self._roles.active and self._life.state is State.READY:
+            worker.parting.hung(fault, hung_ns)
+            self._output.add(f"--- device {worker.device} generation {worker.generation} hung\n{stacks}")
+            self._log.note("hung", fault.message, pid=worker.pid, where=fault.where, stacks=stacks)
+            self._life.step(LifecycleEvent.HUNG)
+
+    def _on_dies(self, worker: Incarnation) -> None:
+        if worker is self._roles.active:
+            self._restarts.add(worker)
+            self._life.step(LifecycleEvent.END_OF_FILE)
+
+    def _on_hung_up(self, worker: Incarnation, *, dying: bool) -> None:
+        if worker is self._roles.active:
+            if dying:
+                self._restarts.add(worker)  # before anybody hears of it
+            self._life.step(LifecycleEvent.END_OF_FILE)
+        if dying:
+            self._ends.tell(worker)  # the kernel may take long to take its memory down, and nobody need wait for that
+
+    def _on_exited(self, worker: Incarnation) -> None:
+        roles = self._roles
+        if worker is roles.active:
+            self._life.step(LifecycleEvent.EXITED)
+        elif worker is roles.standby:
+            self._takeover.ended(worker)
+        elif worker in self._quarantine.stuck:
+            self._on_unstuck(worker)
+        else:
+            self._life.step(LifecycleEvent.PREDECESSOR_EXITED)
+        self._run_dir.forget_worker(worker.pid)
+        self._ended()
+
+    def _on_survived(self, worker: Incarnation) -> None:
+        limit_s = self._plans.held.kill_timeout_s
+        text = f"its worker was killed and has not ended within {limit_s:g} s (kill_timeout_s)"
+        self._log.note("unkillable", text, generation=worker.generation, pid=worker.pid)
+        if worker is self._roles.active:
+            self._restarts.add(worker)
+            self._life.step(LifecycleEvent.KILL_TIMEOUT)
+            if self._life.state is not State.STOPPED:
+                self._life.reason = self._quarantine.reason
+            self._sessions.device_changed(self._device)
+        elif worker is self._roles.standby:
+            self._takeover.ended(worker)
+        else:
+            self._life.step(LifecycleEvent.PREDECESSOR_EXITED)
+        self._ended()
+
+    def _on_unstuck(self, worker: Incarnation) -> None:
+        worker.close()
+        self._residents.ended((worker.device, worker.generation))
+        self._quarantine.unstuck(worker)
+
+    # --- the actions, in the order in which the table asks for them ------------------------------------------------
+
+    def hold(self) -> None:
+        """`HOLD`: note since when clients hold their calls; that they are to, the next state tells them."""
+        self._held_s = time.monotonic()
+        worker = self._roles.active
+        if worker is not None and worker.parting.fault is not None:
+            self._life.reason = worker.parting.fault.message
+
+    def published(self) -> None:
+        """Clients hold no calls any more."""
+        self._held_s = 0.0
+
+    def kill(self) -> None:
+        """`KILL`: end the active incarnation, a poisoned one when its standby has had time to take over."""
+        worker, standby = self._roles.active, self._roles.standby
+        if worker is None:
+            return
+        fault = worker.parting.fault
+        if isinstance(fault, errors.ContextPoisoned) and standby is not None and standby.is_ready:
+            worker.leave()
+            self._loop.call_later(QUIET_S, worker.kill)
+        else:
+            worker.kill()
+        if fault is not None:
+            self._log.note("fault", fault.message, code=fault.code)
+
+    def end(self) -> None:
+        """`END`: tell what became of the requests that were on the active incarnation, and let go of it."""
+        worker = self._roles.end_active()
+        if worker is None:
+            self._restarts.ended_unstarted()
+        else:
+            self._restarts.ended(self._ends.over(worker))
+        lost = self._restarts.lost
+        finished = "" if worker is None else "its worker has finished what it held"
+        self._life.reason = lost.message if lost else finished
+
+    def end_predecessor(self) -> None:
+        """`END_PREDECESSOR`: the same of the incarnation whose place a standby has taken."""
+        worker = self._roles.end_predecessor()
+        self._ends.over(worker)
+        if self._roles.active is not None:
+            self._roles.active.tell(control.IncarnationOver(worker.device, worker.generation))

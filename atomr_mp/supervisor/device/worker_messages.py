@@ -1,0 +1,92 @@
+"""What a device's processes say: that they are ready, whom they have admitted, what clients share with them."""
+
+from __future__ import annotations
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages import control
+from atomr_mp.protocol.messages.devices import ActorInfo
+from atomr_mp.supervision.lifecycle import LifecycleEvent
+from atomr_mp.supervisor.device.death import Deaths
+from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView, ResidentListener
+from atomr_mp.supervisor.device.roles import Roles
+from atomr_mp.supervisor.device.takeover import Takeover
+from atomr_mp.supervisor.processes.device_log import DeviceLog
+from atomr_mp.supervisor.processes.incarnation import Incarnation
+from atomr_mp.transport.descriptors import Descriptor
+
+
+class WorkerMessages:
+    """Takes in what processes say, and hands it to whom it concerns.
+
+    Args:
+        device: The device, as clients are shown it.
+        life: Its life.
+        roles: Its processes.
+        log: Its events.
+        sessions: Who is told of what concerns clients.
+        residents: Who is told of resident memory.
+        takeover: Is told of a standby.
+        deaths: Is told of a fault.
+    """
+
+    def __init__(
+        self,
+        device: DeviceView,
+        *,
+        life: Life,
+        roles: Roles,
+        log: DeviceLog,
+        sessions: DeviceListener,
+        residents: ResidentListener,
+        takeover: Takeover,
+        deaths: Deaths,
+    ) -> None:
+        self._device = device
+        self._life = life
+        self._roles = roles
+        self._log = log
+        self._sessions = sessions
+        self._residents = residents
+        self._takeover = takeover
+        self._deaths = deaths
+
+    def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
+        """Take in what a process says."""
+        match message:
+            case control.Ready(actors):
+                self._life.take(lambda: self._on_ready(worker, actors))
+            case control.SessionAdmitted(number):
+                worker.acknowledged(number)
+                self.caught_up(worker)
+            case control.SessionClosed(number):
+                worker.closed(number)
+                self._sessions.acknowledged(self._device, worker.generation, number)
+            case control.SlabExported():
+                shared = None if descriptor is None else descriptor.share()
+                self._sessions.exported(self._device, worker.generation, message, shared)
+            case control.OfResident():
+                self._residents.heard((worker.device, worker.generation), message, descriptor)
+            case control.SessionViolated(number, reason):
+                self._log.note("violation", reason, session=number)
+                self._sessions.violated(number, reason)
+            case control.Fault(info, settled):
+                self._deaths.failed(worker, info.error(), settled=settled)
+
+    def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
+        """End a process that says what is no message."""
+        self._deaths.garbled(worker, error)
+
+    def caught_up(self, worker: Incarnation) -> None:
+        """Let clients call whom a worker has admitted, once it can read all that it is to know before their calls."""
+        for number in worker.admit():
+            if worker.is_ready and worker in {self._roles.active, self._roles.standby}:
+                self._sessions.admitted(self._device, number)
+
+    def _on_ready(self, worker: Incarnation, actors: list[ActorInfo]) -> None:
+        if worker is self._roles.active:
+            worker.became_ready(actors)
+            self._takeover.started(worker)
+            self._deaths.step_as_told(worker, LifecycleEvent.READY)
+        elif worker is self._roles.standby:
+            self._takeover.ready(worker, actors)

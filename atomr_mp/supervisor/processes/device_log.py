@@ -1,0 +1,48 @@
+"""Writes what happens to one device into the event log, and onto the screen."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable
+
+from atomr_mp.process.files.events import EventLog, Scalar
+from atomr_mp.supervisor.loop import Loop
+
+_LOG = logging.getLogger("atomr_mp.supervisor")
+
+
+class DeviceLog:
+    """The events of a device.
+
+    Args:
+        index: The device's index.
+        generation: Returns the generation that an event is of unless it says otherwise.
+        loop: The supervisor's loop.
+        events: The pool's event log.
+    """
+
+    def __init__(self, index: int, generation: Callable[[], int], loop: Loop, events: EventLog) -> None:
+        self._index = index
+        self._generation = generation
+        self._loop = loop
+        self._events = events
+
+    def note(self, event: str, text: str, generation: int | None = None, **facts: Scalar) -> None:
+        """Write an event into the log, and onto the screen when nobody waits for anything else."""
+        if generation is None:
+            generation = self._generation()
+        self._loop.call_afterwards(
+            functools.partial(_LOG.info, "device %d generation %d: %s", self._index, generation, text)
+        )
+        self._events.append(
+            {
+                "time": time.time(),
+                "event": event,
+                "device": self._index,
+                "generation": generation,
+                "text": text,
+                **facts,
+            }
+        )

@@ -1,0 +1,66 @@
+"""Why a process is to end, as far as its supervisor has decided it or the process has said so."""
+
+from __future__ import annotations
+
+from atomr_mp import errors
+
+
+class Parting:
+    """What is known of a process's end before it comes. Each fact is written by one method."""
+
+    def __init__(self) -> None:
+        self._wish = ""
+        self._drained = False
+        self._late = ""
+        self._fault: errors.AtomrError | None = None
+        self._hung_ns = 0
+
+    @property
+    def wish(self) -> str:
+        """Who asked for the end, in a word: "restart", "recycle"; empty if nobody did."""
+        return self._wish
+
+    @property
+    def drained(self) -> bool:
+        """Whether the process was told to finish what it holds."""
+        return self._drained
+
+    @property
+    def late(self) -> str:
+        """The words that say that its drain took too long, and that it was killed for it; empty if not."""
+        return self._late
+
+    @property
+    def fault(self) -> errors.AtomrError | None:
+        """The error of its end, as it said so itself or we decided."""
+        return self._fault
+
+    @property
+    def hung_ns(self) -> int:
+        """When it was found to hang, CLOCK_MONOTONIC; 0 if it was not. A request that ended later has not."""
+        return self._hung_ns
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody asked for the end, so that it does not count."""
+        return self._drained or bool(self._wish)
+
+    def wished(self, wish: str) -> None:
+        """Somebody asks for the end."""
+        self._wish = wish
+
+    def told_to_finish(self) -> None:
+        """The process is told to finish what it holds."""
+        self._drained = True
+
+    def took_too_long(self, limit_s: float) -> None:
+        """Its drain has passed its limit."""
+        self._late = f" after it had not finished within {limit_s:g} s (drain_timeout_s)"
+
+    def failed(self, fault: errors.AtomrError) -> None:
+        """The process says why it ends, or has broken a rule; a later fault replaces an earlier one."""
+        self._fault = fault
+
+    def hung(self, fault: errors.WorkerHung, now_ns: int) -> None:
+        """A request on it makes no progress."""
+        self._fault, self._hung_ns = fault, now_ns
