@@ -21,12 +21,21 @@ from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import DECLARED, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest, Moving, Scalar
+from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp.protocol.refs import Operand
+from tests import fft_cases
 from tests.declared import breakages, positions, refused_in_the_worker, requests
 from tests.fake_arrays import FakeArray
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUESTS: Final = [cls for library in DECLARED for cls in requests_of(library).values()]
+DRAWN: Final[dict[type[LibraryRequest], st.SearchStrategy[Any]]] = {Transform: fft_cases.requests()}
+"""What requests are drawn from whose parameters depend on each other."""
+
+
+def drawn(cls: type[LibraryRequest]) -> st.SearchStrategy[Any]:
+    """Return what valid requests of a type are drawn from."""
+    return DRAWN[cls] if cls in DRAWN else requests(cls)
 
 
 @pytest.mark.parametrize("cls", REQUESTS, ids=lambda cls: f"{cls.__module__.rpartition('.')[2]}.{cls.name}")
@@ -37,7 +46,7 @@ def test_every_broken_rule_is_refused_in_the_client_and_in_the_worker(cls: type[
     @given(st.data())
     @settings(max_examples=15, deadline=None)
     def refused(data: st.DataObject) -> None:
-        for what, broken in breakages(data.draw(requests(cls))):
+        for what, broken in breakages(data.draw(drawn(cls))):
             with pytest.raises((errors.InvalidRequest, errors.BorrowConflict)):
                 check(broken)
             assert refused_in_the_worker(broken), what
@@ -54,7 +63,7 @@ def test_messages_survive_the_wire(cls: type[LibraryRequest]) -> None:
     @given(st.data())
     @settings(max_examples=10, deadline=None)
     def survives(data: st.DataObject) -> None:
-        request = data.draw(requests(cls))
+        request = data.draw(drawn(cls))
         sent: dict[int, Any] = {array.number: array for _, _, array in request.arrays()}
         body, frames, _ = values.encode(request)
         decoder: values.Decoder[Any] = values.Decoder(cls)

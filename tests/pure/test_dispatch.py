@@ -86,7 +86,7 @@ class Worker:
         underway = Underway()
         self.completions = Completions("adaptive", device, underway)
         self.woken = Edges(self.completions.descriptor)
-        store = Store(device, TOKEN, 2**20, underway)
+        store = self.store = Store(device, TOKEN, 2**28, underway)
         streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
         libraries = Libraries(LibraryContext("host", device, store, streams, lambda: store.ours, lambda: None))
         memory = memoryview(bytearray(BOARD_BYTES))

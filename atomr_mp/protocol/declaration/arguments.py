@@ -55,7 +55,8 @@ class Argument(NamedTuple):
         """The shape, as messages and documentation show it."""
         if isinstance(self.shape, str):
             return f"({', '.join(self.shape.split())})"
-        return " ".join((self.shape.__doc__ or "").split()).rstrip(".")
+        words = " ".join((self.shape.__doc__ or "").split()).rstrip(".")
+        return words[:1].lower() + words[1:]
 
 
 def reads(

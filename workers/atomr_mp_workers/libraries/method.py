@@ -89,7 +89,7 @@ class LibraryMethod(Method):
         return request.written()
 
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
-        """Return the arguments with the plan, and the end of its making if that is to be waited for."""
+        """Return the arguments with the plan, and the end of its making if that is elsewhere."""
         request, known = arguments
         planning = self._planning
         assert planning is not None

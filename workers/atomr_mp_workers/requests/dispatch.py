@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp_workers.device.base import Stream, WorkerDevice
+from atomr_mp_workers.device.base import Event, Stream, WorkerDevice
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.requests.batches.items import ItemsSlice
 from atomr_mp_workers.requests.envelope import Envelope, FatalError
@@ -71,7 +71,10 @@ class Dispatcher:
         self._outbox = outbox
         self._flush = flush
         self._parked: list[Request] = []
-        """Requests that have begun, and wait for memory which others use."""
+        """Requests that have begun, and wait for memory which others use, or for their plan."""
+        self._held: set[Event] = set()
+        """The ends of those that wait for a plan, their own or another's: a stream that waited for one of these would
+        hold up the request itself."""
         self._ahead: Counter[Stream] = Counter()
         """Requests on each stream, without batches."""
         self._full = 0
@@ -139,9 +142,7 @@ class Dispatcher:
             if method.apart:
                 self._set_apart(request)
             elif envelope.begin(request, now_ns) and not self._start(request):
-                envelope.lend(request)
-                envelope.show_waiting(request, waits=True)
-                self._parked.append(request)
+                self._park(request)
             if len(peer.replies) >= FLUSH_REPLIES or peer.reply_bytes > FLUSH_BYTES:
                 self._flush()
             now_ns = time.monotonic_ns()
@@ -210,6 +211,10 @@ class Dispatcher:
 
     def _start(self, request: Request) -> bool:
         """Run a request that has begun, or put it on its stream; False if what it waits for has to end first."""
+        if request.making is not None or self._held:
+            started = self._go_on(request)
+            if started is not None:
+                return started
         stream = request.method.stream
         if stream is None:
             if request.after:
@@ -234,6 +239,31 @@ class Dispatcher:
             self._ahead[stream] += 1
             self._full += self._ahead[stream] == AHEAD
         return True
+
+    def _waits_for_plan(self, request: Request) -> bool:
+        """Return whether a plan is made for a request, or for one that it has to wait for."""
+        making = request.making is not None and not request.making.done
+        return making or any(event in self._held for event in request.after)
+
+    def _go_on(self, request: Request) -> bool | None:
+        """Return None if no plan has to be waited for; False if one has; True if the request was answered: it is late."""
+        if self._waits_for_plan(request):
+            return False
+        if request.event is not None:
+            self._held.discard(request.event)
+        if request.making is None or time.monotonic_ns() <= request.deadline_ns:
+            return None
+        request.error = errors.DeadlineExceeded("the deadline passed while the request's plan was made")
+        self._envelope.complete(request)
+        return True
+
+    def _park(self, request: Request) -> None:
+        """Let a request that has begun wait until it can start."""
+        self._envelope.lend(request)
+        self._envelope.show_waiting(request, waits=True)
+        if request.event is not None and self._waits_for_plan(request):
+            self._held.add(request.event)
+        self._parked.append(request)
 
     def _set_apart(self, request: Request) -> None:
         """Let a request wait for a batch, or for its actor's thread."""
@@ -323,8 +353,8 @@ class Dispatcher:
         elif threads is not None:
             self._completions.begin(request)
             threads.run(request)
-        else:
-            self._start(request)
+        elif not self._start(request):  # its plan is made
+            self._park(request)
 
     def _feed(self, threads: ActorThreads) -> bool:
         """Start the next requests that wait for an actor's threads, as far as threads and their memory are free.

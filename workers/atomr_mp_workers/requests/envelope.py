@@ -403,9 +403,7 @@ class Envelope:
                     method.admit(request.arguments[0], session.holder)
                 request.arguments = method.converted(request.arguments)
             if method.prepares:
-                request.arguments, making = method.prepared(request.arguments)
-                if making is not None:
-                    request.after = [*request.after, making]
+                request.arguments, request.making = method.prepared(request.arguments)
         except errors.RequestError as error:
             request.borrows = ()
             error.message = f"{method.name}: {error.message}"

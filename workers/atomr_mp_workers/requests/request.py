@@ -97,6 +97,8 @@ class Request(Run):
     """The memory that it uses, and whether it writes it."""
     after: Sequence[Event] = ()
     """What uses that memory and has to end first."""
+    making: Event | None = None
+    """The end of the making of its plan, if that is elsewhere."""
     items = 1
     """How many it is in one, see `many`."""
 

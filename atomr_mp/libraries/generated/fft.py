@@ -1,0 +1,77 @@
+"""Requests of fft as methods. Written by `scripts/library-methods` from the declared requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, SupportsIndex
+
+from atomr_mp.libraries.base import LibraryReference, whole, wholes
+from atomr_mp.protocol.libraries import fft
+from atomr_mp.protocol.refs import Operand
+
+if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
+
+
+class Fft(LibraryReference):
+    """Discrete Fourier transforms along one to three dimensions of an array.
+
+    X_k = Σ x_j·exp(-2πi·jk/n), and with the opposite sign for the inverse. Dimensions that are not transformed are
+    batches; any strides fit. Real input gives half of the spectrum along the last of the axes: its other half is the
+    conjugate of the first.
+
+    `norm` divides as scipy.fft does: "backward" the inverse by the number of elements, "forward" the transform, "ortho"
+    both by its square root. "none" divides neither, as cuFFT does by itself. Callbacks of cuFFT are not provided:
+    elementwise requests before and after do the same.
+
+    Methods return at once. The reply's result is None unless a method says otherwise: a result is written to the arrays
+    that are named as written, and to no others. An output that was left out is allocated on the device, and the reply's
+    result is a ref to it; a list of refs if there are several. `deadline_s` is the request's, in seconds, None for the
+    pool's default.
+
+    Every method raises `InvalidRequest` for element types, shapes, strides or parameters that do not fit, and
+    `BorrowConflict` for an array that is written and overlaps another one; nothing has been sent then.
+    """
+
+    library: ClassVar[str] = "fft"
+
+    def transform(
+        self,
+        x: Operand,
+        out: Operand | None = None,
+        *,
+        kind: fft.Kind = "c2c",
+        axes: Sequence[SupportsIndex] = (-1,),
+        inverse: bool = False,
+        norm: fft.Norm = "backward",
+        n: SupportsIndex | None = None,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Transform x along axes.
+
+        The content of x stays as it is. A c2r transform of anything but the spectrum of real numbers is undefined.
+
+        Args:
+            x: Read; shape (*dims).
+            out: Written; shape as x; the last of the axes has n // 2 + 1 elements for kind r2c, n for c2r. May be x
+                itself.
+            kind: What is transformed to what: "c2c", "r2c" or "c2r".
+            axes: The one to three dimensions that are transformed; the last of them is halved in a spectrum of
+                reals.
+            inverse: The inverse transform; of kind c2c.
+            norm: What is divided by the number of elements.
+            n: Of kind c2r: the length of the last axis of the result, by default an even one.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            fft.Transform(
+                x=x,
+                out=out,
+                kind=kind,
+                axes=wholes("axes", axes),
+                inverse=inverse,
+                norm=norm,
+                n=None if n is None else whole("n", n),
+            ),
+            deadline_s,
+        )
