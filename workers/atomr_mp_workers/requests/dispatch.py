@@ -246,7 +246,7 @@ class Dispatcher:
         return making or any(event in self._held for event in request.after)
 
     def _go_on(self, request: Request) -> bool | None:
-        """Return None if no plan has to be waited for; False if one has; True if the request was answered: it is late."""
+        """Return None if no plan has to be waited for, False if one has, True if the request is late and answered."""
         if self._waits_for_plan(request):
             return False
         if request.event is not None:
