@@ -7,6 +7,7 @@ Element (b, i, j, k) of a transform of three dimensions lies at b·distance + ((
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -72,7 +73,10 @@ def embedding(layout: Layout, axes: Sequence[int]) -> Embedding | None:
             embed[-1] = bytes_apart // step
         step = bytes_apart
         embed.append(n)
-    return None if distance is None else Embedding(tuple(reversed(embed)), stride, distance // item)
+    if distance is None:
+        return None
+    whole = stride * math.prod(embed)  # where there is one transform only, cuFFT refuses a distance of 0 all the same
+    return Embedding(tuple(reversed(embed)), stride, distance // item or whole)
 
 
 def _collapsed(layout: Layout, batch: Sequence[int]) -> int | None:
