@@ -31,11 +31,14 @@ from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp_workers.device.base import Event, Slab, SlabMemory
 from atomr_mp_workers.device.host import HostDevice, HostEvent
 from atomr_mp_workers.device.host_memory import SEALS
-from atomr_mp_workers.memory import store as store_module
+from atomr_mp_workers.memory import buffers as buffers_module
+from atomr_mp_workers.memory import shares as shares_module
+from atomr_mp_workers.memory import slabs as slabs_module
+from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.borrows import Borrows
-from atomr_mp_workers.memory.store import ActorMemory, Store
+from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.in_progress import Underway
 
 T = TypeVar("T")
@@ -178,8 +181,8 @@ class DeviceMemory(RuleBasedStateMachine):
         for patch in (
             mock.patch.object(allocation, "SLAB_BYTES", SMALL_SLAB_BYTES),
             mock.patch.object(allocation, "_PAGE_BYTES", SMALL_PAGE_BYTES),
-            mock.patch.object(store_module, "CACHED_BYTES", CACHED_BYTES),
-            mock.patch.object(store_module, "time", self.clock),
+            mock.patch.object(slabs_module, "CACHED_BYTES", CACHED_BYTES),
+            mock.patch.object(shares_module, "time", self.clock),
         ):
             self.patches.enter_context(patch)
         self.device = CountingDevice()
@@ -201,7 +204,7 @@ class DeviceMemory(RuleBasedStateMachine):
     def prepare(self, spare: bool) -> None:  # noqa: FBT001
         """A standby has a slab ready for whoever comes first."""
         if spare:
-            self.store.keep_spare()
+            self.store.slabs.keep_spare()
             assert self.store.statistics()["cached_bytes"] == SMALL_SLAB_BYTES
 
     # --- what the model says ---------------------------------------------------------------------------------
@@ -262,7 +265,7 @@ class DeviceMemory(RuleBasedStateMachine):
         """A client comes."""
         number = self.number()
         holder = self.store.admit(number)
-        self.sessions[number] = Session(number, holder, self.store.resolver(holder))
+        self.sessions[number] = Session(number, holder, self.store.refs.resolver(holder))
 
     @precondition(lambda self: self.present)
     @rule(pick=picks)
@@ -302,15 +305,15 @@ class DeviceMemory(RuleBasedStateMachine):
     def allocate(self, pick: int, nbytes: int, keep: bool, ours: bool) -> None:  # noqa: FBT001
         """A request makes a buffer: of its session's, or an actor one of its own; and may return or keep it."""
         session = self.pick(pick, self.present) if self.present else None
-        holder = self.store.ours if ours or session is None else session.holder
+        holder = self.store.buffers.ours if ours or session is None else session.holder
         try:
             array = ActorMemory(self.store, lambda: holder).empty("uint8", (nbytes,))
         except errors.OutOfMemory:
             self.forget_what_nobody_needs()
             in_use = {buffer.ref.slab for buffer in self.buffers.values()} | {slab for slab, _, _ in self.opened}
-            assert in_use == self.store._slabs.keys(), "what is empty was not freed first"
-            assert self.store._spare is None
-            assert self.store._slab_bytes.total() + slab_bytes_for(aligned(nbytes)) > QUOTA_BYTES
+            assert in_use == self.store.slabs.by_number.keys(), "what is empty was not freed first"
+            assert self.store.slabs.spare is None
+            assert self.store.slabs.bytes_on.total() + slab_bytes_for(aligned(nbytes)) > QUOTA_BYTES
             return
         self.forget_what_nobody_needs()
         array.array[...] = np.frombuffer(filled(array.block.id, nbytes), np.uint8, nbytes)
@@ -334,7 +337,7 @@ class DeviceMemory(RuleBasedStateMachine):
         session = self.pick(pick, self.present)
         number = self.number()
         content = np.frombuffer(filled(number, nbytes), np.uint8, nbytes)
-        array = self.store.place(session.holder, content)
+        array = self.store.buffers.place(session.holder, content)
         self.forget_what_nobody_needs()
         if array is not None:
             ref = array.to_wire()
@@ -348,7 +351,7 @@ class DeviceMemory(RuleBasedStateMachine):
         """An actor returns again what it keeps: one more lease."""
         session, buffer = self.pick(pick, self.present), self.pick(other, list(self.buffers.values()))
         arrays = [array for array in buffer.kept if isinstance(array, DeviceArray)]
-        if arrays and buffer.owner in {session.number, self.store.ours.number}:
+        if arrays and buffer.owner in {session.number, self.store.buffers.ours.number}:
             self.lease(session, arrays[-1])
 
     @precondition(lambda self: self.present)
@@ -518,7 +521,7 @@ class DeviceMemory(RuleBasedStateMachine):
         session = self.pick(pick, self.present)
         if session.leases:
             buffer = self.pick(other, self.leased(session))
-            self.store.share(session.resolve(buffer.ref), secret, for_s)
+            self.store.shares.share(session.resolve(buffer.ref), secret, for_s)
             buffer.shares[secret] = self.clock.now_ns + int(for_s * 1e9)
 
     @precondition(lambda self: self.present and self.buffers)
@@ -528,9 +531,9 @@ class DeviceMemory(RuleBasedStateMachine):
         session, buffer = self.pick(pick, self.present), self.pick(other, list(self.buffers.values()))
         self.expire()
         if secret not in buffer.shares:
-            assert refused(errors.GpuRefReleased, self.store.claim, buffer.id, secret)
+            assert refused(errors.GpuRefReleased, self.store.shares.claim, buffer.id, secret)
             return
-        array = self.store.claim(buffer.id, secret)
+        array = self.store.shares.claim(buffer.id, secret)
         assert array.array.tobytes() == buffer.pattern
         assert array.block.id == buffer.id
         self.lease(session, array)
@@ -540,7 +543,7 @@ class DeviceMemory(RuleBasedStateMachine):
     def wait(self, s: float) -> None:
         """Time passes; the store says when it wants to be looked after."""
         until = [until for buffer in self.buffers.values() for until in buffer.shares.values()]
-        assert self.store.next_expiry_ns == min(until, default=None)
+        assert self.store.shares.next_expiry_ns == min(until, default=None)
         self.clock.now_ns += int(s * 1e9)
         self.store.tidy()
         self.expire()
@@ -552,12 +555,12 @@ class DeviceMemory(RuleBasedStateMachine):
 
     # --- slabs elsewhere, and others' here -------------------------------------------------------------------
 
-    @precondition(lambda self: self.sessions and self.store._slabs)
+    @precondition(lambda self: self.sessions and self.store.slabs.by_number)
     @rule(pick=picks, other=picks, device=st.none() | st.integers(2, 3))
     def open_elsewhere(self, pick: int, other: int, device: int | None) -> None:
         """A slab is opened by who has a lease in it; what is opened is the memory itself."""
         session = self.pick(pick, list(self.sessions.values()))
-        number = self.pick(other, list(self.store._slabs))
+        number = self.pick(other, list(self.store.slabs.by_number))
         if number not in {buffer.ref.slab for buffer in self.leased(session)}:
             assert refused(errors.GpuRefReleased, self.store.export, session.number, number, device)
             return
@@ -664,7 +667,7 @@ class DeviceMemory(RuleBasedStateMachine):
             if not self.needed(buffer):
                 continue
             ref, nbytes = buffer.ref, len(buffer.pattern)
-            slab = self.store._slabs[ref.slab]
+            slab = self.store.slabs.by_number[ref.slab]
             assert slab.memory.bytes(None, ref.offset, nbytes).tobytes() == buffer.pattern
             assert slab.holder.number == buffer.owner, "in another session's slab"
             if any(opened == ref.slab for opened, _, _ in self.opened):
@@ -679,10 +682,13 @@ class DeviceMemory(RuleBasedStateMachine):
     @invariant()
     def no_slab_goes_while_it_is_open(self) -> None:
         """Nor is there more than the quota allows."""
-        assert {slab for slab, _, _ in self.opened} <= self.store._slabs.keys()
-        spare = SMALL_SLAB_BYTES if self.store._spare else 0
-        assert self.store._slab_bytes.total() == sum(slab.memory.nbytes for slab in self.store._slabs.values()) + spare
-        assert self.store._slab_bytes.total() <= QUOTA_BYTES
+        assert {slab for slab, _, _ in self.opened} <= self.store.slabs.by_number.keys()
+        spare = SMALL_SLAB_BYTES if self.store.slabs.spare else 0
+        assert (
+            self.store.slabs.bytes_on.total()
+            == sum(slab.memory.nbytes for slab in self.store.slabs.by_number.values()) + spare
+        )
+        assert self.store.slabs.bytes_on.total() <= QUOTA_BYTES
 
     @rule()
     def look(self) -> None:
@@ -692,9 +698,9 @@ class DeviceMemory(RuleBasedStateMachine):
         self.forget_what_nobody_needs()
         figures = self.store.statistics()
         sessions = self.sessions.values()
-        slabs = self.store._slabs.values()
+        slabs = self.store.slabs.by_number.values()
         assert figures["used_bytes"] == sum(aligned(len(buffer.pattern)) for buffer in self.buffers.values())
-        assert figures["slab_bytes"] == self.store._slab_bytes.total()
+        assert figures["slab_bytes"] == self.store.slabs.bytes_on.total()
         assert figures["slabs"] == len(slabs)
         assert figures["leases"] == sum(session.leases.total() for session in sessions)
         assert figures["views"] == sum(len(session.views) for session in sessions)
@@ -702,7 +708,7 @@ class DeviceMemory(RuleBasedStateMachine):
         assert figures["shared"] == sum(len(buffer.shares) for buffer in self.buffers.values())
         assert figures["client_slabs"] == sum(len(session.client_slabs) for session in sessions)
         assert figures["foreign_slabs"] == sum(len(session.foreign_slabs) for session in sessions)
-        spare = {id(self.store._spare)} if self.store._spare else set()
+        spare = {id(self.store.slabs.spare)} if self.store.slabs.spare else set()
         assert self.device.living() == {id(slab.memory) for slab in slabs} | spare
         unused = [slab for slab in slabs if not slab.space and not slab.opened]
         assert sum(slab.memory.nbytes for slab in unused) <= CACHED_BYTES
@@ -725,8 +731,8 @@ class DeviceMemory(RuleBasedStateMachine):
             self.clock.now_ns += 10**12
             self.look()
             assert not self.buffers
-            assert all(slab.holder is self.store.ours for slab in self.store._slabs.values())
-            whole = self.store.allocate(self.store.ours, "uint8", (QUOTA_BYTES,))
+            assert all(slab.holder is self.store.buffers.ours for slab in self.store.slabs.by_number.values())
+            whole = self.store.buffers.allocate(self.store.buffers.ours, "uint8", (QUOTA_BYTES,))
             assert whole.nbytes == QUOTA_BYTES
         finally:
             self.patches.close()
@@ -800,7 +806,7 @@ def small() -> Iterator[Clock]:
     with (
         mock.patch.object(allocation, "SLAB_BYTES", SMALL_SLAB_BYTES),
         mock.patch.object(allocation, "_PAGE_BYTES", SMALL_PAGE_BYTES),
-        mock.patch.object(store_module, "time", clock),
+        mock.patch.object(shares_module, "time", clock),
     ):
         yield clock
 
@@ -808,13 +814,13 @@ def small() -> Iterator[Clock]:
 def test_a_buffer_can_be_shared_with_several(small: Clock) -> None:
     """Each claim has its own secret and its own time."""
     store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
-    array = store.keep(store.admit(1), np.arange(5))
-    store.share(array, b"a" * 16, 1)
-    store.share(array, b"b" * 16, 60)
-    assert store.claim(array.block.id, b"a" * 16).array.tolist() == [0, 1, 2, 3, 4]
+    array = store.buffers.keep(store.admit(1), np.arange(5))
+    store.shares.share(array, b"a" * 16, 1)
+    store.shares.share(array, b"b" * 16, 60)
+    assert store.shares.claim(array.block.id, b"a" * 16).array.tolist() == [0, 1, 2, 3, 4]
     small.now_ns += 2 * 10**9
-    assert store.claim(array.block.id, b"b" * 16).block is array.block
-    assert refused(errors.GpuRefReleased, store.claim, array.block.id, b"b" * 16)
+    assert store.shares.claim(array.block.id, b"b" * 16).block is array.block
+    assert refused(errors.GpuRefReleased, store.shares.claim, array.block.id, b"b" * 16)
 
 
 @pytest.mark.usefixtures("small")
@@ -823,7 +829,7 @@ def test_the_slab_of_a_session_that_is_gone_is_freed_when_the_last_opener_closes
     device = CountingDevice()
     store = Store(device, CURRENT, QUOTA_BYTES, Underway())
     giver, receiver = store.admit(1), store.admit(2)
-    array = store.allocate(giver, "uint8", (10,))
+    array = store.buffers.allocate(giver, "uint8", (10,))
     slab = array.block.slab_number
     buffer = store.lease(receiver, array)
     del array
@@ -844,7 +850,7 @@ def test_what_is_kept_is_a_copy_of_the_same_type(dtype: str) -> None:
 
     store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     original = np.array([[1, 0, 1], [0, 1, 1]]).astype(dtypes.to_numpy(dtype)).T
-    kept = store.keep(store.ours, original)
+    kept = store.buffers.keep(store.buffers.ours, original)
     assert kept.array.dtype == original.dtype
     assert (kept.array == original).all()
     assert kept.layout.is_contiguous()
@@ -856,12 +862,12 @@ def test_views_of_an_array_are_views_of_the_same_memory() -> None:
     """They keep it too, and each can be sent."""
     store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     session = store.admit(1)
-    array = store.keep(session, np.arange(24, dtype=np.int16).reshape(4, 6))
+    array = store.buffers.keep(session, np.arange(24, dtype=np.int16).reshape(4, 6))
     store.lease(session, array)
     view = array[1:, ::-2].transpose()
     expected = np.arange(24).reshape(4, 6)[1:, ::-2].T
     assert (view.array == expected).all()
-    received = store.resolver(session)(view.to_wire())
+    received = store.refs.resolver(session)(view.to_wire())
     assert isinstance(received, DeviceArray)
     assert (received.array == expected).all()
     assert received.overlaps(array)
@@ -877,11 +883,11 @@ def test_every_request_gets_arrays_of_its_own() -> None:
     """What one does to its array, another does not see; and they do not keep the memory any longer."""
     store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     session = store.admit(1)
-    array = store.keep(session, np.arange(12, dtype=np.int16))
+    array = store.buffers.keep(session, np.arange(12, dtype=np.int16))
     leased = store.lease(session, array)
     ref = array.to_wire()
     del array
-    resolve: Any = store.resolver(session)
+    resolve: Any = store.refs.resolver(session)
     first = resolve(ref).array
     first.shape = (3, 4)
     second, part = resolve(ref), resolve(msgspec.structs.replace(ref, shape=(2,), offset=ref.offset + 4))
@@ -907,9 +913,9 @@ def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
     """But what is too large for it is an error."""
     store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
     session = store.admit(1)
-    assert store.place(session, np.zeros(QUOTA_BYTES + 1, np.uint8)) is None
-    with mock.patch.object(store_module, "MAX_PAYLOAD_BYTES", QUOTA_BYTES):
-        assert refused(errors.OutOfMemory, store.place, session, np.zeros(QUOTA_BYTES + 1, np.uint8))
+    assert store.buffers.place(session, np.zeros(QUOTA_BYTES + 1, np.uint8)) is None
+    with mock.patch.object(buffers_module, "MAX_PAYLOAD_BYTES", QUOTA_BYTES):
+        assert refused(errors.OutOfMemory, store.buffers.place, session, np.zeros(QUOTA_BYTES + 1, np.uint8))
     assert store.statistics()["slabs"] == 0
 
 
@@ -925,16 +931,16 @@ def test_threads_may_allocate_share_and_claim_while_the_loop_tidies_up() -> None
             kept: list[tuple[DeviceArray, int]] = []
             for step in range(1000):
                 value = number * 1000 + step
-                made = store.allocate(store.ours, "int64", (int(random.integers(0, 300)),))
+                made = store.buffers.allocate(store.buffers.ours, "int64", (int(random.integers(0, 300)),))
                 made.array[...] = value
-                store.share(made, b"%016d" % value, 3600)
+                store.shares.share(made, b"%016d" % value, 3600)
                 kept.append((made, value))
                 if len(kept) > 20:
                     array, value = kept.pop(int(random.integers(0, 20)))
-                    claimed = store.claim(array.block.id, b"%016d" % value)
+                    claimed = store.shares.claim(array.block.id, b"%016d" % value)
                     assert (claimed.array == value).all()
             for array, value in kept:
-                assert (store.claim(array.block.id, b"%016d" % value).array == value).all()
+                assert (store.shares.claim(array.block.id, b"%016d" % value).array == value).all()
         except BaseException as error:  # noqa: BLE001 - told by the test
             failures.append(error)
 
@@ -945,7 +951,7 @@ def test_threads_may_allocate_share_and_claim_while_the_loop_tidies_up() -> None
     while any(thread.is_alive() for thread in threads):
         store.tidy()
         assert store.statistics()["used_bytes"] >= 0
-        expiry_ns = store.next_expiry_ns
+        expiry_ns = store.shares.next_expiry_ns
         assert expiry_ns is None or expiry_ns > 0
     for thread in threads:
         thread.join(30)

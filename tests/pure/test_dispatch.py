@@ -88,7 +88,7 @@ class Worker:
         self.woken = Edges(self.completions.descriptor)
         store = self.store = Store(device, TOKEN, 2**28, underway)
         streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
-        libraries = Libraries(LibraryContext("host", device, store, streams, lambda: store.ours, lambda: None))
+        libraries = Libraries(LibraryContext("host", device, store, streams, lambda: store.buffers.ours, lambda: None))
         memory = memoryview(bytearray(BOARD_BYTES))
         board = BoardWriter(memory)
         self.board = BoardReader(memory)

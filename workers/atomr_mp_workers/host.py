@@ -33,9 +33,10 @@ from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, Method, threads_of
+from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.predecessor import Predecessor
 from atomr_mp_workers.memory.residents import ResidentBlobs
-from atomr_mp_workers.memory.store import ActorMemory, Store
+from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
@@ -145,7 +146,7 @@ class Host:
             raise FatalError(error) from error
         store = self._store = Store(device, self._token, execution.memory_bytes, underway, self._obey)
 
-        memory = ActorMemory(store, lambda: current_holder() or store.ours)
+        memory = ActorMemory(store, lambda: current_holder() or store.buffers.ours)
         device.use_memory(memory)
         wake = self._completions.wake
         libraries = Libraries(LibraryContext(start.backend, device, store, streams, memory.holder, wake))
@@ -179,7 +180,7 @@ class Host:
                 threads |= dict.fromkeys(on_thread, self._make_threads(actor))
         residents.close()
         if start.standby:
-            store.keep_spare()  # the first call that it gets has waited already
+            store.slabs.keep_spare()  # the first call that it gets has waited already
         actors = dict.fromkeys(threads.values())
         places = {name: (list(actors).index(each), each.count) for name, each in threads.items()}
         self._envelope = Envelope(
@@ -354,7 +355,7 @@ class Host:
         match order:
             case control.Promote():
                 pidfd = self._channel.take_descriptor()
-                self._store.predecessor = None if pidfd is None else Predecessor(pidfd)
+                self._store.slabs.predecessor = None if pidfd is None else Predecessor(pidfd)
                 hooks.point("promotion")
                 self._serves = True
             case control.Drain():
@@ -549,7 +550,10 @@ class Host:
             return 0
         if not self._drained_ns or self._dispatcher.busy:
             patience_s = self._completions.patience_s()
-            for due_ns in (self._store.next_expiry_ns, self._dispatcher.due_ns if self._dispatcher.turns else None):
+            for due_ns in (
+                self._store.shares.next_expiry_ns,
+                self._dispatcher.due_ns if self._dispatcher.turns else None,
+            ):
                 if due_ns is not None:
                     left_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
                     patience_s = left_s if patience_s is None else min(left_s, patience_s)

@@ -116,7 +116,9 @@ class LibraryMethod(Method):
         made: dict[str, Any] = {}
         if known.left_out:
             store, holder = self._context.store, self._context.holder()
-            made = {name: store.allocate(holder, each.dtype, each.shape) for name, each in known.left_out.items()}
+            made = {
+                name: store.buffers.allocate(holder, each.dtype, each.shape) for name, each in known.left_out.items()
+            }
             request = msgspec.structs.replace(request, **made)
         result = self._run(request) if plan is None else self._run(request, plan.get())
         if not made:

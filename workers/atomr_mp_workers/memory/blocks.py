@@ -1,6 +1,6 @@
 """What a device's memory consists of: slabs, blocks in them, and what a session holds. Bookkeeping, no decisions.
 
-`buffers.Store` has the decisions.
+`slabs.Slabs` and `store.Store` decide.
 """
 
 from __future__ import annotations

@@ -60,9 +60,9 @@ class AdmittedSession:
         self.ended = False
         self.holder: Final = holder
         """What it holds of the device's memory."""
-        self.resolve: Final = store.resolver(holder)
+        self.resolve: Final = store.refs.resolver(holder)
         """Turns the refs in its requests into arrays."""
-        self.place: Final = partial(store.place, holder) if opened.shared_memory else None
+        self.place: Final = partial(store.buffers.place, holder) if opened.shared_memory else None
         """Takes large results into shared memory, if the client can open it."""
         self.releases: Final = SequenceTracker()
         """Which of its releases have been taken in."""

@@ -27,17 +27,17 @@ class MemoryLibrary(Library):
 
     def empty(self, request: memory.Empty) -> DeviceArray:
         """Make a buffer."""
-        return self.context.store.allocate(self.context.holder(), request.dtype, request.shape)
+        return self.context.store.buffers.allocate(self.context.holder(), request.dtype, request.shape)
 
     def full(self, request: memory.Full) -> DeviceArray:
         """Make a buffer and fill it."""
-        array = self.context.store.allocate(self.context.holder(), request.dtype, request.shape)
+        array = self.context.store.buffers.allocate(self.context.holder(), request.dtype, request.shape)
         self._fill(array, request.value)
         return array
 
     def put(self, request: memory.Put) -> DeviceArray:
         """Make a buffer with a copy of an array of the host's."""
-        return self.context.store.keep(self.context.holder(), request.content)
+        return self.context.store.buffers.keep(self.context.holder(), request.content)
 
     def get(self, request: memory.Get) -> DeviceArray | Later | None:
         """Copy an array to the host's memory: in a slab, which the client opens, or if it is small for the message."""
@@ -48,7 +48,7 @@ class MemoryLibrary(Library):
                 raise errors.InvalidRequest("on this backend a client copies by itself: it can reach the memory")
             self.context.device.copy(source.array, request.into)
             return None
-        copy = store.allocate(self.context.holder(), source.dtype, source.shape, self.context.device.host)
+        copy = store.buffers.allocate(self.context.holder(), source.dtype, source.shape, self.context.device.host)
         self.context.device.copy(source.array, copy.array)
         if source.nbytes < SHARED_BYTES:
             return Later(lambda: copy.array)
@@ -71,11 +71,11 @@ class MemoryLibrary(Library):
         assert isinstance(request.array, DeviceArray)
         if request.array.block.foreign:
             raise errors.GpuRefWrongDevice("a buffer is shared by its own device", device=request.array.block.device)
-        self.context.store.share(request.array, request.claim, request.for_s)
+        self.context.store.shares.share(request.array, request.claim, request.for_s)
 
     def claim(self, request: memory.Claim) -> DeviceArray:
         """Hand out what was shared."""
-        return self.context.store.claim(request.buffer, request.claim)
+        return self.context.store.shares.claim(request.buffer, request.claim)
 
     def statistics(self, _request: memory.Statistics) -> dict[str, int]:
         """Return figures."""

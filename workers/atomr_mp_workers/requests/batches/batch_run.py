@@ -48,7 +48,7 @@ class BatchRun(Run):
         self._requests = requests
         self._store = store
         holders = {request.holder for request in requests}
-        self._holder = holders.pop() if len(holders) == 1 else store.several
+        self._holder = holders.pop() if len(holders) == 1 else store.buffers.several
 
     @property
     def requests(self) -> Sequence[Request]:
@@ -90,7 +90,9 @@ class BatchRun(Run):
 
     def _moved(self, request: Request, result: Any) -> Any:
         """Return a result whose memory is held by the session of its request."""
-        return self._store.moved(request.holder, result) if self._holder is self._store.several else result
+        return (
+            self._store.buffers.moved(request.holder, result) if self._holder is self._store.buffers.several else result
+        )
 
     def _give(self, request: Request, result: Any) -> None:
         if isinstance(result, errors.AtomrError):

@@ -1,0 +1,37 @@
+"""The memory that actors get when they ask for it: of the session for which they work, or of this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from atomr_mp_workers.device.base import SlabMemory
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.memory.store import Store
+
+
+class ActorMemory:
+    """What actors make arrays with; any thread.
+
+    Args:
+        store: The device's memory.
+        holder: Returns who will hold it.
+    """
+
+    def __init__(self, store: Store, holder: Callable[[], Holder]) -> None:
+        self._store = store
+        self.holder: Final = holder
+
+    def empty(self, dtype: str, shape: Iterable[int]) -> DeviceArray:
+        """Return a new array, its content undefined."""
+        return self._store.buffers.allocate(self.holder(), dtype, shape)
+
+    def keep(self, array: Any) -> DeviceArray:
+        """Return a copy of an array."""
+        return self._store.buffers.keep(self.holder(), array)
+
+    def take(self, holder: Holder, nbytes: int) -> tuple[SlabMemory, object, int]:
+        """Return room in a holder's memory: the slab, what keeps it taken, and its offset."""
+        slab, extent, offset = self._store.slabs.room(holder, nbytes, self._store.device)
+        return slab.memory, extent, offset

@@ -1,0 +1,127 @@
+"""Turns the refs in requests into arrays: checks who may use the memory, and that the ref does not leave it.
+
+Only with the loop's turn.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from atomr_mp import errors
+from atomr_mp.protocol import token
+from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp_workers.device.base import SlabMemory
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Block, Holder, Use
+
+K = TypeVar("K")
+
+
+class RefOpener:
+    """Opens the refs of all sessions' requests.
+
+    Args:
+        current: This incarnation's token.
+        listen: Takes in what the supervisor has said: a client may use a slab as soon as the supervisor has sent it.
+    """
+
+    def __init__(self, current: bytes, listen: Callable[[], None]) -> None:
+        self._token: Final = current
+        _, self._index, self._generation = token.unpack(current)
+        self._listen = listen
+        self._over: dict[int, int] = {}
+        """The last incarnation of other devices that is known to have ended."""
+
+    def resolver(self, holder: Holder) -> Callable[[WireRef | ClientArray], object]:
+        """Return what turns the refs of a session's requests into arrays, and notes them as `Holder.resolved`."""
+        return functools.partial(self._open, holder)
+
+    def incarnation_over(self, device: int, generation: int) -> None:
+        """Note that another device's process has ended, and its memory with it."""
+        self._over[device] = generation
+
+    def _open(self, holder: Holder, ref: WireRef | ClientArray) -> object:
+        if not isinstance(ref, WireRef):
+            return self._open_client(holder, ref)
+        if ref.token == self._token:
+            leased = holder.leases.get(ref.buffer)
+            if leased is None:
+                raise errors.GpuRefReleased(
+                    f"this client has no lease of buffer {ref.buffer:#x} of device {self._index}", device=self._index
+                )
+            block = leased[0]
+            low, high = ref.span
+            if low < block.offset or high > block.offset + block.nbytes:
+                raise _out_of_extent(ref, block.offset, block.nbytes)
+        else:
+            block = self._open_foreign(holder, ref)
+        array = DeviceArray(block, ref.layout)
+        holder.resolved.append(array)
+        return array
+
+    def _open_foreign(self, holder: Holder, ref: WireRef) -> Block:
+        epoch, device, generation = token.unpack(ref.token)
+        if epoch != self._token[: len(epoch)]:
+            raise errors.PoolMismatch("the ref is of another pool, or of an earlier life of this one")
+        if device == self._index:
+            raise errors.GpuRefStale(
+                f"the ref is of generation {generation} of device {device}, which is now at {self._generation}",
+                device=device,
+                generation=generation,
+                current=self._generation,
+            )
+        memory = self._heard(holder.foreign_slabs, (device, generation, ref.slab))
+        if memory is None and generation <= self._over.get(device, 0):
+            raise errors.GpuRefStale(
+                f"the ref is of generation {generation} of device {device}, which has ended",
+                device=device,
+                generation=generation,
+            )
+        if memory is None:
+            raise errors.GpuRefWrongDevice(
+                f"the ref is of device {device} (generation {generation}), whose slab {ref.slab} device {self._index} "
+                "does not have: it was not lent, or that generation has ended",
+                device=device,
+            )
+        low, high = ref.span
+        if low < 0 or high > memory.nbytes:
+            raise _out_of_extent(ref, 0, memory.nbytes)
+        return Block(
+            memory,
+            memory.bytes(None, low, high - low),
+            token=ref.token,
+            device=device,
+            buffer=ref.buffer,
+            slab_number=ref.slab,
+            offset=low,
+            nbytes=high - low,
+            foreign=True,
+        )
+
+    def _open_client(self, holder: Holder, ref: ClientArray) -> Any:
+        """Return an array over memory of a client; when the last reference to it goes, the client is told."""
+        memory = self._heard(holder.client_slabs, ref.slab)
+        if memory is None:
+            raise errors.InvalidRequest(f"slab {ref.slab} of the client is not registered")
+        layout = ref.layout
+        if layout.span[1] > memory.nbytes:
+            raise _out_of_extent(ref, 0, memory.nbytes)
+        part = memory.bytes(Use(holder.returned, ref.id), layout.offset, layout.nbytes)
+        return memory.array(part, layout._replace(offset=0), writable=False)
+
+    def _heard(self, slabs: dict[K, SlabMemory], key: K) -> SlabMemory | None:
+        """Return a mapped slab, after having listened if it is not there yet."""
+        if key not in slabs:
+            self._listen()
+        return slabs.get(key)
+
+
+def _out_of_extent(ref: WireRef | ClientArray, offset: int, nbytes: int) -> errors.GpuRefOutOfExtent:
+    layout = ref.layout
+    low, high = layout.span
+    return errors.GpuRefOutOfExtent(
+        f"an array of {layout.dtype}, shape {layout.shape} and strides {layout.strides} at byte {layout.offset} "
+        f"reaches from byte {low} to {high}, out of its memory from {offset} to {offset + nbytes}"
+    )
