@@ -18,6 +18,7 @@ __all__ = [
     "BorrowConflict",
     "Cancelled",
     "ConfigurationError",
+    "ConnectionLost",
     "ContextPoisoned",
     "DeadlineExceeded",
     "DeviceUnavailable",
@@ -169,6 +170,24 @@ class WorkerHung(WorkerLost):
     code: ClassVar[str] = "worker_hung"
     where: str = ""
     stack: str = ""
+
+
+@dataclass(eq=False)
+class ConnectionLost(RequestError):
+    """The client's connection to the worker ended before the answer came; the worker lives.
+
+    Holds: the worker, and what is called from now on: the client connects anew.
+    Do: send the request again if it may run twice.
+
+    Args:
+        device: Index of the device in the pool.
+        generation: The worker's incarnation.
+    """
+
+    code: ClassVar[str] = "connection_lost"
+    maybe_executed: bool = True
+    device: int = -1
+    generation: int = 0
 
 
 @dataclass(eq=False)

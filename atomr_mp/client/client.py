@@ -385,14 +385,14 @@ class Client:
                 if old.is_closed:
                     old.close()
                     del self._loops[old_loop]
-            lane = self._loops[loop] = EventLoopLane(self, self._next_lane_number(), self.devices, loop)
+            lane = self._loops[loop] = EventLoopLane(self, self.new_lane_number(), self.devices, loop)
             for device in self.devices:
                 lane.take(session.DeviceChanged(device))
         return lane
 
-    def _next_lane_number(self) -> int:
-        """Return a number that no living lane has: a worker ignores a second connection of the same name."""
-        used = {lane.number for lane in self._loops.values()}
+    def new_lane_number(self) -> int:
+        """Return a number that no living connection has: a worker ignores a second connection of the same name."""
+        used = {number for lane in (self._blocking, *list(self._loops.values())) for number in lane.numbers()}
         for number in itertools.islice(self._lane_numbers, MAX_LANE):
             if number not in used:
                 return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
@@ -17,6 +18,8 @@ class Debt(NamedTuple):
     connection: DataConnection
     lock: AbstractContextManager[object]
     """Held to use it."""
+    paid: Callable[[], object]
+    """Called once it owes nothing any more, without the lock."""
 
 
 class Courier:
@@ -33,8 +36,13 @@ class Courier:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def owes(self, connection: DataConnection, lock: AbstractContextManager[object]) -> None:
-        """See to a connection until it owes nothing any more. With its lock held."""
+    def owes(
+        self,
+        connection: DataConnection,
+        lock: AbstractContextManager[object],
+        paid: Callable[[], object] = lambda: None,
+    ) -> None:
+        """See to a connection until it owes nothing any more, and call `paid` then. With its lock held."""
         descriptor, events = connection.fileno(), connection.waits_for
         with self._lock:
             if not events or self._closed:
@@ -43,7 +51,7 @@ class Courier:
                 self._epoll.modify(descriptor, events | select.EPOLLONESHOT)
             else:
                 self._epoll.register(descriptor, events | select.EPOLLONESHOT)
-            self._debts[descriptor] = Debt(connection, lock)
+            self._debts[descriptor] = Debt(connection, lock, paid)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="atomr-mp courier", daemon=True)
                 self._thread.start()
@@ -74,10 +82,14 @@ class Courier:
                     debt = self._debts.get(descriptor)
                 if debt is None:
                     continue
+                paid = False
                 with debt.lock:
                     if self._debts.get(descriptor) is debt:  # else it was closed meanwhile
                         debt.connection.advance()
                         self._watch_on(descriptor, debt.connection.waits_for)
+                        paid = not debt.connection.waits_for
+                if paid:
+                    debt.paid()
 
     def _watch_on(self, descriptor: int, events: int) -> None:
         with self._lock:

@@ -69,6 +69,8 @@ class DataConnection:
         self._unsent: deque[memoryview] = deque()
         self.ended = False
         """The worker's end is closed, and all that it had sent has been received."""
+        self.broken = False
+        """Something could not be sent: the worker's end is closed."""
         connected = self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._send, self._recv = connected.send, connected.recv
         self._writable = select.poll()
@@ -95,6 +97,11 @@ class DataConnection:
     def has_message(self) -> bool:
         """Whether `receive` would return a message of which the descriptor does not tell any more."""
         return bool(self._stream.messages)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker has let it in."""
+        return self._stream.ready
 
     @property
     def waits_for(self) -> int:
@@ -175,6 +182,7 @@ class DataConnection:
         except BlockingIOError:
             return 0
         except OSError:  # its last answers, and the supervisor, will tell
+            self.broken = True
             return len(piece)
 
     def _fill(self) -> bool:

@@ -19,9 +19,11 @@ from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
+from atomr_mp.client.lanes.link_life import MOST_FAILURES, LinkState
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import flight, token
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import data, devices, session, suspects
@@ -43,7 +45,8 @@ class FakeConnection:
         """What was received and not answered, and whether it is to run alone."""
         self.cancelled: list[int] = []
         self.answers: list[bytes] = []
-        self.closed = self.ended = False
+        self.closed = self.ended = self.broken = False
+        self.ready = True
 
     def send(self, header: bytes, _frames: list[Any]) -> None:
         """Take a message in."""
@@ -97,6 +100,7 @@ class FakeClient:
         self.courier = SimpleNamespace(forget=lambda _: None)
         self.reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
         self.acquitted: list[suspects.RequestKey] = []
+        self.numbers = 0
 
     def place(self, _array: Any) -> None:
         """Nothing is in shared memory."""
@@ -104,6 +108,11 @@ class FakeClient:
     def releases(self, device: int, generation: int) -> Releases:
         """Return what is to be given back: nothing."""
         return Releases(token.pack(EPOCH, device, generation))
+
+    def new_lane_number(self) -> int:
+        """Return another number each time."""
+        self.numbers += 1
+        return self.numbers
 
     def report(self, device: int, generation: int, suspects: list[suspects.RequestKey]) -> int:
         """Keep a report."""
@@ -123,17 +132,29 @@ class FakeLane(Lane):
         self.made: dict[tuple[str, int], FakeConnection] = {}
         self.full = False
         """No descriptor is left for another connection."""
+        self.refuses = False
+        """Workers end new connections at once."""
+        self.timers: dict[int, int] = {}
+        """Number of the last timer, by device."""
         super().__init__(cast("Any", client), 0, devices)
 
-    def connect(self, endpoint: str) -> Any:
+    def connect(self, _link: DeviceLink, endpoint: str) -> Any:
         """Connect to an incarnation, or fail."""
         if self.full:
             raise OSError(errno.EMFILE, "none is left")
         device, generation = endpoint.split(":")
-        return self.made.setdefault((device, int(generation)), FakeConnection(int(generation)))
+        made = self.made.get((device, int(generation)))
+        if made is None or made.closed:
+            made = self.made[device, int(generation)] = FakeConnection(int(generation))
+            made.ended, made.ready = self.refuses, not self.refuses
+        return made
 
     def connected(self, link: DeviceLink, connection: Any) -> None:
         """Nobody polls."""
+
+    def retry_later(self, link: DeviceLink, number: int, _delay_s: float) -> None:
+        """Keep the number."""
+        self.timers[link.device] = number
 
     def _disconnecting(self, _link: DeviceLink, connection: Any) -> None: ...
 
@@ -154,6 +175,13 @@ class FakeLane(Lane):
         """Take an event in, at once."""
         self._apply(message)
         self.call_back()
+
+    def retry(self, device: int) -> None:
+        """Let the timer of the next attempt run out, and the courier look at the new connection."""
+        self._retry_link(self._links[device], self.timers[device])
+        connection = self._links[device].connection
+        if connection is not None:
+            self._paid(self._links[device], connection)
 
     def receive(self, device: int) -> None:
         """Take in what a worker has answered."""
@@ -265,6 +293,37 @@ class Model(RuleBasedStateMachine):
         assert worker.closed
         if not self.hot:
             self.lane.take(session.DeviceChanged(info(device, generation + 1)))
+
+    @rule(data=st.data(), device=st.integers(0, 1), refused=st.integers(0, MOST_FAILURES + 1))
+    def cut(self, data: st.DataObject, device: int, refused: int) -> None:
+        """A connection ends, and its worker lives; it lets the next one in, some time."""
+        worker, link = self.worker(device), self.lane._links[device]
+        calls = sorted(worker.calls)
+        self.ran.update(calls)
+        if calls:
+            number = data.draw(st.sampled_from(calls))
+            worker.answer(number)
+            if not self.replies[number - 1].done:
+                self.answered[number] = worker.generation
+        worker.ended = True
+        for _ in range(2):  # as its descriptor stays readable: once for the last answers, once for the end
+            self.lane.receive(device)
+        assert worker.closed
+        self.lane.refuses = True
+        for _ in range(refused):
+            self.lane.retry(device)
+        self.lane.refuses = False
+        waiting = [
+            reply
+            for reply in self.replies
+            if reply.device == device and not reply.done and reply.state is not ReplyState.PARKED
+        ]
+        if link.state is LinkState.UNREACHABLE:
+            assert not waiting, "a call waits for what cannot be reached"
+            with pytest.raises(errors.DeviceUnavailable, match="cannot be reached by this client"):
+                self.lane.submit(10**6, device, "A.once", (1,), time.monotonic_ns() + 10**12)
+        self.lane.retry(device)
+        assert link.sending
 
     @precondition(lambda self: self.open_reports)
     @rule(data=st.data())
@@ -445,6 +504,54 @@ def test_nothing_is_sent_to_a_worker_that_was_let_go(lane: FakeLane) -> None:
     lane.take(ended)
     lane.take(session.DeviceChanged(info(0, 2)))
     assert set(lane.made["0", 2].calls) == {1, 2, 3}
+
+
+def test_what_was_on_a_lost_connection_is_sent_again_or_ends(lane: FakeLane) -> None:
+    """Once its worker is known to live, and not before: else its end tells more of it."""
+    deadline_ns = time.monotonic_ns() + 10**12
+    again, once, unwanted = (
+        lane.submit(n, None, method, (n,), deadline_ns) for n, method in ((1, "A.again"), (2, "A.once"), (3, "A.once"))
+    )
+    unwanted.cancel()
+    lane.made["0", 1].ended = True
+    lane.receive(0)
+    later = lane.submit(4, None, "A.once", (4,), deadline_ns)
+    assert not any(reply.done for reply in (again, once, unwanted, later))
+    lane.retry(0)
+    assert isinstance(once.error, errors.ConnectionLost)
+    assert once.error.maybe_executed
+    assert (once.error.device, once.error.generation) == (0, 1)
+    assert isinstance(unwanted.error, errors.Cancelled)
+    assert list(lane.made["0", 1].calls) == [again.id, later.id]
+    assert again.replays == 1
+    assert len(lane._links[0].flight.requests) == 2
+
+
+def test_a_lost_connection_of_a_worker_that_has_ended_tells_nothing(lane: FakeLane) -> None:
+    """Its requests have the fate that the supervisor tells, though the connection was lost before."""
+    deadline_ns = time.monotonic_ns() + 10**12
+    ran, waited = (lane.submit(n, None, "A.once", (n,), deadline_ns) for n in (1, 2))
+    lane.made["0", 1].ended = True
+    lane.receive(0)
+    error = ErrorInfo.of(errors.WorkerLost("killed"))
+    lane.take(session.IncarnationStopped(session.IncarnationEnded(0, 1, False, error, [1], 0, [1], [])))
+    assert isinstance(ran.error, errors.WorkerLost)
+    assert ran.error.maybe_executed
+    assert isinstance(waited.error, errors.WorkerLost)
+    assert not waited.error.maybe_executed
+    lane.retry(0)
+    assert lane._links[0].connection is None
+
+
+def test_what_could_not_be_sent_was_not_executed(lane: FakeLane) -> None:
+    """It waits for the next connection, idempotent or not."""
+    worker = lane.made["0", 1]
+    worker.broken = True
+    reply = lane.submit(1, None, "A.once", (1,), time.monotonic_ns() + 10**12)
+    assert worker.closed
+    lane.retry(0)
+    assert list(lane.made["0", 1].calls) == [reply.id]
+    assert not reply.done
 
 
 @pytest.mark.parametrize("device", [None, 0])

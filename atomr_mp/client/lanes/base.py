@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors, tracing
 from atomr_mp.client import interrupts
-from atomr_mp.client.lanes.device_link import CLOSED, DeviceLink, unavailable
+from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.failover import Failover
+from atomr_mp.client.lanes.link_life import REFUSING, LinkState
 from atomr_mp.client.lanes.outcomes import Callback, Outcomes, forget_forked
 from atomr_mp.client.lanes.receiving import Receiver
 from atomr_mp.client.lanes.retry import Retry
@@ -56,10 +57,10 @@ class Lane(ABC):
         self._lock = threading.Lock()
         self._place_array: Final = client.place
         self._suspicions: Final = client.suspicions
-        links = self._links = [DeviceLink(info, Flight(client.login.window, info.index)) for info in devices]
+        links = self._links = [DeviceLink(info, Flight(client.login.window, info.index), number) for info in devices]
         outcomes = self._outcomes = Outcomes(client, links, self._finished)
-        sender = self._sender = Sender(links, self._give_back, self._reach)
-        receiver = Receiver(client, outcomes, DeviceLink.hold, self._disconnecting)
+        sender = self._sender = Sender(links, self._give_back, self._reach, self._broken)
+        receiver = Receiver(client, outcomes, self._struck, self._ended, self._admitted)
         self._receive: Final = receiver.receive
         self._send: Final = sender.send
         self._retry: Final = Retry(client, links, outcomes, sender)
@@ -114,8 +115,8 @@ class Lane(ABC):
                 raise _copy(self._lost)
             link = self._sender.choose() if device is None else self._links[device]
             if not link.sending:
-                if link.info.state in CLOSED:
-                    raise unavailable(link.info)
+                if link.state in REFUSING:
+                    raise unavailable(link)
                 self._failover.reach(link)
             in_flight = link.flight.add(request_id, reply, payload_bytes)
             reply.device = link.device
@@ -193,12 +194,16 @@ class Lane(ABC):
         """Whether the lane is driven by this event loop."""
         return False
 
+    def numbers(self) -> set[int]:
+        """Return the numbers of the lane's connections."""
+        return {self.number, *[link.number for link in self._links]}
+
     def forget_in_child(self) -> None:
         """End all replies, in a forked child: no socket is touched, and no lock that the parent's threads may hold."""
         self._lock = threading.Lock()
         self._lost = errors.PoolLost(FORKED)
         for link in self._links:
-            link.sending = False
+            link.sending, link.state = False, LinkState.OVER
             for _, reply in link.flight.items():  # noqa: PERF102 - no dict
                 forget_forked(reply, FORKED)
 
@@ -222,10 +227,14 @@ class Lane(ABC):
                 case errors.PoolLost():
                     self._pool_lost(message)
 
-    def connect(self, endpoint: str) -> DataConnection:
+    def connect(self, link: DeviceLink, endpoint: str) -> DataConnection:
         """Connect to an incarnation; raises `OSError` if no descriptor is left."""
         courier, lock = self._client.courier, self._lock
-        return DataConnection(endpoint, self._client.login, self.number, lambda debtor: courier.owes(debtor, lock))
+
+        def owes(debtor: DataConnection) -> None:
+            courier.owes(debtor, lock, lambda: self._paid(link, debtor))
+
+        return DataConnection(endpoint, self._client.login, link.number, owes)
 
     def disconnect(self, link: DeviceLink, connection: DataConnection) -> None:
         """Close a connection. With the lock held."""
@@ -236,21 +245,50 @@ class Lane(ABC):
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         self._lost = lost
         for link in self._links:
-            link.hold()
-            self._failover.pool_lost(link)
-            for _, reply in link.flight.items():  # noqa: PERF102 - no dict
-                error = _copy(lost)
-                error.maybe_executed = reply.generation != 0
-                self._outcomes.feed(reply, ReplyEvent.FAIL, error)
+            self._failover.pool_lost(link, lost)
+
+    # --- what connections say, with the lock held ------------------------------------------------------------------
 
     def _reach(self, link: DeviceLink) -> None:
         self._failover.reach(link)
+
+    def _struck(self, link: DeviceLink) -> None:
+        self._failover.struck(link)
+
+    def _broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
+        self._failover.broken(link, replies)
+
+    def _ended(self, link: DeviceLink, connection: DataConnection) -> None:
+        self._disconnecting(link, connection)
+        self._failover.cut(link, connection)
+
+    def _admitted(self, link: DeviceLink, connection: DataConnection) -> None:
+        self._failover.login_over(link, connection)
+
+    # --- on whichever thread, without the lock ---------------------------------------------------------------------
+
+    def _paid(self, link: DeviceLink, connection: DataConnection) -> None:
+        """Take in that a connection owes nothing any more: its worker has let it in, or it has ended."""
+        with self._lock:
+            self._failover.login_over(link, connection)
+        self.call_back()
+
+    @interrupts.defer_interrupts
+    def _retry_link(self, link: DeviceLink, number: int) -> None:
+        """Take in that a timer has run out."""
+        with self._lock:
+            self._failover.retry(link, number)
+        self.call_back()
 
     # --- for the kinds, with the lock held -------------------------------------------------------------------------
 
     @abstractmethod
     def connected(self, link: DeviceLink, connection: DataConnection) -> None:
         """Watch a new connection's descriptor."""
+
+    @abstractmethod
+    def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
+        """Have `_retry_link` called with this number, after a time."""
 
     @abstractmethod
     def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:

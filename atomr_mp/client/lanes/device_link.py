@@ -6,17 +6,15 @@ from collections import deque
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.client.lanes.link_life import LinkState
 from atomr_mp.client.lanes.retry_policy import Lost
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import token
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.messages import data
-from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
+from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.transport.data import DataConnection
-
-CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED})
-"""States in which a device takes no work, nor will by itself."""
 
 
 class Attached(NamedTuple):
@@ -30,8 +28,10 @@ class Attached(NamedTuple):
 class DeviceLink:
     """A lane's connection to one device, through all its incarnations."""
 
-    def __init__(self, info: DeviceInfo, flight: Flight[Reply]) -> None:
+    def __init__(self, info: DeviceInfo, flight: Flight[Reply], number: int) -> None:
         self.device: Final = info.index
+        self.number = number
+        """Distinguishes its connections from those of the session's other lanes, and from those that were lost."""
         self.info = info
         self.flight: Final = flight
         """Requests without an answer, sent or held."""
@@ -51,14 +51,25 @@ class DeviceLink:
         self.token = token.pack(bytes(16), info.index, 0)
         self.releases = Releases(self.token)
         """What is to be given back to the incarnation of `connection`."""
+        self.state = LinkState.HOLDING
         self.sending = False
-        """Whether requests may be sent now; if not, they are held."""
+        """Whether the state is `SERVING`: requests may be sent now. If not, they are held, or refused."""
+        self.failures = 0
+        """Attempts to connect that have failed in a row."""
+        self.lacks_descriptor = False
+        """The last of them failed in this process, for which the next call may be a reason to try again."""
+        self.timer = 0
+        """Number of the timer that runs for the next attempt."""
         self.unread = False
         """Replies may have arrived of which the connection's descriptor does not tell any more."""
 
+    @property
+    def let_go(self) -> bool:
+        """Whether the last incarnation known has ended for this lane."""
+        return self.state is LinkState.HOLDING and self.connection is None
+
     def hold(self) -> None:
-        """Send nothing more for now; what waits to be sent is held."""
-        self.sending = False
+        """Have what waits to be sent together wait for the device."""
         self.held.extend(self.outbox)
         self.outbox.clear()
 
@@ -78,9 +89,13 @@ class DeviceLink:
             connection.send(data.FROM_CLIENT.encode(data.Cancel(current, [reply.id])), [])
 
 
-def unavailable(info: DeviceInfo) -> errors.DeviceUnavailable:
-    """Return what is raised for a device that takes no work."""
-    return errors.DeviceUnavailable(
-        f"device {info.index} ({info.name}) is {info.state.value}: {info.reason or 'no reason given'}",
-        device=info.index,
-    )
+def unavailable(link: DeviceLink) -> errors.DeviceUnavailable:
+    """Return what is raised for a device that takes no work, or cannot be reached."""
+    info = link.info
+    why = f"is {info.state.value}: {info.reason or 'no reason given'}"
+    if link.state in {LinkState.UNREACHABLE, LinkState.PROBING}:
+        why = (
+            f"cannot be reached by this client: its worker lives, but {link.failures} connections to it in a row have "
+            "ended at once; this client goes on trying"
+        )
+    return errors.DeviceUnavailable(f"device {info.index} ({info.name}) {why}", device=info.index)

@@ -94,5 +94,8 @@ class LaneClient(Protocol):
     def acquit(self, reply: Reply) -> None:
         """Tell the supervisor that a request has run alone, and its worker lives, if that is how it has ended."""
 
+    def new_lane_number(self) -> int:
+        """Return a number for a connection that no other connection of the session has."""
+
     def read_session(self) -> None:
         """Take in what the supervisor has said."""

@@ -162,6 +162,7 @@ class EventLoopLane(Lane):
         with self._lock:  # the courier may be about to use a connection
             for link in self._links:
                 link.hold()  # a flush may be on the loop's list already
+                link.sending = False
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
                     if reply.copies and reply.generation:  # its worker may still read them
                         self._client.memory.abandoned(reply.copies, reply.deadline_ns)
@@ -197,6 +198,13 @@ class EventLoopLane(Lane):
     def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
         if not self._loop.is_closed():
             self._loop.remove_reader(connection.fileno())
+
+    def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
+        """Have the loop call back."""
+        self._loop.call_later(delay_s, self._retry_link, link, number)
+
+    def _paid(self, link: DeviceLink, connection: DataConnection) -> None:
+        self._call_soon(super()._paid, link, connection)
 
     def _finished(self, reply: Reply) -> None:
         """Nobody waits in this lane but by futures and callbacks."""

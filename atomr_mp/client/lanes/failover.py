@@ -1,24 +1,28 @@
-"""How a lane follows its devices through their incarnations: it connects to each, goes over, and lets go of the last.
+"""Carries out what the table of a link's life says: connections, and what becomes of the requests on them.
 
-What becomes of the requests that were on one that has ended, `retry` says.
+What becomes of each request that an incarnation's end took along, `retry` says.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
+from collections.abc import Container, Sequence
 from typing import Final, Protocol
 
 from atomr_mp import errors
-from atomr_mp.client.lanes.device_link import CLOSED, Attached, DeviceLink, unavailable
+from atomr_mp.client.lanes.device_link import Attached, DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.link_life import LinkAction, LinkEvent, LinkState, failed, heard, retry_s, step
 from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.lanes.receiving import Receiver
 from atomr_mp.client.lanes.retry import Retry
+from atomr_mp.client.lanes.retry_policy import EndFacts
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
-from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, StandbyInfo
+from atomr_mp.protocol.messages.devices import DeviceInfo, StandbyInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.transport.data import DataConnection
 
@@ -29,9 +33,9 @@ _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Connections(Protocol):
-    """Makes a lane's connections, and sees that they are read."""
+    """Makes a lane's connections, sees that they are read, and keeps its timers."""
 
-    def connect(self, endpoint: str) -> DataConnection:
+    def connect(self, link: DeviceLink, endpoint: str) -> DataConnection:
         """Connect to an incarnation; raises `OSError` if no descriptor is left."""
 
     def connected(self, link: DeviceLink, connection: DataConnection) -> None:
@@ -39,6 +43,9 @@ class Connections(Protocol):
 
     def disconnect(self, link: DeviceLink, connection: DataConnection) -> None:
         """Close a connection."""
+
+    def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
+        """Have `Failover.retry` called with this number, after a time."""
 
 
 class Failover:
@@ -68,92 +75,197 @@ class Failover:
         self._sender = sender
         self._receive = receiver.receive
         self._retry = retry
+        self._events: Final[deque[tuple[DeviceLink, LinkEvent, IncarnationEnded | errors.PoolLost | None]]] = deque()
+        self._feeding = False
 
-    # --- what the supervisor says ----------------------------------------------------------------------------------
+    # --- events ----------------------------------------------------------------------------------------------------
 
     def changed(self, link: DeviceLink, info: DeviceInfo) -> None:
-        """Follow a device to its incarnation; send what waited for it, or hold what comes."""
-        new, link.info = info is not link.info, info
-        reached = True
-        if info.admitted and info.generation != link.generation:
-            try:
-                self._go_over(link, info)
-            except OSError as error:  # no descriptor is left; it is tried again with the next call
-                reached = False
-                if new:
-                    _LOG.error("device %d's new worker cannot be reached, calls wait: %s", link.device, error)
+        """Take in a device's new state."""
+        link.info = info
+        event = heard(link.generation, info)
+        if event is LinkEvent.OFFERED:
+            link.failures = 0
+        self._feed(link, event)
         prepared = 0 if link.standby is None else link.standby.generation
         if prepared != (0 if info.standby is None else info.standby.generation):
             self._prepare(link, info.standby)
-        # Of one that this lane has let go of already there may be news that was true before.
-        reached &= link.connection is not None
-        link.sending = reached and info.admitted and info.state is DeviceState.READY
-        if link.sending:
-            self._sender.send_held(link)
-            return
-        link.hold()
-        if info.state in CLOSED:
-            for reply in [*link.held]:
-                self._outcomes.feed(reply, ReplyEvent.FAIL, unavailable(info))
+
+    def struck(self, link: DeviceLink) -> None:
+        """Take in that an incarnation has answered that it ends."""
+        self._feed(link, LinkEvent.STRIKE)
 
     def stopped(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         """If no answer of an incarnation can be on its way, it has ended for this lane: to wait is of no use."""
         former = link.former is not None and link.former.generation == ended.generation
-        if not former and (link.generation != ended.generation or link.connection is None):
+        if not former and (link.generation != ended.generation or link.let_go):
             return
         if ended.error.code == errors.WorkerHung.code:  # what it has answered is told apart only when all has come
             return
         self._receive(link, former=former)
-        started, running = frozenset(ended.started), frozenset(ended.running)
-        for request_id, reply in link.flight.items():
-            if reply.done or not _is_on(reply, ended):
+        facts = EndFacts(ended)
+        connected = former or link.connection is not None
+        for request_id, reply in link.flight.items() if connected else ():
+            if reply.done or not _is_on(reply, ended.generation):
                 continue  # of one that has expired the answer is of no interest
-            answered = request_id in started and request_id not in running
-            if answered or reply.sent_ns <= ended.known_since_ns or isinstance(reply, ItemsReply):
+            if facts.may_be_answered(request_id, reply.sent_ns) or isinstance(reply, ItemsReply):
                 return
-        self._let_go(link, ended)
+        self.ended(link, ended)
 
     def ended(self, link: DeviceLink, ended: IncarnationEnded) -> None:
-        """Take in an incarnation's last answers, and let go of it."""
-        self._let_go(link, ended)
+        """Take in an incarnation's end. Whatever it has sent is here to be received."""
+        current = ended.generation == link.generation
+        self._feed(link, LinkEvent.ENDED if current else LinkEvent.FORMER_ENDED, ended)
 
-    def pool_lost(self, link: DeviceLink) -> None:
-        """Take in the last answers of a device that is not coming back."""
-        if not self._client.workers_live:
-            for connection in (link.former and link.former.connection, link.connection):
-                if connection is not None:
-                    connection.wait_disconnected(DRAIN_MS)
-        self._receive(link)
-        self.disconnect(link)
+    def pool_lost(self, link: DeviceLink, lost: errors.PoolLost) -> None:
+        """Take in that a device is not coming back."""
+        self._feed(link, LinkEvent.POOL_LOST, lost)
 
-    # --- connections -----------------------------------------------------------------------------------------------
+    def cut(self, link: DeviceLink, connection: DataConnection) -> None:
+        """Take in that a connection has ended, after all that had been sent."""
+        if connection is not link.connection:
+            return
+        if link.state in _ATTEMPTS:
+            self._failed(link)
+        else:
+            self._feed(link, LinkEvent.CUT)
+
+    def broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
+        """Take in that a message with these requests could not be sent: its worker has it not, or not whole."""
+        for reply in reversed(replies):
+            self._outcomes.feed(reply, ReplyEvent.LEFT)
+        self._receive(link)  # what was sent before
+        if link.state is LinkState.SERVING:
+            self._feed(link, LinkEvent.CUT)
+
+    def login_over(self, link: DeviceLink, connection: DataConnection) -> None:
+        """Take in that the worker has let a connection in, or has turned it away."""
+        if connection is not link.connection:
+            return
+        if connection.ended:
+            self._receive(link)
+        elif link.state in _ATTEMPTS or link.state is LinkState.SERVING:
+            link.failures = 0
+            self._feed(link, LinkEvent.ADMITTED)
+
+    def retry(self, link: DeviceLink, number: int) -> None:
+        """Take in that a timer has run out."""
+        if number == link.timer and link.state in _BETWEEN_ATTEMPTS:
+            self._feed(link, LinkEvent.RETRY)
 
     def reach(self, link: DeviceLink) -> None:
-        """Try again to reach an incarnation for which no descriptor was left."""
-        if link.info.admitted and link.info.generation != link.generation:
-            self.changed(link, link.info)
+        """Try again now, if no descriptor was left in this process: there may be one."""
+        if link.lacks_descriptor and link.state in _BETWEEN_ATTEMPTS:
+            self._feed(link, LinkEvent.RETRY)
 
     def disconnect(self, link: DeviceLink) -> None:
         """Close what is connected to a device's incarnations, past and to come."""
+        link.timer += 1
         self._close_former(link)
         self._prepare(link, None)
-        self._close_current(link)
+        self._close(link)
 
-    def _go_over(self, link: DeviceLink, info: DeviceInfo) -> None:
-        """Go over to a device's new incarnation; the one before it may still answer, until its end is told."""
-        if link.standby is not None and link.standby.generation == info.generation:
-            connection, link.standby = link.standby.connection, None
-        else:
-            connection = self._connections.connect(info.endpoint)
+    def _feed(self, link: DeviceLink, event: LinkEvent, told: IncarnationEnded | errors.PoolLost | None = None) -> None:
+        """Do what an event means for a link, and then what the actions have led to."""
+        self._events.append((link, event, told))
+        if self._feeding:
+            return
+        self._feeding = True
+        try:
+            while self._events:
+                link, event, told = self._events.popleft()
+                link.state, actions = step(link.state, event)
+                link.sending = link.state is LinkState.SERVING
+                for action in actions:
+                    self._act(link, action, told)
+        finally:
+            self._feeding = False
+        self._sender.flush_ready()
+
+    # --- actions ---------------------------------------------------------------------------------------------------
+
+    def _act(  # noqa: C901, PLR0912 - one line for each action
+        self, link: DeviceLink, action: LinkAction, told: IncarnationEnded | errors.PoolLost | None
+    ) -> None:
+        match action:
+            case LinkAction.HOLD:
+                link.hold()
+            case LinkAction.SEND_HELD:
+                self._sender.send_held(link)
+            case LinkAction.REFUSE_HELD:
+                for reply in [*link.held]:
+                    self._outcomes.feed(reply, ReplyEvent.FAIL, unavailable(link))
+            case LinkAction.RETIRE:
+                self._retire(link)
+            case LinkAction.CONNECT:
+                self._connect(link)
+            case LinkAction.CONDEMN if isinstance(told, IncarnationEnded):
+                self._condemn(link, told)
+            case LinkAction.TAKE_LAST:
+                self._receive(link)
+            case LinkAction.CLOSE:
+                self._close(link)
+            case LinkAction.TAKE_FORMER if isinstance(told, IncarnationEnded):
+                if link.former is not None and link.former.generation == told.generation:
+                    self._receive(link, former=True)
+                    self._close_former(link)
+            case LinkAction.SETTLE if isinstance(told, IncarnationEnded):
+                self._settle(link, told)
+            case LinkAction.UNSEND:
+                self._unsend(link)
+            case LinkAction.LOSE:
+                self._retry.lose(link, [reply for reply in _requests(link) if _is_on(reply, link.generation)])
+            case LinkAction.ARM:
+                link.timer += 1
+                self._connections.retry_later(link, link.timer, retry_s(link.failures))
+            case LinkAction.DRAIN:
+                self._drain(link)
+            case LinkAction.FAIL_ALL if isinstance(told, errors.PoolLost):
+                for reply in _requests(link):
+                    error = errors.PoolLost(told.message, maybe_executed=reply.generation != 0)
+                    self._outcomes.feed(reply, ReplyEvent.FAIL, error)
+            case _:
+                raise AssertionError(f"{action} without what was told")
+
+    def _retire(self, link: DeviceLink) -> None:
+        """Keep the connection for the answers that the incarnation may still give."""
         if link.connection is not None:
             self._close_former(link)
             link.former = Attached(link.connection, link.generation, link.releases)
+            link.connection = None
             self._receive(link, former=True)  # what was left unread, of which its descriptor tells no more
-        link.connection, link.unread = connection, False
-        link.generation = info.generation
-        link.releases = self._client.releases(info.index, info.generation)
-        link.token = link.releases.token
-        self._connections.connected(link, connection)
+
+    def _connect(self, link: DeviceLink) -> None:
+        """Connect to the incarnation that was told of last, and feed the result."""
+        info, standby = link.info, link.standby
+        if link.generation != info.generation:
+            link.generation = info.generation
+            link.releases = self._client.releases(info.index, info.generation)
+            link.token = link.releases.token
+        link.unread = False
+        try:
+            if standby is not None and standby.generation == info.generation and not standby.connection.ended:
+                link.connection, link.standby = standby.connection, None
+            else:
+                if link.state in _ATTEMPTS:
+                    link.number = self._client.new_lane_number()
+                link.connection = self._connections.connect(link, info.endpoint)
+        except OSError as error:
+            if not link.lacks_descriptor:
+                _LOG.error("device %d's worker cannot be reached, calls wait: %s", link.device, error)
+            link.lacks_descriptor = True
+            self._failed(link)
+            return
+        link.lacks_descriptor = False
+        self._connections.connected(link, link.connection)
+        self._feed(link, LinkEvent.CONNECTED)
+        if link.connection.ready and link.state in _ATTEMPTS:
+            self._feed(link, LinkEvent.ADMITTED)
+
+    def _failed(self, link: DeviceLink) -> None:
+        link.failures += 1
+        # To connect to a new incarnation is no attempt to reach one again.
+        self._feed(link, failed(link.failures) if link.state in _ATTEMPTS else LinkEvent.REFUSED)
 
     def _prepare(self, link: DeviceLink, standby: StandbyInfo | None) -> None:
         """Connect to a standby, so that nothing but a message is needed once it takes calls."""
@@ -162,10 +274,11 @@ class Failover:
             link.standby = None
         if standby is not None:
             releases = self._client.releases(link.device, standby.generation)
-            with contextlib.suppress(OSError):  # as above; it is tried again when it takes calls
-                link.standby = Attached(self._connections.connect(standby.endpoint), standby.generation, releases)
+            with contextlib.suppress(OSError):  # it is tried again when it takes calls
+                connection = self._connections.connect(link, standby.endpoint)
+                link.standby = Attached(connection, standby.generation, releases)
 
-    def _close_current(self, link: DeviceLink) -> None:
+    def _close(self, link: DeviceLink) -> None:
         if link.connection is not None:
             self._connections.disconnect(link, link.connection)
             link.connection = None
@@ -176,26 +289,32 @@ class Failover:
             self._connections.disconnect(link, link.former.connection)
             link.former = None
 
+    def _drain(self, link: DeviceLink) -> None:
+        if not self._client.workers_live:
+            for connection in (link.former and link.former.connection, link.connection):
+                if connection is not None:
+                    connection.wait_disconnected(DRAIN_MS)
+        self._receive(link)
+        self.disconnect(link)
+
+    def _unsend(self, link: DeviceLink) -> None:
+        """Put back what waits for a login that is not over."""
+        if link.connection is not None and not link.connection.ready:
+            lost = errors.Cancelled("cancelled before it was sent")
+            for reply in reversed(_requests(link)):
+                if _is_on(reply, link.generation):
+                    self._outcomes.feed(reply, ReplyEvent.LEFT, lost)
+
     # --- ends ------------------------------------------------------------------------------------------------------
 
-    def _let_go(self, link: DeviceLink, ended: IncarnationEnded) -> None:
-        # Whatever a process has sent that has ended is here to be received: nothing is waited for.
-        if ended.error.code == errors.WorkerHung.code:  # what it may still have answered comes too late
+    def _condemn(self, link: DeviceLink, ended: IncarnationEnded) -> None:
+        if ended.error.code == errors.WorkerHung.code:
             # Of a call with items some may be answered well, and it is never sent again by itself.
             self._settle(
                 link, ended, {each for each in ended.running if not isinstance(link.flight.find(each), ItemsReply)}
             )
-        if link.former is not None and link.former.generation == ended.generation:
-            self._receive(link, former=True)
-            self._close_former(link)
-        elif ended.generation >= link.generation:
-            link.hold()
-        if link.generation == ended.generation and link.connection is not None:
-            self._receive(link)
-            self._close_current(link)
-        self._settle(link, ended)
 
-    def _settle(self, link: DeviceLink, ended: IncarnationEnded, only: set[int] | None = None) -> None:
+    def _settle(self, link: DeviceLink, ended: IncarnationEnded, only: Container[int] | None = None) -> None:
         """Fail what was on an incarnation that has ended; what it certainly has not started, by intent, moves on.
 
         Args:
@@ -203,38 +322,38 @@ class Failover:
             ended: What is known of the end.
             only: These requests, and no others; None for all.
         """
-        started, running = frozenset(ended.started), frozenset(ended.running)
+        facts = EndFacts(ended)
         back: list[Reply] = []
         lost: list[tuple[Reply, errors.RequestError]] = []
-        for request_id, reply in link.flight.items():
-            if not _is_on(reply, ended):
+        for reply in _requests(link):
+            if not _is_on(reply, ended.generation) or (only is not None and reply.id not in only):
                 continue
-            if only is not None and request_id not in only:
-                continue
-            forgotten = reply.sent_ns <= ended.known_since_ns
-            maybe_executed = request_id in started or forgotten
-            if ended.planned and not maybe_executed and reply.state is not ReplyState.STRUCK:
+            fate = facts.fate(reply.id, reply.sent_ns)
+            if fate.moves_on and reply.state is not ReplyState.STRUCK:
                 back.append(reply)
                 continue
             error = reply.struck or ended.error.error()
             if not isinstance(error, errors.RequestError):
                 error = errors.WorkerLost(str(error), device=ended.device, generation=ended.generation)
             reply.struck = None
-            error.maybe_executed = maybe_executed
+            error.maybe_executed = fate.maybe_executed
             if isinstance(error, errors.WorkerLost | errors.ContextPoisoned):
-                error.was_running = request_id in running or (forgotten and request_id not in started)
+                error.was_running = fate.was_running
             lost.append((reply, error))
-        self._move_on(back)
-        self._retry.settle(link, ended, lost)
-        self._sender.flush_ready()
-
-    def _move_on(self, replies: list[Reply]) -> None:
-        """Hand what an incarnation has not started, and left by intent, to the next."""
-        for reply in reversed(replies):
+        for reply in reversed(back):
             error = errors.Cancelled("cancelled, and its worker has left without having started it")
             self._outcomes.feed(reply, ReplyEvent.LEFT, error)
+        self._retry.settle(link, ended, lost)
 
 
-def _is_on(reply: Reply, ended: IncarnationEnded) -> bool:
-    """Return whether an incarnation has a request, as far as its end tells."""
-    return reply.generation == ended.generation and reply.state is not ReplyState.PARKED
+def _requests(link: DeviceLink) -> list[Reply]:
+    return [reply for _, reply in link.flight.items()]
+
+
+def _is_on(reply: Reply, generation: int) -> bool:
+    """Return whether an incarnation has a request, or had it when it was last heard of."""
+    return reply.generation == generation and reply.state is not ReplyState.PARKED
+
+
+_ATTEMPTS: Final = frozenset({LinkState.TRYING, LinkState.PROBING})
+_BETWEEN_ATTEMPTS: Final = frozenset({LinkState.CUT, LinkState.UNREACHABLE})

@@ -28,6 +28,7 @@ class Receiver:
         outcomes: Ends replies.
         struck: Called when a link's incarnation has answered that it ends.
         disconnected: Called when a connection has ended and all that had been sent was received.
+        admitted: Called when the worker may just have let a connection in.
     """
 
     def __init__(
@@ -36,12 +37,14 @@ class Receiver:
         outcomes: Outcomes,
         struck: Callable[[DeviceLink], None],
         disconnected: Callable[[DeviceLink, DataConnection], None],
+        admitted: Callable[[DeviceLink, DataConnection], None],
     ) -> None:
         self._client = client
         self._outcomes = outcomes
         self._end = outcomes.end
         self._struck = struck
         self._disconnected = disconnected
+        self._admitted = admitted
 
     def receive(self, link: DeviceLink, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
@@ -66,6 +69,8 @@ class Receiver:
             if message is None:
                 if connection.ended:
                     self._disconnected(link, connection)
+                elif not link.sending and connection.ready:
+                    self._admitted(link, connection)
                 break
             try:
                 header, frames = unpack(message)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atomr_mp import errors
-from atomr_mp.client.lanes.device_link import CLOSED, DeviceLink, unavailable
+from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
+from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, poison
 from atomr_mp.client.lanes.sending import Sender
@@ -63,6 +64,19 @@ class Retry:
                 reply.replays += getattr(error, "was_running", True)
             self._park(link, reply, Lost(report, error, suspects.get(reply), self._may_replay(reply)))
 
+    def lose(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
+        """Send again what was on a connection that is lost, if it may be, and fail the rest."""
+        for reply in reversed(replies):
+            error = reply.struck or errors.ConnectionLost(
+                f"the connection to device {link.device} ended before the answer to {reply.method} came; its worker "
+                "lives",
+                device=link.device,
+                generation=link.generation,
+            )
+            reply.may_have_run = True
+            reply.replays += 1
+            self._park(link, reply, Lost(0, error, None, self._may_replay(reply)))
+
     def judged(self, message: Suspicions) -> None:
         """Apply new verdicts to requests that wait; the client has taken note of them already."""
         for link in self._links:
@@ -97,17 +111,17 @@ class Retry:
             if alone is not None:
                 self.isolate(reply, alone)
             to = self._another(link, reply)
-            if to.sending or to.info.state not in CLOSED:
+            if to.state not in REFUSING:
                 self._outcomes.feed(reply, ReplyEvent.RESUME)
                 return
-            error = unavailable(to.info)
+            error = unavailable(to)
         else:
             error = lost.error
         self._outcomes.feed(reply, ReplyEvent.FAIL, error)
 
     def _another(self, link: DeviceLink, reply: Reply) -> DeviceLink:
         """Choose the device to which a request is sent again; what may end workers stays where it was."""
-        if reply.pinned or (reply.alone is not None and link.info.state not in CLOSED):
+        if reply.pinned or (reply.alone is not None and link.state not in REFUSING):
             return link
         try:
             to = self._sender.choose()

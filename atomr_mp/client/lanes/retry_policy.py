@@ -15,6 +15,7 @@ from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 
 NEVER: Final = 2**31
@@ -32,6 +33,43 @@ class Lost(NamedTuple):
     """What it is, if the incarnation may have died of it."""
     again: bool
     """Whether it may be sent again."""
+
+
+class Fate(NamedTuple):
+    """What an incarnation's end means for a request that was sent to it and has no answer."""
+
+    maybe_executed: bool
+    was_running: bool
+    """It may have been running at the end."""
+    moves_on: bool
+    """It goes to the next incarnation: this one has left by intent, without having started it."""
+
+
+class EndFacts:
+    """What is known of an incarnation's end, to be looked up by request.
+
+    Args:
+        ended: What the supervisor has told.
+    """
+
+    def __init__(self, ended: IncarnationEnded) -> None:
+        self._started = frozenset(ended.started)
+        self._running = frozenset(ended.running)
+        self._known_since_ns = ended.known_since_ns
+        self._planned = ended.planned
+
+    def fate(self, request_id: int, sent_ns: int) -> Fate:
+        """Return what the end means for a request that was sent at some time, CLOCK_MONOTONIC."""
+        started = request_id in self._started
+        forgotten = sent_ns <= self._known_since_ns
+        maybe_executed = started or forgotten
+        running = request_id in self._running or (forgotten and not started)
+        return Fate(maybe_executed, running, self._planned and not maybe_executed)
+
+    def may_be_answered(self, request_id: int, sent_ns: int) -> bool:
+        """Return whether the answer to a request may be on its way, though nothing runs any more."""
+        ended = request_id in self._started and request_id not in self._running
+        return ended or sent_ns <= self._known_since_ns
 
 
 class KnownSuspicions:
@@ -136,6 +174,7 @@ def was_answered(reply: Reply) -> bool:
 
 _NOT_THE_WORKER_S: Final = (
     errors.WorkerLost,
+    errors.ConnectionLost,
     errors.ContextPoisoned,
     errors.PoisonRequest,
     errors.PoolLost,

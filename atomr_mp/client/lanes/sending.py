@@ -7,7 +7,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from atomr_mp.client.lanes.device_link import CLOSED, DeviceLink, unavailable
+from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
+from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import limits, values
@@ -24,6 +25,7 @@ class Sender:
         links: The lane's links, by device.
         give_back: Sends what is to be given back to a link's incarnation; what is called from now on comes after it.
         reach: Tries again to reach an incarnation that could not be connected to.
+        broken: Called when a message with these requests could not be sent.
     """
 
     def __init__(
@@ -31,10 +33,12 @@ class Sender:
         links: Sequence[DeviceLink],
         give_back: Callable[[DeviceLink], None],
         reach: Callable[[DeviceLink], None],
+        broken: Callable[[DeviceLink, list[Reply]], None],
     ) -> None:
         self._links = links
         self._give_back = give_back
         self._reach = reach
+        self._broken = broken
 
     def choose(self) -> DeviceLink:
         """Return the link of the device with the fewest unanswered requests of this lane.
@@ -52,9 +56,9 @@ class Sender:
                     best = link
         if best.sending:
             return best
-        waiting = [link for link in links if link.info.state not in CLOSED]
+        waiting = [link for link in links if link.state not in REFUSING]
         if not waiting:
-            raise unavailable(links[0].info)
+            raise unavailable(links[0])
         return min(waiting, key=lambda link: len(link.flight.requests))
 
     def put(self, link: DeviceLink, reply: Reply) -> None:
@@ -69,13 +73,10 @@ class Sender:
     def send_held(self, link: DeviceLink) -> None:
         """Send all that waits, what was held first."""
         held, link.held = link.held, deque()
-        together = []
+        link.outbox[:0] = [reply for reply in held if reply.alone is None]
         for reply in held:
             if reply.alone is not None:
-                self.send(link, [reply], data.Alone)
-            else:
-                together.append(reply)
-        link.outbox[:0] = together
+                self.put(link, reply)
         self.flush(link)
 
     def flush_ready(self) -> None:
@@ -86,16 +87,22 @@ class Sender:
 
     def flush(self, link: DeviceLink) -> None:
         """Send a link's outbox."""
-        replies, link.outbox = link.outbox, []
-        for at in range(0, len(replies), MESSAGE_CALLS):
-            together = replies[at : at + MESSAGE_CALLS]
+        while link.outbox and link.sending:
+            together = link.outbox[:MESSAGE_CALLS]
+            del link.outbox[:MESSAGE_CALLS]
             nbytes = sum([len(reply.body) for reply in together])
             nbytes += sum([sum(map(len, reply.payload)) for reply in together if reply.payload])
             if nbytes <= limits.MAX_BODY_BYTES:
                 self.send(link, together)
                 continue
             for reply in together:  # their message could be too long, which ends the connection
-                self.send(link, [reply])
+                self._send_or_hold(link, reply)
+
+    def _send_or_hold(self, link: DeviceLink, reply: Reply) -> None:
+        if link.sending:
+            self.send(link, [reply])
+        else:  # the connection has just been found to be lost
+            link.held.append(reply)
 
     def send(self, link: DeviceLink, replies: list[Reply], kind: type[data.Calls] = data.Calls) -> None:
         """Send requests in one message.
@@ -131,6 +138,8 @@ class Sender:
                 )
             )
         connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
+        if connection.broken:
+            self._broken(link, replies)
 
 
 _encode_calls: Final = data.FROM_CLIENT.encode

@@ -55,6 +55,7 @@ class ThreadsLane(Lane):
         self._flush_wanted.acquire()
         self._flusher: threading.Thread | None = None
         self._by_descriptor: dict[int, DeviceLink] = {}
+        self._retries: dict[DeviceLink, threading.Timer] = {}
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -98,6 +99,11 @@ class ThreadsLane(Lane):
             if flusher is not None and not self._flushing:
                 self._flushing = True
                 self._flush_wanted.release()
+            retries = list(self._retries.values())
+        for timer in retries:
+            timer.cancel()
+            if timer is not threading.current_thread():
+                interrupts.wait(timer.join)
         if flusher is not None:
             interrupts.wait(flusher.join)
         if watcher is not None and watcher is not threading.current_thread():
@@ -248,6 +254,12 @@ class ThreadsLane(Lane):
     def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
         if self._by_descriptor.pop(connection.fileno(), None) is not None:
             self._epoll.unregister(connection.fileno())
+
+    def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
+        """Start a thread that waits."""
+        timer = self._retries[link] = threading.Timer(delay_s, self._retry_link, (link, number))
+        timer.name, timer.daemon = "atomr-mp retry", True
+        timer.start()
 
     # --- callbacks with nobody waiting -----------------------------------------------------------------------------
 

@@ -1,0 +1,66 @@
+"""An actor that harms its worker's data connections, as code that closes descriptors which are not its own does."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from atomr_mp_workers import Actor, Context, method
+
+
+def _data_connections() -> Iterator[socket.socket]:
+    """Yield this process's ends of its data connections; what is yielded is a duplicate."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            found = socket.socket(fileno=os.dup(int(entry.name)))
+        except OSError:  # no socket, or the descriptor of this search
+            continue
+        with found:
+            if found.family != socket.AF_UNIX or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                continue
+            if found.getsockname():  # the control channel has none
+                yield found
+
+
+class Cutting(Actor):
+    """Shuts its worker's data connections, or writes into them."""
+
+    def setup(self, _context: Context) -> None:
+        """Begin to count."""
+        self._cuts = 0
+
+    @method
+    def cut(self, how: str) -> int:
+        """Harm all data connections; the answer to this call has none to go to."""
+        return self._cut(how)
+
+    @method(idempotent=True)
+    def cut_once(self, how: str) -> int:
+        """Do that the first time, and then only say how often it has run."""
+        if self._cuts:
+            self._cuts += 1
+            return self._cuts
+        return self._cut(how)
+
+    @method
+    def pid(self) -> int:
+        """Return this process's id."""
+        return os.getpid()
+
+    @method
+    def make(self, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+        """Return zeros."""
+        return np.zeros(count)
+
+    def _cut(self, how: str) -> int:
+        self._cuts += 1
+        for connection in _data_connections():
+            if how == "shut":
+                connection.shutdown(socket.SHUT_RDWR)
+            else:
+                connection.send(b"\xff" * 64)
+        return self._cuts
