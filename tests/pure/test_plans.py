@@ -75,7 +75,7 @@ class PlannedWorker(Worker):
 
     def array(self, peer: Peer, n: int) -> Any:
         """Return an array of a client."""
-        array = self.store.allocate(peer.session.holder, "float32", (n,))
+        array = self.store.buffers.allocate(peer.session.holder, "float32", (n,))
         self.store.lease(peer.session.holder, array)
         return array
 
