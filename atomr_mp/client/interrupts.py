@@ -1,4 +1,4 @@
-"""Ctrl-C, put off while the main thread does what must be done as a whole.
+"""Defers Ctrl-C while the main thread is inside the client.
 
 Python raises KeyboardInterrupt between any two steps of its main thread. In the midst of sending or receiving, nobody
 could tell any more what of a message is on its way: it would be sent twice and run twice, or torn, or an answer be lost
@@ -28,14 +28,14 @@ Ts = TypeVarTuple("Ts")
 class _Main:
     """Of the main thread; changed by that alone."""
 
-    __slots__ = ("level", "struck", "thread")
+    __slots__ = ("level", "pending", "thread")
 
     def __init__(self, thread: int | None) -> None:
         self.thread = thread
         self.level = 0
         """Parts that are done as a whole, and waits in them, one in the other: odd in a part, even in a wait. One
         number, so that no interrupt finds half of a change."""
-        self.struck = False
+        self.pending = False
         """An interrupt was put off."""
 
 
@@ -59,7 +59,7 @@ def hold() -> int:
         except ValueError:  # where others than Python have made the threads, it may take another for its main one
             main.thread = None
             return 0
-        main.struck = False
+        main.pending = False
     level = main.level = main.level + 1
     return level
 
@@ -77,8 +77,8 @@ def let_go(level: int) -> None:
     main.level = level - 1
     if level == 1 and getsignal(SIGINT) is _put_off:
         set_handler(SIGINT, default_int_handler)
-    if main.struck:
-        main.struck = False
+    if main.pending:
+        main.pending = False
         raise KeyboardInterrupt
 
 
@@ -89,8 +89,8 @@ def wait(blocks: Callable[[*Ts], T], *args: *Ts) -> T:
         return blocks(*args)
     try:
         main.level += 1
-        if main.struck:
-            main.struck = False
+        if main.pending:
+            main.pending = False
             raise KeyboardInterrupt
         return blocks(*args)
     finally:
@@ -98,7 +98,7 @@ def wait(blocks: Callable[[*Ts], T], *args: *Ts) -> T:
 
 
 def defer_interrupts(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function done as a whole, but for its waits. What is called with many arguments uses `hold` for less."""
+    """Defer KeyboardInterrupt until the function returns or waits. Hot functions call `hold`, which costs less."""
 
     @functools.wraps(function)
     def done_as_a_whole(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -116,7 +116,7 @@ def _put_off(_number: int, _frame: object) -> None:
     """Stand in for Python's own handler of SIGINT."""
     main = _main
     if main.level & 1:
-        main.struck = True
+        main.pending = True
         return
     if not main.level:  # it has come while the two were exchanged
         set_handler(SIGINT, default_int_handler)
@@ -128,7 +128,7 @@ def _start_in_child() -> None:
     if get_ident() != _main.thread:
         if getsignal(SIGINT) is _put_off:
             set_handler(SIGINT, default_int_handler)
-        _main.thread, _main.level, _main.struck = get_ident(), 0, False
+        _main.thread, _main.level, _main.pending = get_ident(), 0, False
 
 
 os.register_at_fork(after_in_child=_start_in_child)

@@ -92,7 +92,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """How often it was running when its worker ended."""
     may_have_run: bool = False
     """In an attempt before this one."""
-    struck: errors.RequestError | None = None
+    poison_error: errors.RequestError | None = None
     """It was answered with an error that ends its worker; its outcome comes with that end."""
     error: errors.AtomrError | None = None
     callbacks: list[Callable[[Reply], object]] | None = None

@@ -26,7 +26,7 @@ class ReplyState(StrEnum):
     """At its worker."""
     CANCELLING = auto()
     """At its worker, which was asked to forget it."""
-    STRUCK = auto()
+    POISONED = auto()
     """Answered with an error that ends its worker. The outcome comes with that end."""
     PARKED = auto()
     """Lost with its worker. The supervisor is asked whether the worker may have died of it."""
@@ -45,7 +45,7 @@ class ReplyEvent(StrEnum):
     """The worker has answered a part of it."""
     ANSWER = auto()
     """The worker has answered it, or the rest of it."""
-    STRIKE = auto()
+    POISON = auto()
     """The worker has answered it with an error that ends the worker."""
     CANCEL = auto()
     """The caller wants it no more."""
@@ -107,10 +107,10 @@ TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
     # A worker that was taken for hung may still answer what was taken from it.
     (_S.WAITING, _E.PART): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
     (_S.WAITING, _E.ANSWER): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
-    (_S.WAITING, _E.STRIKE): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
+    (_S.WAITING, _E.POISON): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
     (_S.SENT, _E.PART): ReplyStep(_S.SENT, (_A.KEEP_PART,)),
     (_S.SENT, _E.ANSWER): _ANSWERED,
-    (_S.SENT, _E.STRIKE): ReplyStep(_S.STRUCK, (_A.GIVE_BACK,)),
+    (_S.SENT, _E.POISON): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     (_S.SENT, _E.CANCEL): ReplyStep(_S.CANCELLING, (_A.TELL_WORKER,)),
     (_S.SENT, _E.EXPIRE): ReplyStep(_S.LATE, (_A.TELL_WORKER, _A.END)),
     (_S.SENT, _E.LEFT): ReplyStep(_S.WAITING, (_A.REQUEUE,)),
@@ -118,31 +118,31 @@ TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
     (_S.SENT, _E.FAIL): _FAILED,
     (_S.CANCELLING, _E.PART): ReplyStep(_S.CANCELLING, (_A.KEEP_PART,)),
     (_S.CANCELLING, _E.ANSWER): _ANSWERED,
-    (_S.CANCELLING, _E.STRIKE): ReplyStep(_S.LATE, (_A.GIVE_BACK, _A.END)),  # nobody wants it sent again
+    (_S.CANCELLING, _E.POISON): ReplyStep(_S.LATE, (_A.GIVE_BACK, _A.END)),  # nobody wants it sent again
     (_S.CANCELLING, _E.CANCEL): ReplyStep(_S.CANCELLING),
     (_S.CANCELLING, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
     # The next worker has not heard that it is cancelled, and would run it.
     (_S.CANCELLING, _E.LEFT): _FAILED,
     (_S.CANCELLING, _E.LOST): _FAILED,
     (_S.CANCELLING, _E.FAIL): _FAILED,
-    (_S.STRUCK, _E.PART): ReplyStep(_S.STRUCK, (_A.GIVE_BACK,)),
-    (_S.STRUCK, _E.ANSWER): ReplyStep(_S.STRUCK, (_A.GIVE_BACK,)),
-    (_S.STRUCK, _E.STRIKE): ReplyStep(_S.STRUCK, (_A.GIVE_BACK,)),
+    (_S.POISONED, _E.PART): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
+    (_S.POISONED, _E.ANSWER): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
+    (_S.POISONED, _E.POISON): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     # It has an outcome already, only not whether it ran when the worker ended.
-    (_S.STRUCK, _E.CANCEL): ReplyStep(_S.LATE, (_A.END,)),
-    (_S.STRUCK, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
-    (_S.STRUCK, _E.LOST): ReplyStep(_S.PARKED),
-    (_S.STRUCK, _E.FAIL): _FAILED,
+    (_S.POISONED, _E.CANCEL): ReplyStep(_S.LATE, (_A.END,)),
+    (_S.POISONED, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
+    (_S.POISONED, _E.LOST): ReplyStep(_S.PARKED),
+    (_S.POISONED, _E.FAIL): _FAILED,
     (_S.PARKED, _E.PART): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
     (_S.PARKED, _E.ANSWER): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
-    (_S.PARKED, _E.STRIKE): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
+    (_S.PARKED, _E.POISON): ReplyStep(_S.PARKED, (_A.GIVE_BACK,)),
     (_S.PARKED, _E.CANCEL): _UNPARKED,
     (_S.PARKED, _E.EXPIRE): _UNPARKED,
     (_S.PARKED, _E.RESUME): ReplyStep(_S.WAITING, (_A.UNPARK, _A.REQUEUE)),
     (_S.PARKED, _E.FAIL): _UNPARKED,
     (_S.LATE, _E.PART): ReplyStep(_S.LATE, (_A.GIVE_BACK,)),
     (_S.LATE, _E.ANSWER): ReplyStep(_S.OVER, (_A.FREE, _A.GIVE_BACK)),
-    (_S.LATE, _E.STRIKE): ReplyStep(_S.LATE, (_A.GIVE_BACK,)),
+    (_S.LATE, _E.POISON): ReplyStep(_S.LATE, (_A.GIVE_BACK,)),
     (_S.LATE, _E.CANCEL): ReplyStep(_S.LATE),
     (_S.LATE, _E.EXPIRE): ReplyStep(_S.LATE),
     (_S.LATE, _E.LEFT): _FREED,

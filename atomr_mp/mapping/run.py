@@ -177,7 +177,7 @@ class MapRun:
         self._loop = loop
         self._method = method
         self._source = items
-        self._job = job
+        self._schedule = job
         self._deadline_s = deadline_s
         self._priority = priority
         self._call_items = call_items
@@ -196,7 +196,7 @@ class MapRun:
 
     def outcomes(self, on_progress: Callable[[Progress], object] | None, *, return_failures: bool) -> Iterator[Any]:
         """Yield results, and raise or yield failures, in order."""
-        job = self._job
+        job = self._schedule
         while True:
             self._turn_soon()
             self._run()
@@ -261,7 +261,7 @@ class MapRun:
             self._feed()
         except BaseException as error:  # noqa: BLE001 - carried to whoever runs the loop
             self._error = error
-        if self._error is not None or self._job.ready or self._job.over:
+        if self._error is not None or self._schedule.ready or self._schedule.over:
             # After what this turn has left to do in the loop: sending.
             self._loop.call_soon(self._loop.stop)
 
@@ -311,7 +311,7 @@ class MapRun:
                 if place in part.failed:
                     self._take_error(index, copy.copy(part.failed[place]))
                 elif isinstance(unread, errors.InvalidRequest):  # because of one of them
-                    self._job.apart(index)
+                    self._schedule.apart(index)
                 elif unread is not None:
                     self._take_unread(index, copy.copy(unread))
                 else:
@@ -325,12 +325,12 @@ class MapRun:
         for index in sorted(sent.left):
             assert error is not None  # it would have come with the last part
             if isinstance(error, _REFUSED) and not error.maybe_executed:
-                self._job.apart(index)
+                self._schedule.apart(index)
             else:
                 self._take_error(index, copy.copy(error))
 
     def _succeeded(self, index: int, outcome: Recorded, took_s: float) -> None:
-        self._job.answered(index, outcome, took_s)
+        self._schedule.answered(index, outcome, took_s)
         del self._items[index]
 
     def _take_unread(self, index: int, error: errors.AtomrError) -> None:
@@ -340,7 +340,7 @@ class MapRun:
         self._take_failure(index, error)
 
     def _take_error(self, index: int, error: errors.AtomrError) -> None:
-        job = self._job
+        job = self._schedule
         if isinstance(error, errors.Overloaded):
             if job.postponed(index):
                 # Others fill the worker's queue, and nothing tells us when there is room.
@@ -349,7 +349,7 @@ class MapRun:
             self._take_failure(index, error)
 
     def _take_failure(self, index: int, error: errors.AtomrError) -> None:
-        if not self._job.failed(index, error):
+        if not self._schedule.failed(index, error):
             self._failed(index)
             del self._items[index]
 
@@ -361,11 +361,11 @@ class MapRun:
         """An item has failed for good."""
 
     def _retry(self) -> None:
-        self._job.retry()
+        self._schedule.retry()
         self._turn_soon()
 
     def _feed(self) -> None:
-        job = self._job
+        job = self._schedule
         job.devices = _open_devices(self._client)
         now = time.monotonic()
         together: list[int] = []
@@ -390,7 +390,7 @@ class MapRun:
         """Send items in as few calls as can be, but so that each device has some."""
         if not indices:
             return
-        calls = max(-(-len(indices) // self._call_items), min(self._job.devices, len(indices)))
+        calls = max(-(-len(indices) // self._call_items), min(self._schedule.devices, len(indices)))
         for number in range(calls):
             some = indices[number * len(indices) // calls : (number + 1) * len(indices) // calls]
             if len(some) == 1 or not self._submit_together(some, now):
@@ -421,14 +421,14 @@ class MapRun:
         try:
             item = interrupts.wait(next, self._source)
         except StopIteration:
-            self._job.exhausted()
+            self._schedule.exhausted()
             return False
         except Exception as error:  # noqa: BLE001 - the caller's own; it comes out behind what was taken before
             self._source_error = error
-            self._job.exhausted()
+            self._schedule.exhausted()
             return False
         if isinstance(item, Unreadable):
-            self._job.unsendable(index, item.error)
+            self._schedule.unsendable(index, item.error)
             return False
         self._items[index] = item
         return True
@@ -449,7 +449,7 @@ class MapRun:
         except errors.Overloaded as error:
             self._refused(index, error)
         except errors.AtomrError as error:
-            self._job.unsendable(index, error)
+            self._schedule.unsendable(index, error)
             self._failed(index)
             del self._items[index]
         else:
@@ -458,12 +458,12 @@ class MapRun:
 
     def _refused(self, index: int, error: errors.Overloaded) -> None:
         """A device's window is full: an item waits for an answer, if there is one to come."""
-        if not self._job.refused(index, copy.copy(error), waits=bool(self._flying)):
+        if not self._schedule.refused(index, copy.copy(error), waits=bool(self._flying)):
             self._failed(index)
             del self._items[index]
 
     def _progress(self) -> Progress:
-        job = self._job
+        job = self._schedule
         restarts = _restarts(self._client) - self._restarts
         return Progress(job.done, job.failures, job.in_flight, job.resubmitted, restarts)
 
@@ -484,13 +484,13 @@ class _RunWithJournal(MapRun):
         try:
             outcome = self._journal.outcome(index, self._items[index])
         except errors.InvalidRequest as error:  # as it will be in every run
-            self._job.unsendable(index, error)
+            self._schedule.unsendable(index, error)
             del self._items[index]
             return False
         if outcome is None:
             return True
         self._recorded += 1
-        self._job.recorded(index, outcome)
+        self._schedule.recorded(index, outcome)
         del self._items[index]
         return False
 
@@ -510,7 +510,7 @@ class _RunWithJournal(MapRun):
             raise self._stopped
 
     def _failed(self, index: int) -> None:
-        failure = self._job.failure(index)
+        failure = self._schedule.failure(index)
         if not isinstance(failure.error, _NOT_THE_ITEM_S):
             self._journal.failed(failure)
             return
@@ -519,7 +519,7 @@ class _RunWithJournal(MapRun):
         self._stopped = failure.error
 
     def _over(self) -> None:
-        self._journal.ended(self._job.done)
+        self._journal.ended(self._schedule.done)
 
     def _progress(self) -> Progress:
         return super()._progress()._replace(recorded=self._recorded)

@@ -94,7 +94,7 @@ class OperatorSession:
         return answer.residents
 
     def admit(self, request: suspects.RequestKey, timeout_s: float = 10.0) -> None:
-        """Have a request admitted again that is refused since it ends workers.
+        """Release a quarantined request: it is admitted again.
 
         Raises:
             InvalidRequest: It is not in quarantine.

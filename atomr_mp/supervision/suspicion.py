@@ -94,7 +94,7 @@ class Docket:
         self._kept: Final = kept
         self._cases: OrderedDict[RequestKey, _Case] = OrderedDict()
         self._deaths: OrderedDict[End, Death] = OrderedDict()
-        self._strikes: OrderedDict[End, float] = OrderedDict()
+        self._unexplained: OrderedDict[End, float] = OrderedDict()
         """When unexplained signals struck, within the last `STRUCK_S`."""
 
     def ended(self, end: End, death: Death, now_s: float) -> list[Suspicion]:
@@ -108,8 +108,10 @@ class Docket:
             _keep(self._deaths, end, death, self._kept)
         if death.cause is not Cause.UNKNOWN:
             return []
-        self._strikes = OrderedDict((each, at_s) for each, at_s in self._strikes.items() if now_s - at_s < STRUCK_S)
-        _keep(self._strikes, end, now_s, self._kept)
+        self._unexplained = OrderedDict(
+            (each, at_s) for each, at_s in self._unexplained.items() if now_s - at_s < STRUCK_S
+        )
+        _keep(self._unexplained, end, now_s, self._kept)
         released = []
         for request, case in self._cases.items():
             if case.condemned_s is not None and not case.proven and now_s - case.condemned_s < STRUCK_S:
@@ -185,7 +187,7 @@ class Docket:
 
     def _elsewhere(self, case: _Case, now_s: float) -> bool:
         """Whether an unexplained signal has struck the pool lately without striking this request."""
-        return any(now_s - at_s < STRUCK_S and end not in case.ends for end, at_s in self._strikes.items())
+        return any(now_s - at_s < STRUCK_S and end not in case.ends for end, at_s in self._unexplained.items())
 
     def _drop(self, requests: list[RequestKey]) -> list[Suspicion]:
         for request in requests:

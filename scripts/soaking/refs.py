@@ -76,8 +76,8 @@ class RefUser(Caller):
             self._write,
             self._write_in_a_row,
             self._overwrite_in_a_view,
-            self._let_go,
-            self._let_go,
+            self._release,
+            self._release,
         ]
 
     def act(self) -> None:
@@ -289,7 +289,7 @@ class RefUser(Caller):
 
     # --- the end, and others ---------------------------------------------------------------------------------------
 
-    def _let_go(self, held: Held) -> None:
+    def _release(self, held: Held) -> None:
         match self.chance.randrange(5):
             case 0:
                 self._free(held)

@@ -217,7 +217,7 @@ class Soak:
         for client in [client for client in clients.living if not client.survives]:
             self._kill_client(clients, client)
         self._wait(clients, words.Rested)
-        self._let_go(pool)
+        self._release(pool)
         self._expect(pool, AT_REST, "is held though nobody holds anything")
         for client in clients.living:
             client.tell(words.Leave())
@@ -318,7 +318,7 @@ class Soak:
         late = clients.wait(kind, GRACE_S + SETTLE_S)
         self._wrong += [f"client {client.pid} has not said {kind.__name__}" for client in late]
 
-    def _let_go(self, pool: atomr_mp.Pool) -> None:
+    def _release(self, pool: atomr_mp.Pool) -> None:
         """Have the actors drop what they have kept, which has to be as it was."""
         pool.wait_ready()
         for device in range(self.shape.devices):

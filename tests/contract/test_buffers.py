@@ -713,7 +713,7 @@ def test_requests_lost_with_a_worker_give_their_memory_back(pool: atomr_mp.Pool)
     assert pool.call("Keeper.total", np.ones(100_000)).result() == 100_000
     slabs = pool._client.memory._slabs
     assert not slabs._kept
-    slabs._settle()
+    slabs._take_back()
     assert sum(len(slab.space._taken) for slab in slabs._slabs) <= 1
 
 

@@ -26,10 +26,10 @@ from atomr_mp_workers.device.base import Event, Export, SlabMemory, Stream, Work
 from atomr_mp_workers.device.host_memory import SEALS
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.completions import STRATEGIES, Completions
+from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.requests.streams import POOLED, StreamAllocator
-from atomr_mp_workers.requests.threads import STRATEGIES, Completions
 from tests.support import DEADLINE_S, Edges, Ledger, open_descriptors
 
 SLAB_BYTES: Final = 2**21
@@ -473,7 +473,7 @@ def test_any_net_of_streams_keeps_its_order(streams: Streams, inline_bytes: int,
 )
 def test_no_error_is_lost_on_a_stream(streams: Streams, inline_bytes: int, raised: BaseException) -> None:
     """It comes back with the request, whoever has run it; and the stream goes on."""
-    completions = Completions("adaptive", streams.device, Underway())
+    completions = Completions("adaptive", streams.device, InProgress())
     nobody: Any = None
 
     def fail() -> None:
@@ -611,7 +611,7 @@ class Returning:
 def completions(request: pytest.FixtureRequest, ledger: Ledger) -> Iterator[Completions]:
     """Provide each strategy."""
     del ledger  # it only counts
-    found = Completions(request.param, open_device("host"), Underway())
+    found = Completions(request.param, open_device("host"), InProgress())
     yield found
     os.close(found.descriptor)
 
@@ -656,7 +656,7 @@ def test_nothing_is_lost_between_a_look_and_the_next(completions: Completions) -
     with Edges(completions.descriptor) as edges:
         for thread in threads:
             thread.start()
-        while completions.underway.requests:
+        while completions.in_progress.requests:
             if not completions.look() and completions.patience_s() is None:
                 assert edges.wait(DEADLINE_S), "a request was lost"
             taken += completions.take()
@@ -681,7 +681,7 @@ def test_a_thread_settles_what_it_has_done_while_the_loop_sleeps(completions: Co
         taken.extend(completions.take())
         return sleeps_on
 
-    completions.settle = settle
+    completions.take_turn = settle
     request: Any = ReturningFromThread()
     completions.begin(request)
     with Edges(completions.descriptor) as edges:
@@ -693,7 +693,7 @@ def test_a_thread_settles_what_it_has_done_while_the_loop_sleeps(completions: Co
 
 def test_what_a_thread_has_done_waits_for_who_has_the_turn(completions: Completions) -> None:
     """Who looks once more after giving it back; nobody is woken, and nobody waits."""
-    completions.settle = lambda: pytest.fail("the turn is taken")
+    completions.take_turn = lambda: pytest.fail("the turn is taken")
     request: Any = ReturningFromThread()
     completions.begin(request)
     with Edges(completions.descriptor) as edges:
@@ -712,7 +712,7 @@ def test_threads_that_end_at_once_leave_nothing_behind(completions: Completions)
         taken.extend(completions.take())
         return True
 
-    completions.settle = settle
+    completions.take_turn = settle
     requests: list[Any] = [ReturningFromThread() for _ in range(2000)]
     for request in requests:
         completions.begin(request)
@@ -729,4 +729,4 @@ def test_threads_that_end_at_once_leave_nothing_behind(completions: Completions)
 def test_another_strategy_of_completion_is_a_mistake_in_the_configuration() -> None:
     """The message names those that exist."""
     with pytest.raises(errors.ConfigurationError, match="adaptive, host_function, polled, synchronous"):
-        Completions("telepathic", open_device("host"), Underway())
+        Completions("telepathic", open_device("host"), InProgress())

@@ -31,7 +31,7 @@ from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.reload import Done
 from atomr_mp.supervisor.device import device as device_module
 from atomr_mp.supervisor.loop import Loop
-from atomr_mp.supervisor.processes import process_factory as nursery_module
+from atomr_mp.supervisor.processes import process_factory
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.sessions import slabs
@@ -690,7 +690,7 @@ class Process:
 def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     """Have the next device start this."""
     made = Process()
-    monkeypatch.setattr(nursery_module, "spawn", lambda **_: made)
+    monkeypatch.setattr(process_factory, "spawn", lambda **_: made)
     return made
 
 

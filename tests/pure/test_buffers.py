@@ -39,7 +39,7 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.borrows import Borrows
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.in_progress import InProgress
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]
@@ -186,7 +186,7 @@ class DeviceMemory(RuleBasedStateMachine):
         ):
             self.patches.enter_context(patch)
         self.device = CountingDevice()
-        self.store = Store(self.device, CURRENT, QUOTA_BYTES, Underway())
+        self.store = Store(self.device, CURRENT, QUOTA_BYTES, InProgress())
         self.sessions: dict[int, Session] = {}
         self.buffers: dict[int, Buffer] = {}
         """Those that somebody needs, or needed when last looked."""
@@ -813,7 +813,7 @@ def small() -> Iterator[Clock]:
 
 def test_a_buffer_can_be_shared_with_several(small: Clock) -> None:
     """Each claim has its own secret and its own time."""
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, InProgress())
     array = store.buffers.keep(store.admit(1), np.arange(5))
     store.shares.share(array, b"a" * 16, 1)
     store.shares.share(array, b"b" * 16, 60)
@@ -827,7 +827,7 @@ def test_a_buffer_can_be_shared_with_several(small: Clock) -> None:
 def test_the_slab_of_a_session_that_is_gone_is_freed_when_the_last_opener_closes_it() -> None:
     """Also if nothing else happens then."""
     device = CountingDevice()
-    store = Store(device, CURRENT, QUOTA_BYTES, Underway())
+    store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
     giver, receiver = store.admit(1), store.admit(2)
     array = store.buffers.allocate(giver, "uint8", (10,))
     slab = array.block.slab_number
@@ -848,7 +848,7 @@ def test_what_is_kept_is_a_copy_of_the_same_type(dtype: str) -> None:
     """In whatever order the original lies."""
     from atomr_mp.protocol import dtypes
 
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, InProgress())
     original = np.array([[1, 0, 1], [0, 1, 1]]).astype(dtypes.to_numpy(dtype)).T
     kept = store.buffers.keep(store.buffers.ours, original)
     assert kept.array.dtype == original.dtype
@@ -860,7 +860,7 @@ def test_what_is_kept_is_a_copy_of_the_same_type(dtype: str) -> None:
 @pytest.mark.usefixtures("small")
 def test_views_of_an_array_are_views_of_the_same_memory() -> None:
     """They keep it too, and each can be sent."""
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, InProgress())
     session = store.admit(1)
     array = store.buffers.keep(session, np.arange(24, dtype=np.int16).reshape(4, 6))
     store.lease(session, array)
@@ -881,7 +881,7 @@ def test_views_of_an_array_are_views_of_the_same_memory() -> None:
 @pytest.mark.usefixtures("small")
 def test_every_request_gets_arrays_of_its_own() -> None:
     """What one does to its array, another does not see; and they do not keep the memory any longer."""
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, InProgress())
     session = store.admit(1)
     array = store.buffers.keep(session, np.arange(12, dtype=np.int16))
     leased = store.lease(session, array)
@@ -911,7 +911,7 @@ def test_every_request_gets_arrays_of_its_own() -> None:
 @pytest.mark.usefixtures("small")
 def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
     """But what is too large for it is an error."""
-    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, Underway())
+    store = Store(HostDevice(), CURRENT, QUOTA_BYTES, InProgress())
     session = store.admit(1)
     assert store.buffers.place(session, np.zeros(QUOTA_BYTES + 1, np.uint8)) is None
     with mock.patch.object(buffers_module, "MAX_PAYLOAD_BYTES", QUOTA_BYTES):
@@ -921,7 +921,7 @@ def test_a_result_goes_through_the_socket_if_there_is_no_room() -> None:
 
 def test_threads_may_allocate_share_and_claim_while_the_loop_tidies_up() -> None:
     """Nothing is lost, nothing is used twice, and nobody stumbles over the others."""
-    store = Store(HostDevice(), CURRENT, 2**30, Underway())
+    store = Store(HostDevice(), CURRENT, 2**30, InProgress())
     begin, failures = threading.Barrier(5), list[BaseException]()
 
     def work(number: int) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from atomr_mp_workers.requests.in_progress import Underway
-from atomr_mp_workers.requests.threads import STRATEGIES, Completions
+from atomr_mp_workers.requests.completions import STRATEGIES, Completions
+from atomr_mp_workers.requests.in_progress import InProgress
 
 
 class Device:
@@ -37,7 +37,7 @@ def run(*, stream: bool) -> Any:
 def test_what_a_stream_has_done_is_not_left_for_what_a_thread_has(strategy: str) -> None:
     """Both have come to an end at once: nobody tells of either again."""
     device: Any = Device()
-    completions = Completions(strategy, device, Underway())
+    completions = Completions(strategy, device, InProgress())
     on_thread, on_stream = run(stream=False), run(stream=True)
     for each in (on_thread, on_stream):
         completions.begin(each)
@@ -45,5 +45,5 @@ def test_what_a_stream_has_done_is_not_left_for_what_a_thread_has(strategy: str)
     device.ended.append(on_stream)
     assert completions.look()
     assert completions.take() == [on_thread, on_stream]
-    assert not completions.underway.requests
+    assert not completions.in_progress.requests
     os.close(completions.descriptor)

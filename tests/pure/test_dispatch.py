@@ -29,12 +29,13 @@ from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import dispatch
 from atomr_mp_workers.requests.batches import batch_run
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
+from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.dispatch import AHEAD, Dispatcher
 from atomr_mp_workers.requests.envelope import Envelope, FatalError
-from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.peers import Peer, Peers
 from atomr_mp_workers.requests.streams import StreamAllocator
-from atomr_mp_workers.requests.threads import ActorThreads, Completions
+from atomr_mp_workers.requests.threads import ActorThreads
 from tests.support import Edges
 
 NEVER_NS = 2**62
@@ -83,10 +84,10 @@ class Worker:
 
     def __init__(self, most_queued: int = 2**62, threads: int = 1) -> None:
         device = self.device = open_device("host", "adaptive")
-        underway = Underway()
-        self.completions = Completions("adaptive", device, underway)
+        in_progress = InProgress()
+        self.completions = Completions("adaptive", device, in_progress)
         self.woken = Edges(self.completions.descriptor)
-        store = self.store = Store(device, TOKEN, 2**28, underway)
+        store = self.store = Store(device, TOKEN, 2**28, in_progress)
         streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
         libraries = Libraries(LibraryContext("host", device, store, streams, lambda: store.buffers.ours, lambda: None))
         memory = memoryview(bytearray(BOARD_BYTES))
@@ -253,14 +254,14 @@ def test_a_stream_is_not_given_all_that_is_queued(worker: Worker) -> None:
     worker.call(one, range(100))
     while worker.dispatcher.work():
         pass
-    assert len(worker.completions.underway.requests) == AHEAD
+    assert len(worker.completions.in_progress.requests) == AHEAD
     worker.call(three, ["elsewhere"], "few")
     worker.call(two, ["single"])
     while worker.dispatcher.work():
         pass
     assert worker.log == ["elsewhere"]
     go.set()
-    while worker.completions.underway.requests:
+    while worker.completions.in_progress.requests:
         worker.take_back()
         worker.dispatcher.work()
     stream.close()
@@ -276,9 +277,9 @@ def test_a_second_batch_is_on_a_stream_only_if_it_is_full(worker: Worker) -> Non
     for count, running in ((1, 1), (3, 1), (2, 2), (2, 2)):
         worker.call(client, [0] * count, "together")
         worker.dispatcher.start_batches()
-        assert len(worker.completions.underway.requests) == running
+        assert len(worker.completions.in_progress.requests) == running
     go.set()
-    while worker.completions.underway.requests:
+    while worker.completions.in_progress.requests:
         worker.take_back()
         worker.dispatcher.start_batches()
     stream.close()

@@ -41,7 +41,7 @@ class Link:
     """The connection has not ended."""
     admitted: bool = False
     """The worker has let it in."""
-    struck: bool = False
+    ending: bool = False
     """The incarnation has answered that it ends."""
     former: bool = False
     """The one before it has not ended for this lane."""
@@ -60,18 +60,18 @@ class Link:
         if self.asked:
             return [E.CONNECTED, E.REFUSED]
         if self.state is S.OVER:
-            return [E.STRIKE, E.CUT]
+            return [E.FATAL, E.CUT]
         events = [E.OFFERED, E.SERVES, E.HOLDS, E.CLOSES, E.FORMER_ENDED, E.ENDED, E.POOL_LOST]
         if self.state in {S.TRYING, S.PROBING}:
             return [*events, E.ADMITTED, E.REFUSED, E.GIVEN_UP]
         if self.connected:
-            events += [E.CUT, E.STRIKE]
+            events += [E.CUT, E.FATAL]
             if self.state is S.SERVING:
                 events.append(E.ADMITTED)
         elif self.state is S.HOLDING or self.state is S.CLOSED:
-            events += [E.CUT, E.STRIKE]  # found out while the last answers were taken in
+            events += [E.CUT, E.FATAL]  # found out while the last answers were taken in
         if self.state is S.CUT:
-            events += [E.CUT, E.STRIKE]
+            events += [E.CUT, E.FATAL]
         if self.timer:
             events.append(E.RETRY)
         return events
@@ -95,8 +95,8 @@ class Link:
             link = replace(link, connected=True, alive=True, admitted=False)
         if event is E.ADMITTED:
             link = replace(link, admitted=True)
-        if event is E.STRIKE:
-            link = replace(link, struck=True)
+        if event is E.FATAL:
+            link = replace(link, ending=True)
         taken = self.state in {S.TRYING, S.PROBING}  # nothing was sent there
         for action in to.actions:
             link = link.act(action, event, taken=taken)
@@ -113,7 +113,7 @@ class Link:
                 assert self.connected, "sent to nobody"
                 assert self.alive, "sent on a connection that is lost"
                 assert self.known, "sent to what was let go"
-                assert not self.struck, "sent to what ends"
+                assert not self.ending, "sent to what ends"
                 return replace(self, held=False, sent=self.sent or self.held)
             case A.REFUSE_HELD:
                 assert self.state in REFUSING
@@ -129,13 +129,13 @@ class Link:
                 # What was lost with a connection to the one before is settled with its end.
                 before = self.sent_before or (new and self.sent)
                 link = replace(self, asked=True, known=True, sent_before=before, former=self.former or before)
-                return replace(link, struck=False, sent=False) if new else link
+                return replace(link, ending=False, sent=False) if new else link
             case A.CLOSE:
                 assert taken or not self.alive or not self.sent, "answers are thrown away"
                 return replace(self, connected=False, alive=False)
             case A.TAKE_FORMER:
                 return replace(self, former=False)
-            case A.SETTLE:
+            case A.RESOLVE:
                 return replace(self, sent=False) if event is E.ENDED else replace(self, sent_before=False)
             case A.UNSEND:
                 return self if self.admitted else replace(self, sent=False, held=self.held or self.sent)

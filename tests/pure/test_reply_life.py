@@ -21,7 +21,7 @@ from atomr_mp.client.reply_life import (
 
 E, S, A = ReplyEvent, ReplyState, ReplyAction
 CALLER = (E.CANCEL, E.EXPIRE)
-ANSWERS = (E.PART, E.ANSWER, E.STRIKE)
+ANSWERS = (E.PART, E.ANSWER, E.POISON)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Call:
             events += [E.SEND, E.FAIL]
         if self.worker:
             events += [*ANSWERS, E.LOST, E.FAIL]
-            if self.state is not S.STRUCK:  # which has started
+            if self.state is not S.POISONED:  # which has started
                 events.append(E.LEFT)
         if self.parked:
             events += [E.RESUME, E.FAIL]
@@ -69,7 +69,7 @@ class Call:
             call = replace(call, queued=False, worker=True, hung=False)
         if event is E.LOST:
             call = replace(call, worker=False, parked=to.state is S.PARKED, hung=True)
-        if event is E.LEFT or (event is E.ANSWER and self.worker and self.state is not S.STRUCK):
+        if event is E.LEFT or (event is E.ANSWER and self.worker and self.state is not S.POISONED):
             call = replace(call, worker=False)
         if event is E.FAIL:
             call = replace(call, worker=False)

@@ -39,15 +39,16 @@ from atomr_mp_workers.memory.residents import ResidentBlobs
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.batches.former import NEVER_NS
+from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
 from atomr_mp_workers.requests.envelope import Envelope, FatalError, wire_form
-from atomr_mp_workers.requests.hang_limits import Watching
-from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.hang_limits import HangLimits
+from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer, Peers
 from atomr_mp_workers.requests.request import current_holder
 from atomr_mp_workers.requests.stacks import show_unfinished
 from atomr_mp_workers.requests.streams import StreamAllocator
-from atomr_mp_workers.requests.threads import ActorThreads, Completions
+from atomr_mp_workers.requests.threads import ActorThreads
 from atomr_mp_workers.wire.control import ControlChannel
 from atomr_mp_workers.wire.data_socket import DataSocket, PeerNotReadingError
 
@@ -120,7 +121,7 @@ class Host:
         try:
             self._serve()
         except FatalError as fatal:
-            settled = not self._completions.underway.on_threads
+            settled = not self._completions.in_progress.on_threads
             self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
             self._report(fatal.error, settled=settled)
             if isinstance(fatal.error, errors.ContextPoisoned):
@@ -135,8 +136,8 @@ class Host:
             device.host.resident_name = resident_name(start.epoch)
             if device.asynchronous or hooks.hook is not None:
                 show_unfinished(device.unfinished, self._board)
-            underway = Underway()
-            self._completions = Completions(execution.completion, device, underway)
+            in_progress = InProgress()
+            self._completions = Completions(execution.completion, device, in_progress)
             inline_bytes = 2**63 if execution.completion == "synchronous" else execution.inline_bytes
             streams = StreamAllocator(
                 execution.streams,
@@ -144,7 +145,7 @@ class Host:
             )
         except errors.AtomrError as error:
             raise FatalError(error) from error
-        store = self._store = Store(device, self._token, execution.memory_bytes, underway, self._obey)
+        store = self._store = Store(device, self._token, execution.memory_bytes, in_progress, self._obey)
 
         memory = ActorMemory(store, lambda: current_holder() or store.buffers.ours)
         device.use_memory(memory)
@@ -190,7 +191,7 @@ class Host:
             libraries,
             store,
             execution.max_queue,
-            Watching(execution.hang_timeout_s, places).word,
+            HangLimits(execution.hang_timeout_s, places).word,
         )
         batched = {
             name: BatchedMethod(method, number, self._envelope, store, self._board)
@@ -252,7 +253,7 @@ class Host:
         poll.register(control_channel, select.EPOLLIN)
         poll.register(completions, select.EPOLLIN | select.EPOLLET)
         self._completions.turn.acquire()
-        self._completions.settle = self._settle
+        self._completions.take_turn = self._take_turn
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
         batches = self._dispatcher.turns
         idle = True
@@ -292,7 +293,7 @@ class Host:
             raise self._failed
         return ready
 
-    def _settle(self) -> bool:
+    def _take_turn(self) -> bool:
         """Do a turn for what has ended on an actor's thread, on that thread; return whether the loop may sleep on.
 
         No request is run by it: what is next on the loop or on a stream is left to the loop.
@@ -463,7 +464,7 @@ class Host:
         session = peer.session
         self._store.release(session.holder, message.leases, message.borrows, message.slabs)
         session.releases.add(message.serial)
-        early, session.early = session.early, []
+        early, session.waiting_for_release = session.waiting_for_release, []
         for sender, _, _, packed in early:
             self._open(sender.routing_id, packed)
 
@@ -471,7 +472,7 @@ class Host:
         """Keep calls that a release on another connection has to precede; False if they are not to wait for it."""
         if message.token != self._token:
             return False  # which is what they will be told
-        early = peer.session.early
+        early = peer.session.waiting_for_release
         nbytes = sum([len(call.body) for call in message.calls]) + sum(map(len, frames))
         early.append((peer, len(message.calls), nbytes, packed))
         window = self._start.window

@@ -60,7 +60,7 @@ class Lane(ABC):
         links = self._links = [DeviceLink(info, Flight(client.login.window, info.index), number) for info in devices]
         outcomes = self._outcomes = Outcomes(client, links, self._finished)
         sender = self._sender = Sender(links, self._give_back, self._reach, self._broken)
-        receiver = Receiver(client, outcomes, self._struck, self._ended, self._admitted)
+        receiver = Receiver(client, outcomes, self._on_fatal, self._ended, self._admitted)
         self._receive: Final = receiver.receive
         self._send: Final = sender.send
         self._retry: Final = Retry(client, links, outcomes, sender)
@@ -167,7 +167,7 @@ class Lane(ABC):
         with self._lock:
             if not reply.done:
                 unsent = errors.Cancelled("cancelled before it was sent")
-                self._outcomes.feed(reply, ReplyEvent.CANCEL, reply.struck or unsent)
+                self._outcomes.feed(reply, ReplyEvent.CANCEL, reply.poison_error or unsent)
         self.call_back()
 
     @interrupts.defer_interrupts
@@ -252,8 +252,8 @@ class Lane(ABC):
     def _reach(self, link: DeviceLink) -> None:
         self._failover.reach(link)
 
-    def _struck(self, link: DeviceLink) -> None:
-        self._failover.struck(link)
+    def _on_fatal(self, link: DeviceLink) -> None:
+        self._failover.ends(link)
 
     def _broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
         self._failover.broken(link, replies)
@@ -315,7 +315,7 @@ class Lane(ABC):
         with self._lock:
             self._receive(self._links[reply.device])  # its answer may have come in time, and nobody has looked
             if not reply.done:
-                self._outcomes.feed(reply, ReplyEvent.EXPIRE, reply.struck or _too_late(reply))
+                self._outcomes.feed(reply, ReplyEvent.EXPIRE, reply.poison_error or _too_late(reply))
         self.call_back()
 
     def call_back(self) -> None:

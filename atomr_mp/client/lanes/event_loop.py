@@ -46,7 +46,7 @@ class EventLoopLane(Lane):
         self._told: deque[Told] = deque()
         """Lifecycle events that have not been applied."""
         self._telling: Final = threading.Lock()
-        """Of these, of what is known of those before, and of whether the loop was called for them."""
+        """Guards `_told`, `_known` and `_called_for_told`."""
         self._known = [link.info.generation for link in self._links]
         """The latest generation of each device of which the loop was told."""
         self._called_for_told = False

@@ -1,6 +1,6 @@
 """Carries out what the table of a link's life says: connections, and what becomes of the requests on them.
 
-What becomes of each request that an incarnation's end took along, `retry` says.
+`retry` decides what becomes of each request that an incarnation's end took along.
 """
 
 from __future__ import annotations
@@ -91,9 +91,9 @@ class Failover:
         if prepared != (0 if info.standby is None else info.standby.generation):
             self._prepare(link, info.standby)
 
-    def struck(self, link: DeviceLink) -> None:
+    def ends(self, link: DeviceLink) -> None:
         """Take in that an incarnation has answered that it ends."""
-        self._feed(link, LinkEvent.STRIKE)
+        self._feed(link, LinkEvent.FATAL)
 
     def stopped(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         """If no answer of an incarnation can be on its way, it has ended for this lane: to wait is of no use."""
@@ -209,8 +209,8 @@ class Failover:
                 if link.former is not None and link.former.generation == told.generation:
                     self._receive(link, former=True)
                     self._close_former(link)
-            case LinkAction.SETTLE if isinstance(told, IncarnationEnded):
-                self._settle(link, told)
+            case LinkAction.RESOLVE if isinstance(told, IncarnationEnded):
+                self._resolve_requests(link, told)
             case LinkAction.UNSEND:
                 self._unsend(link)
             case LinkAction.LOSE:
@@ -310,11 +310,11 @@ class Failover:
     def _condemn(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         if ended.error.code == errors.WorkerHung.code:
             # Of a call with items some may be answered well, and it is never sent again by itself.
-            self._settle(
+            self._resolve_requests(
                 link, ended, {each for each in ended.running if not isinstance(link.flight.find(each), ItemsReply)}
             )
 
-    def _settle(self, link: DeviceLink, ended: IncarnationEnded, only: Container[int] | None = None) -> None:
+    def _resolve_requests(self, link: DeviceLink, ended: IncarnationEnded, only: Container[int] | None = None) -> None:
         """Fail what was on an incarnation that has ended; what it certainly has not started, by intent, moves on.
 
         Args:
@@ -329,13 +329,13 @@ class Failover:
             if not _is_on(reply, ended.generation) or (only is not None and reply.id not in only):
                 continue
             fate = facts.fate(reply.id, reply.sent_ns)
-            if fate.moves_on and reply.state is not ReplyState.STRUCK:
+            if fate.moves_on and reply.state is not ReplyState.POISONED:
                 back.append(reply)
                 continue
-            error = reply.struck or ended.error.error()
+            error = reply.poison_error or ended.error.error()
             if not isinstance(error, errors.RequestError):
                 error = errors.WorkerLost(str(error), device=ended.device, generation=ended.generation)
-            reply.struck = None
+            reply.poison_error = None
             error.maybe_executed = fate.maybe_executed
             if isinstance(error, errors.WorkerLost | errors.ContextPoisoned):
                 error.was_running = fate.was_running
@@ -343,7 +343,7 @@ class Failover:
         for reply in reversed(back):
             error = errors.Cancelled("cancelled, and its worker has left without having started it")
             self._outcomes.feed(reply, ReplyEvent.LEFT, error)
-        self._retry.settle(link, ended, lost)
+        self._retry.resolve(link, ended, lost)
 
 
 def _requests(link: DeviceLink) -> list[Reply]:

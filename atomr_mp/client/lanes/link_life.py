@@ -74,7 +74,7 @@ class LinkEvent(StrEnum):
     """The same, after many failures."""
     ADMITTED = auto()
     """The worker has let the connection in."""
-    STRIKE = auto()
+    FATAL = auto()
     """The incarnation has answered that it ends."""
     CUT = auto()
     """The connection has ended, and the incarnation's end was not told."""
@@ -109,7 +109,7 @@ class LinkAction(StrEnum):
     """Close the connection, if there is one."""
     TAKE_FORMER = auto()
     """Take in what the former incarnation has sent, and close its connection."""
-    SETTLE = auto()
+    RESOLVE = auto()
     """Give the requests of the incarnation that has ended their fates."""
     UNSEND = auto()
     """Put back what was given to a connection that its worker had not let in: it never left."""
@@ -132,11 +132,11 @@ class LinkStep(NamedTuple):
 
 _S, _E, _A = LinkState, LinkEvent, LinkAction
 
-_LET_GO: Final = (_A.HOLD, _A.CONDEMN, _A.TAKE_LAST, _A.CLOSE, _A.SETTLE)
+_CLOSE: Final = (_A.HOLD, _A.CONDEMN, _A.TAKE_LAST, _A.CLOSE, _A.RESOLVE)
 _OVER: Final = LinkStep(_S.OVER, (_A.HOLD, _A.DRAIN, _A.FAIL_ALL))
 _GO_OVER: Final = LinkStep(_S.CONNECTING, (_A.HOLD, _A.RETIRE, _A.CONNECT))
-_ENDED: Final = LinkStep(_S.HOLDING, _LET_GO)
-_FORMER: Final = (_A.CONDEMN, _A.TAKE_FORMER, _A.SETTLE)
+_ENDED: Final = LinkStep(_S.HOLDING, _CLOSE)
+_FORMER: Final = (_A.CONDEMN, _A.TAKE_FORMER, _A.RESOLVE)
 
 TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.HOLDING, _E.OFFERED): _GO_OVER,
@@ -144,7 +144,7 @@ TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.HOLDING, _E.SERVES): LinkStep(_S.HOLDING),
     (_S.HOLDING, _E.HOLDS): LinkStep(_S.HOLDING),
     (_S.HOLDING, _E.CLOSES): LinkStep(_S.CLOSED, (_A.REFUSE_HELD,)),
-    (_S.HOLDING, _E.STRIKE): LinkStep(_S.HOLDING),
+    (_S.HOLDING, _E.FATAL): LinkStep(_S.HOLDING),
     (_S.HOLDING, _E.CUT): LinkStep(_S.HOLDING),  # its end will be told
     (_S.HOLDING, _E.ENDED): _ENDED,
     (_S.HOLDING, _E.FORMER_ENDED): LinkStep(_S.HOLDING, _FORMER),
@@ -156,7 +156,7 @@ TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.SERVING, _E.HOLDS): LinkStep(_S.HOLDING, (_A.HOLD,)),
     (_S.SERVING, _E.CLOSES): LinkStep(_S.CLOSED, (_A.HOLD, _A.REFUSE_HELD)),
     (_S.SERVING, _E.ADMITTED): LinkStep(_S.SERVING),
-    (_S.SERVING, _E.STRIKE): LinkStep(_S.HOLDING, (_A.HOLD,)),
+    (_S.SERVING, _E.FATAL): LinkStep(_S.HOLDING, (_A.HOLD,)),
     (_S.SERVING, _E.CUT): LinkStep(_S.CUT, (_A.HOLD, _A.UNSEND, _A.CLOSE, _A.ARM)),
     (_S.SERVING, _E.ENDED): _ENDED,
     (_S.SERVING, _E.FORMER_ENDED): LinkStep(_S.SERVING, _FORMER),
@@ -167,7 +167,7 @@ TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.CUT, _E.CLOSES): LinkStep(_S.CLOSED, (_A.REFUSE_HELD,)),
     # Found out twice, or together.
     (_S.CUT, _E.CUT): LinkStep(_S.CUT),
-    (_S.CUT, _E.STRIKE): LinkStep(_S.HOLDING),
+    (_S.CUT, _E.FATAL): LinkStep(_S.HOLDING),
     (_S.CUT, _E.RETRY): LinkStep(_S.TRYING, (_A.CONNECT,)),
     (_S.CUT, _E.ENDED): _ENDED,
     (_S.CUT, _E.FORMER_ENDED): LinkStep(_S.CUT, _FORMER),
@@ -206,13 +206,13 @@ TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.CLOSED, _E.SERVES): LinkStep(_S.CLOSED),
     (_S.CLOSED, _E.HOLDS): LinkStep(_S.HOLDING),
     (_S.CLOSED, _E.CLOSES): LinkStep(_S.CLOSED),
-    (_S.CLOSED, _E.STRIKE): LinkStep(_S.CLOSED),
+    (_S.CLOSED, _E.FATAL): LinkStep(_S.CLOSED),
     (_S.CLOSED, _E.CUT): LinkStep(_S.CLOSED),
-    (_S.CLOSED, _E.ENDED): LinkStep(_S.CLOSED, (*_LET_GO, _A.REFUSE_HELD)),
+    (_S.CLOSED, _E.ENDED): LinkStep(_S.CLOSED, (*_CLOSE, _A.REFUSE_HELD)),
     (_S.CLOSED, _E.FORMER_ENDED): LinkStep(_S.CLOSED, (*_FORMER, _A.REFUSE_HELD)),
     (_S.CLOSED, _E.POOL_LOST): _OVER,
     # Of the last answers.
-    (_S.OVER, _E.STRIKE): LinkStep(_S.OVER),
+    (_S.OVER, _E.FATAL): LinkStep(_S.OVER),
     (_S.OVER, _E.CUT): LinkStep(_S.OVER),
 }
 

@@ -26,7 +26,7 @@ class Receiver:
     Args:
         client: Whose lane it is.
         outcomes: Ends replies.
-        struck: Called when a link's incarnation has answered that it ends.
+        on_fatal: Called when a link's incarnation has answered that it ends.
         disconnected: Called when a connection has ended and all that had been sent was received.
         admitted: Called when the worker may just have let a connection in.
     """
@@ -35,14 +35,14 @@ class Receiver:
         self,
         client: LaneClient,
         outcomes: Outcomes,
-        struck: Callable[[DeviceLink], None],
+        on_fatal: Callable[[DeviceLink], None],
         disconnected: Callable[[DeviceLink, DataConnection], None],
         admitted: Callable[[DeviceLink, DataConnection], None],
     ) -> None:
         self._client = client
         self._outcomes = outcomes
         self._end = outcomes.end
-        self._struck = struck
+        self._on_fatal = on_fatal
         self._disconnected = disconnected
         self._admitted = admitted
 
@@ -132,9 +132,9 @@ class Receiver:
         elif reply.items and error is None:
             error = errors.ProtocolError(f"device {link.device} answered a call without its items")
         if isinstance(error, errors.ContextPoisoned):
-            event = ReplyEvent.STRIKE
-            if reply.struck is None:
-                reply.struck = error
+            event = ReplyEvent.POISON
+            if reply.poison_error is None:
+                reply.poison_error = error
         else:
             event = ReplyEvent.ANSWER
         if message.items and isinstance(reply, ItemsReply) and event is ReplyEvent.ANSWER:
@@ -143,13 +143,13 @@ class Receiver:
             reply.open.difference_update(message.items)
             event = ReplyEvent.PART if reply.open else ReplyEvent.ANSWER
         for each in (*failed.values(), error):
-            self._heed(link, releases, each, former=former)
-        self._outcomes.feed(reply, event, error or reply.struck, Answer(message, frames, releases, failed))
+            self._on_error(link, releases, each, former=former)
+        self._outcomes.feed(reply, event, error or reply.poison_error, Answer(message, frames, releases, failed))
 
-    def _heed(self, link: DeviceLink, releases: Releases, error: errors.AtomrError | None, *, former: bool) -> None:
+    def _on_error(self, link: DeviceLink, releases: Releases, error: errors.AtomrError | None, *, former: bool) -> None:
         """React to an error that affects other requests of its incarnation."""
         if error is not None and error.ends_worker and not former:
-            self._struck(link)  # the supervisor will say so too, but later
+            self._on_fatal(link)  # the supervisor will say so too, but later
         elif isinstance(error, errors.OutOfMemory):
             self._client.out_of_memory(releases)
 

@@ -1,6 +1,6 @@
-"""What becomes of a lane's requests that a worker's end took along: they are sent again, have to wait, or fail.
+"""Sends the requests again that a lane has lost with a worker, has them wait, or fails them.
 
-Which may be sent again, and how, `retry_policy` says.
+`retry_policy` decides which may be sent again, and how.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Retry:
             reply.callbacks = [*(reply.callbacks or ()), self._client.acquit]
         reply.alone = request
 
-    def settle(self, link: DeviceLink, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
+    def resolve(self, link: DeviceLink, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
         """Send again what was on an incarnation that has ended, if it may be, and fail the rest.
 
         If the incarnation may have died of any of it, that waits for the supervisor's verdict.
@@ -67,7 +67,7 @@ class Retry:
     def lose(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
         """Send again what was on a connection that is lost, if it may be, and fail the rest."""
         for reply in reversed(replies):
-            error = reply.struck or errors.ConnectionLost(
+            error = reply.poison_error or errors.ConnectionLost(
                 f"the connection to device {link.device} ended before the answer to {reply.method} came; its worker "
                 "lives",
                 device=link.device,
@@ -78,7 +78,7 @@ class Retry:
             self._park(link, reply, Lost(0, error, None, self._may_replay(reply)))
 
     def judged(self, message: Suspicions) -> None:
-        """Apply new verdicts to requests that wait; the client has taken note of them already."""
+        """Apply new quarantine verdicts to the requests that wait for one."""
         for link in self._links:
             if message.changed:
                 self._look_again(link)

@@ -167,13 +167,13 @@ class ClientSlabs:
     def _take(self, nbytes: int) -> tuple[_Slab, int] | None:
         """Return room in a slab that is there."""
         with self._lock:
-            self._settle()
+            self._take_back()
             for slab in self._slabs:
                 offset = slab.space.take(nbytes)
                 if offset is not None:
                     self._placed += 1
                     slab.used_at = self._placed
-                    self._let_go(KEEP_EMPTY)
+                    self._drop_empty(KEEP_EMPTY)
                     return slab, offset
         return None
 
@@ -182,7 +182,7 @@ class ClientSlabs:
         size = slab_bytes_for(aligned(nbytes))
         with self._lock:
             if self._bytes + size > self._limit_bytes:
-                self._let_go(0)
+                self._drop_empty(0)
             if self._bytes + size > self._limit_bytes:
                 return None
             self._bytes += size
@@ -206,7 +206,7 @@ class ClientSlabs:
             self._slabs.append(slab)
         return slab, offset
 
-    def _settle(self) -> None:
+    def _take_back(self) -> None:
         if self._abandoned:
             now_ns = time.monotonic_ns()
             self._abandoned = [each for each in self._abandoned if each[0] > now_ns and not each[1].returned]
@@ -214,7 +214,7 @@ class ClientSlabs:
             slab, offset = self._unused.popleft()
             slab.space.give(offset)
 
-    def _let_go(self, keep: int) -> None:
+    def _drop_empty(self, keep: int) -> None:
         """Forget the empty slabs that were not used for the last `keep` arrays, but for the one used last."""
         empty = sorted((slab for slab in self._slabs if not slab.space), key=lambda slab: slab.used_at)
         for slab in empty[:-1] if keep else empty:

@@ -9,7 +9,7 @@ import msgspec
 from atomr_mp.protocol.codec import U16, U32, U64, Codec, Message
 
 MAX_PROCESSES: Final = 128
-"""Most of which is told what they take; those that take most."""
+"""Report at most this many processes, largest first."""
 
 
 class XidSeen(Message, frozen=True, tag="xid"):

@@ -190,7 +190,7 @@ class WorkerStatus(Message, frozen=True):
     """How often sessions hold buffers in them."""
     figures: Figures = NOTHING_DONE
     last_fault: Text = ""
-    """How an incarnation last ended that was not to, or why there is none; empty if that has never happened."""
+    """Cause of the last unplanned end, or why there is no incarnation; empty if neither has happened."""
     last_fault_at: float = 0.0
     """When, in seconds since the epoch."""
     standby: StandbyStatus | None = None

@@ -68,7 +68,7 @@ class Observed(NamedTuple):
     supervisor: int = 0
     """The pid in the run directory's lock, 0 if there is none."""
     epoch: str = ""
-    """Of the pool's latest life, as its event log says; see `marks.epoch_label`."""
+    """Of the pool's latest life, as its event log says; see `process_tags.epoch_label`."""
     ended: Mapping[Worker, float] = {}
     """When its incarnations have ended in that life, by the same log; seconds since the epoch."""
 

@@ -46,7 +46,7 @@ class Recycler:
         self._early: dict[tuple[int, int], float] = {}
         """What each incarnation has drawn for its jitter, by device and generation; of the current ones."""
         self._due_s: dict[tuple[int, int], float] = {}
-        """Since when those are due that are; CLOCK_MONOTONIC."""
+        """When each incarnation became due; CLOCK_MONOTONIC."""
 
     def start(self) -> None:
         """Look from now on, if there is a limit; to be called again when the policy has changed."""

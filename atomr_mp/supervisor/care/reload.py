@@ -72,7 +72,7 @@ class Reload:
         if self._old.source is None:
             self._renew(self._new, self._next)
         else:
-            self._replan()
+            self._read_config()
 
     def advance(self) -> None:
         """Look whether the device that is being replaced is ready, or has failed; to be called at every change."""
@@ -93,7 +93,7 @@ class Reload:
         if not self._over:
             self._give_up(error)
 
-    def _replan(self) -> None:
+    def _read_config(self) -> None:
         given = new = -1
 
         def planned(status: int) -> None:

@@ -100,7 +100,7 @@ class SupervisedDevice:
             want=self._want_standby,
         )
         self._restarts: Final = Restarts(self._life, self._roles, self._plans, self._log, loop, self.quarantine)
-        self._ends: Final = EndReports(self, sessions, self._log, self._plans, self._restarts, self._let_go)
+        self._ends: Final = EndReports(self, sessions, self._log, self._plans, self._restarts, self._release)
         self._starter: Final = Starter(
             plan,
             device,
@@ -125,7 +125,7 @@ class SupervisedDevice:
             turns=turns,
             restarts=self._restarts,
             quarantine=self.quarantine,
-            let_go=self._let_go,
+            release=self._release,
         )
         self._deaths: Final = Deaths(
             self,
@@ -283,7 +283,7 @@ class SupervisedDevice:
         """Replace the worker after it has finished what it holds; close an open circuit.
 
         Args:
-            event: Whose wish that is, for the event log: "restart", "recycle", "reload".
+            event: Who asked for it, for the event log: "restart", "recycle", "reload".
             why: The same in words.
             anew: By a process that is started from now on, and not by the standby that there is.
         """
@@ -427,13 +427,13 @@ class SupervisedDevice:
         else:
             worker.kill()
 
-    def _let_go(self, worker: Incarnation) -> None:
+    def _release(self, worker: Incarnation) -> None:
         """Forget a process that has ended, or never will, and have everybody forget it."""
         if worker.is_stuck:
             self.quarantine.hold(worker)
         else:
             worker.close()
-        self._restarts.let_go(worker)
+        self._restarts.release(worker)
         self._starter.clear(worker)
         self._sessions.incarnation_over(self, worker.generation)
         self._residents.ended((self.index, worker.generation), stuck=worker.is_stuck)

@@ -1,4 +1,4 @@
-"""Tells how a device's processes have ended: each once, before it is counted."""
+"""Reports the end of each process of a device: to the clients first, once; then it is counted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class EndReports:
         log: The device's events.
         plans: By which it is decided whether requests are suspected.
         restarts: Counts the ends.
-        let_go: Called with a process whose end was told.
+        release: Called with a process whose end was told.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class EndReports:
         log: DeviceLog,
         plans: Plans,
         restarts: Restarts,
-        let_go: Callable[[Incarnation], None],
+        release: Callable[[Incarnation], None],
     ) -> None:
         self._device = device
         self._sessions = sessions
         self._log = log
         self._plans = plans
         self._restarts = restarts
-        self._let_go = let_go
+        self._release = release
         self._last_fault = (0.0, "")
         self._known: dict[int, IncarnationEnd] = {}
         """What became of the requests, by generation, from the first word of an end until the process is let go."""
@@ -64,7 +64,7 @@ class EndReports:
         """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
         self._restarts.add(worker)
         ending = self.tell(worker)
-        self._let_go(worker)
+        self._release(worker)
         self._known.pop(worker.generation, None)
         event = "planned_end" if ending.planned else "end"
         self._log.note(event, ending.text, generation=worker.generation, **ending.facts)
@@ -92,7 +92,7 @@ class EndReports:
     def _tell(
         self, worker: Incarnation, say: Callable[[DeviceView, Callable[[int], IncarnationEnded]], None]
     ) -> IncarnationEnd:
-        """Tell how an incarnation ends, of which nothing runs any more; then count it, for the clients wait."""
+        """Tell the clients, who wait, of an incarnation that runs nothing any more; then count its end."""
         known = self._known.get(worker.generation)
         if known is not None:
             say(self._device, known.told)

@@ -72,7 +72,7 @@ class Restarts:
             self._counted.add(worker.generation)
             self._count += 1
 
-    def let_go(self, worker: Incarnation) -> None:
+    def release(self, worker: Incarnation) -> None:
         """Forget a process of which nothing is heard any more."""
         self._counted.discard(worker.generation)
 

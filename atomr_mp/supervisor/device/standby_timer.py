@@ -95,7 +95,7 @@ class StandbyTimer:
         self._turns.done(self._device)
 
     def status(self, standby: Incarnation | None, factory: ProcessFactory) -> StandbyStatus:
-        """Return what is to be told of the standby that there is, or of what the next worker is forked from."""
+        """Return the standby's status, or that of the zygote which the next worker is forked from."""
         if self.mode is StandbyMode.WARM:
             return StandbyStatus(
                 mode=self.mode,

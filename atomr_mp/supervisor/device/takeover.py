@@ -63,7 +63,7 @@ class Takeover:
         turns: Whose standby may start.
         restarts: Judges whether a standby may take over.
         quarantine: Why nothing is to be started.
-        let_go: Called with a standby that has ended.
+        release: Called with a standby that has ended.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Takeover:
         turns: Turns,
         restarts: Restarts,
         quarantine: Quarantine,
-        let_go: Callable[[Incarnation], None],
+        release: Callable[[Incarnation], None],
     ) -> None:
         self._device = device
         self._life = life
@@ -92,7 +92,7 @@ class Takeover:
         self._starter = starter
         self._restarts = restarts
         self._quarantine = quarantine
-        self._let_go = let_go
+        self._release = release
         plan = plans.held
         self._timer: Final = StandbyTimer(
             device.index, StandbyMode(plan.standby), plan.intensity, loop, turns, self._on_due
@@ -191,7 +191,7 @@ class Takeover:
             fault = worker.parting.fault
             self._failed(fault.message if fault else worker.end, worker)
             self._note_death(worker)
-        self._let_go(worker)
+        self._release(worker)
         self._life.step(LifecycleEvent.STANDBY_LOST)
         if worker.was_ready:  # it was announced
             self._sessions.device_changed(self._device)

@@ -103,7 +103,7 @@ class ProcessFactory:
         if self._timer is not None:
             self._timer.cancel()
         if self._zygote is not None:
-            self._let_go(self._zygote)
+            self._close_zygote(self._zygote)
         self._failures = 0
         self._await(then)
         self._start()
@@ -164,7 +164,7 @@ class ProcessFactory:
             self._timer.cancel()
             self._timer = None
         if self._zygote is not None:
-            self._let_go(self._zygote)
+            self._close_zygote(self._zygote)
         if self.output is not None:
             self.output.close()
 
@@ -196,9 +196,9 @@ class ProcessFactory:
 
     def _on_exit(self, zygote: Zygote) -> None:
         warm_for_s = None if self._warm_s is None else time.monotonic() - self._warm_s
-        self._failed(f"the zygote {self._let_go(zygote)}", warm_for_s)
+        self._failed(f"the zygote {self._close_zygote(zygote)}", warm_for_s)
 
-    def _let_go(self, zygote: Zygote) -> str:
+    def _close_zygote(self, zygote: Zygote) -> str:
         self._zygote = self._warm_s = None
         self._loop.forget(zygote.pidfd)
         self._loop.forget(zygote.channel.fileno())

@@ -68,7 +68,7 @@ class Starter:
         self._environment = {**os.environ, **described.environment}
         self._cgroups = CgroupParent.find() if plan.cgroups else None
         self._left: list[WorkerCgroup] = []
-        """Of processes that have ended, and whose own still end."""
+        """Cgroups of ended workers whose children still run."""
 
     @property
     def last_generation(self) -> int:

@@ -142,7 +142,7 @@ class Sessions:
         self._sessions: dict[int, ClientSession] = {}
         self._slabs = slabs.Slabs(lambda: orders.devices, self._reply)
         self.suspects: Final = Suspects(plan.max_suspicions, loop, lambda: orders.devices, self._announce)
-        self._departures = SessionReclaim(loop, lambda: orders.devices)
+        self._reclaim = SessionReclaim(loop, lambda: orders.devices)
         self._last_number = 0
         self._actors: list[devices.ActorInfo] = []
         self._snapshot: operators.Status | None = None
@@ -162,7 +162,7 @@ class Sessions:
             )
             for each in self._sessions.values()
         ]
-        return living + [operators.SessionHeld(number, "?", pid, "ended") for number, pid in self._departures.waiting]
+        return living + [operators.SessionHeld(number, "?", pid, "ended") for number, pid in self._reclaim.waiting]
 
     @property
     def descriptors(self) -> list[int]:
@@ -214,7 +214,7 @@ class Sessions:
         """End all sessions."""
         for each in list(self._sessions.values()):
             self._end(each, error)
-        self._departures.close()
+        self._reclaim.close()
 
     # --- what devices tell -----------------------------------------------------------------------------------------
 
@@ -254,11 +254,11 @@ class Sessions:
     def incarnation_over(self, device: DeviceView, generation: int) -> None:
         """Let go of what clients and other workers had of an incarnation that has ended."""
         self._slabs.incarnation_over(device.index, generation)
-        self._departures.worker_ended((device.index, generation))
+        self._reclaim.worker_ended((device.index, generation))
 
     def acknowledged(self, device: DeviceView, generation: int, number: int) -> None:
         """Give a session's memory back if this worker was the last to work for it."""
-        self._departures.acknowledged(number, (device.index, generation))
+        self._reclaim.acknowledged(number, (device.index, generation))
 
     def exported(
         self, device: DeviceView, generation: int, message: control.SlabExported, descriptor: Descriptor | None
@@ -367,7 +367,7 @@ class Sessions:
                 descriptor = each.peer.take_descriptor(request_id)
             case session.OpenSlab(request_id):
                 try:
-                    self._departures.may_map(each.number, each.peer)
+                    self._reclaim.may_map(each.number, each.peer)
                 except errors.Overloaded as error:
                     self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
                     return
@@ -445,7 +445,7 @@ class Sessions:
                         continue
                     worker.tell(control.SessionEnded(each.number))
                     told.append((device.index, worker.generation))
-            self._departures.ended(each.number, told, bye=bye)
+            self._reclaim.ended(each.number, told, bye=bye)
         if each.owner:
             # Later: whoever tells clients of a device is in the middle of a step of that device.
             self._loop.call_later(0, self._orders.owner_gone)

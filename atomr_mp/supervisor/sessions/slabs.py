@@ -150,7 +150,7 @@ class Slabs:
             ask = self._asks.get(message.id)
             if ask is None or ask.worker != worker:  # the session has ended
                 return
-            self._settle(message.id)
+            self._close_ask(message.id)
             try:
                 self._hand_on(ask, message, descriptor)
             except errors.AtomrError as error:
@@ -166,7 +166,7 @@ class Slabs:
         """
         for ask_id, ask in list(self._asks.items()):
             if ask.worker == (device, generation) and ask_id in self._asks:
-                self._settle(ask_id)
+                self._close_ask(ask_id)
                 stale = self._stale(device, generation)
                 self._reply(ask.number, session.Answer(ask.request.id, ErrorInfo.of(stale)), None)
         for held in self._holdings.values():
@@ -256,7 +256,7 @@ class Slabs:
         held.asks.add(self._last_ask)
         owner.tell(control.ExportSlab(self._last_ask, number, request.slab, to_device))
 
-    def _settle(self, ask_id: int) -> None:
+    def _close_ask(self, ask_id: int) -> None:
         self._holdings[self._asks.pop(ask_id).number].asks.discard(ask_id)
 
     def _hand_on(self, ask: _Ask, message: control.SlabExported, descriptor: Descriptor | None) -> None:

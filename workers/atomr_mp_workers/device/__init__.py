@@ -23,7 +23,7 @@ def open_device(backend: str, completion: str = "adaptive") -> WorkerDevice:
 
     Args:
         backend: "host" or "cuda".
-        completion: Strategy by which the end of work is learned, one of `threads.STRATEGIES`.
+        completion: Strategy by which the end of work is learned, one of `completions.STRATEGIES`.
 
     Raises:
         ConfigurationError: There is no such backend, or its packages are not installed.

@@ -42,7 +42,7 @@ class CudaDevice(WorkerDevice):
     """The first GPU that this process sees.
 
     Args:
-        completion: Strategy by which the end of work is learned, one of `threads.STRATEGIES`.
+        completion: Strategy by which the end of work is learned, one of `completions.STRATEGIES`.
 
     Raises:
         SetupFailed: There is no GPU to be had.

@@ -89,7 +89,7 @@ class CudaStream(Stream):
 
     Args:
         name: For logs.
-        completion: Strategy by which the end of its work is learned, one of `threads.STRATEGIES`.
+        completion: Strategy by which the end of its work is learned, one of `completions.STRATEGIES`.
         priority: One of `streams.PRIORITIES`.
     """
 

@@ -19,7 +19,7 @@ from atomr_mp_workers.device.base import Slab, WorkerDevice
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.blocks import Extent, Holder, OwnSlab
 from atomr_mp_workers.memory.predecessor import Predecessor
-from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.in_progress import InProgress
 
 CACHED_BYTES: Final = 2**30
 """Most memory in empty slabs that are kept for what comes next, if nobody has asked for it."""
@@ -33,12 +33,12 @@ class Slabs:
         index: Its number in the pool.
         quota_bytes: Most that all slabs together may take; on a device with memory of its own, as much again for
             those in the host's.
-        underway: Work that may use memory to which nothing refers any more.
+        in_progress: Work that may use memory to which nothing refers any more.
         changed: Called when `taken_bytes` has changed.
     """
 
     def __init__(
-        self, device: WorkerDevice, index: int, quota_bytes: int, underway: Underway, changed: Callable[[], None]
+        self, device: WorkerDevice, index: int, quota_bytes: int, in_progress: InProgress, changed: Callable[[], None]
     ) -> None:
         self.quota_bytes: Final = quota_bytes
         self.lock: Final = threading.Lock()
@@ -55,7 +55,7 @@ class Slabs:
         """Who dies, and has not given back its memory yet; allocations wait for that before they fail."""
         self._device = device
         self._index = index
-        self._underway = underway
+        self._in_progress = in_progress
         self._changed = changed
         self._last_slab = 0
         self._given_back: deque[tuple[OwnSlab, int]] = deque()
@@ -88,7 +88,7 @@ class Slabs:
 
     def _room(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, Extent, int]:
         with self.lock:
-            self.settle()
+            self.take_back()
             slab, offset = self._place(holder, nbytes, device)
             self.allocations += 1
         return slab, Extent(self._given_back, slab, offset), offset
@@ -110,7 +110,7 @@ class Slabs:
                 slab = self.by_number.get(number)
                 if slab is not None:
                     slab.opened -= Counter([(session, None)])
-            self.settle()
+            self.take_back()
 
     def close_all(self, session: int) -> None:
         """Count all slabs as closed that were open for a session, here or on other devices."""
@@ -118,9 +118,9 @@ class Slabs:
             for slab in self.by_number.values():
                 for key in [key for key in slab.opened if key[0] == session]:
                     del slab.opened[key]
-            self.settle()
+            self.take_back()
 
-    def settle(self, *, everything: bool = False) -> None:
+    def take_back(self, *, everything: bool = False) -> None:
         """Return parts that nothing refers to any more to their slabs; free slabs that need not be kept. With the lock.
 
         Args:
@@ -128,11 +128,11 @@ class Slabs:
         """
         while self._given_back:
             slab, offset = self._given_back.popleft()
-            if self._device.asynchronous and not everything and not self._underway.ended(self._underway.last):
-                self._resting.append((self._underway.last, slab, offset))
+            if self._device.asynchronous and not everything and not self._in_progress.ended(self._in_progress.last):
+                self._resting.append((self._in_progress.last, slab, offset))
             else:
                 slab.space.give(offset)
-        while self._resting and (everything or self._underway.ended(self._resting[0][0])):
+        while self._resting and (everything or self._in_progress.ended(self._resting[0][0])):
             _, slab, offset = self._resting.popleft()
             slab.space.give(offset)
         if everything:
@@ -172,7 +172,7 @@ class Slabs:
             slab = _make_slab(size, device)
         except errors.OutOfMemory:
             self._device.free_caches()
-            self.settle(everything=True)
+            self.take_back(everything=True)
             self._make_room(size, requested_bytes, device)
             slab = _make_slab(size, device)
         self._took(device, size)

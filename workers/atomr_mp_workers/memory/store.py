@@ -23,7 +23,7 @@ from atomr_mp_workers.memory.buffers import Buffers
 from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
 from atomr_mp_workers.memory.slabs import Slabs
-from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.in_progress import InProgress
 
 
 class Store:
@@ -34,7 +34,7 @@ class Store:
         current: This incarnation's token.
         quota_bytes: Most that all slabs together may take; on a device with memory of its own, as much again for
             those in the host's.
-        underway: Work that may use memory to which nothing refers any more.
+        in_progress: Work that may use memory to which nothing refers any more.
         listen: Takes in what the supervisor has said: a client may use a slab as soon as the supervisor has sent it.
     """
 
@@ -43,7 +43,7 @@ class Store:
         device: WorkerDevice,
         current: bytes,
         quota_bytes: int,
-        underway: Underway,
+        in_progress: InProgress,
         listen: Callable[[], None] = lambda: None,
     ) -> None:
         self.device: Final = device
@@ -52,7 +52,7 @@ class Store:
         self._leases = 0
         self.figures: tuple[int, int] = (0, 0)
         """The slabs' bytes, and the sessions' leases; another tuple whenever they change."""
-        self.slabs: Final = Slabs(device, self._index, quota_bytes, underway, self._count)
+        self.slabs: Final = Slabs(device, self._index, quota_bytes, in_progress, self._count)
         self.buffers: Final = Buffers(device, current, self.slabs)
         self.shares: Final = Shares(self._index)
         self.refs: Final = RefOpener(current, listen)
@@ -195,7 +195,7 @@ class Store:
             self.shares.drop_expired()
         if self.slabs.untidy:
             with self.slabs.lock:
-                self.slabs.settle()
+                self.slabs.take_back()
 
     def statistics(self) -> dict[str, int]:
         """Return figures of the memory. Any thread."""

@@ -17,12 +17,13 @@ from atomr_mp import errors
 from atomr_mp_workers.device.base import Event, Stream, WorkerDevice
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.requests.batches.items import ItemsSlice
+from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.envelope import Envelope, FatalError
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.isolation import Isolation
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
 from atomr_mp_workers.requests.request import Request, Run
-from atomr_mp_workers.requests.threads import ActorThreads, Completions
+from atomr_mp_workers.requests.threads import ActorThreads
 
 TURN_NS: Final = 500_000
 """How long a turn runs queued requests before the loop looks at its channels again."""
@@ -95,7 +96,7 @@ class Dispatcher:
     @property
     def only_threads(self) -> bool:
         """Whether nothing runs, or waits for what runs, but on actors' threads."""
-        return not (self.queue or self._parked or self.isolation.active or self._completions.underway.on_streams)
+        return not (self.queue or self._parked or self.isolation.active or self._completions.in_progress.on_streams)
 
     @property
     def batching(self) -> bool:
@@ -203,7 +204,7 @@ class Dispatcher:
 
     def fail_all(self, error: errors.ContextPoisoned) -> None:
         """Answer what runs or waits here: its results are not to be trusted, or will never come."""
-        for run in (*self._completions.underway.take_all(), *self._parked):
+        for run in (*self._completions.in_progress.take_all(), *self._parked):
             for request in run.requests:
                 self._outbox[request.peer] = None
                 self._envelope.fail(request, error)
@@ -233,7 +234,7 @@ class Dispatcher:
             request.event = self._device.make_event()
         self._completions.begin(request)
         if stream.submit(request, request.after, sum([block.nbytes for block, _ in request.borrows])):
-            self._completions.underway.end(request)
+            self._completions.in_progress.end(request)
             self._envelope.complete(request)
         else:
             self._ahead[stream] += 1
@@ -332,14 +333,14 @@ class Dispatcher:
                 self._envelope.show_waiting(request, waits=not _is_free(request))
         self._completions.begin(run)
         if stream.submit(run, run.after, run.nbytes):
-            self._completions.underway.end(run)
+            self._completions.in_progress.end(run)
             self._complete(run)
         else:
             batched.running += 1
 
     def _is_at_work(self) -> bool:
         """Return whether requests run elsewhere, wait for some that do, or for a batch."""
-        if self._completions.underway.requests or self._parked or self.batching:
+        if self._completions.in_progress.requests or self._parked or self.batching:
             return True
         return any(threads.waiting for threads in self._threads.values())
 

@@ -268,9 +268,9 @@ class Envelope:
     def _discard(self, request: Request) -> None:
         """Let go of a request whose session has ended."""
         self._board.count(Counter.DISCARDED, request.items)
-        self._let_go(request)
+        self._take_out(request)
 
-    def _let_go(self, request: Request) -> None:
+    def _take_out(self, request: Request) -> None:
         """See that a request does not start, and that nothing waits for it."""
         request.dropped = True
         request.body, request.frames = b"", ()
@@ -445,7 +445,7 @@ class Envelope:
         self._refuse(request, error)
 
     def _refuse(self, request: Request, error: errors.AtomrError) -> None:
-        self._let_go(request)
+        self._take_out(request)
         peer = request.peer
         peer.queued.pop(request.id, None)
         peer.payload_bytes -= request.payload_bytes

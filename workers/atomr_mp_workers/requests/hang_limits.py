@@ -1,4 +1,4 @@
-"""What the board says of a running request by which the supervisor knows a hang: how long it may take, and where."""
+"""Encodes a method's hang limit and its thread for the board, where the supervisor's watchdog reads them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LONGEST_S: Final = 10.0 * 365 * 86400
 """Longer is never."""
 
 
-class Watching:
-    """Knows how requests are to be watched.
+class HangLimits:
+    """The hang limits of methods.
 
     Args:
         default_s: How long beyond its deadline a request may run whose actor says nothing else; 0 for ever.

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from atomr_mp_workers.requests.request import Run
 
 
-class Underway:
+class InProgress:
     """Requests that have been started and have not come back, in the order of their start."""
 
     def __init__(self) -> None:

@@ -52,7 +52,7 @@ class Isolation:
     def advance(self) -> None:
         """Start the next one, once nothing runs any more."""
         waiting = self._waiting
-        self._settle()
+        self._note_answer()
         while waiting and not self._running:
             if not (waiting[0].dropped or waiting[0].peer.session.ended):
                 if self._is_at_work():
@@ -63,12 +63,12 @@ class Isolation:
                 self._running = True
                 self._envelope.isolate(request)
                 self._run(request)
-                self._settle()
+                self._note_answer()
         self.active = self._running or bool(waiting)
         if not self.active:
             self._wake()
 
-    def _settle(self) -> None:
+    def _note_answer(self) -> None:
         """Take note that what ran alone was answered: nothing is under way, and this process goes on."""
         if self._running and not self._is_at_work():
             self._running = False

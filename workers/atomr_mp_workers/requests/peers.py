@@ -34,7 +34,6 @@ class AdmittedSession:
     """An admitted client."""
 
     __slots__ = (
-        "early",
         "ended",
         "holder",
         "number",
@@ -45,6 +44,7 @@ class AdmittedSession:
         "running",
         "secret",
         "session",
+        "waiting_for_release",
         "weight",
     )
 
@@ -66,7 +66,7 @@ class AdmittedSession:
         """Takes large results into shared memory, if the client can open it."""
         self.releases: Final = SequenceTracker()
         """Which of its releases have been taken in."""
-        self.early: list[tuple[Peer, int, int, memoryview]] = []
+        self.waiting_for_release: list[tuple[Peer, int, int, memoryview]] = []
         """Calls that wait for a release that another connection brings."""
 
 
@@ -160,7 +160,7 @@ class Peers:
         if session is None:
             return None
         session.ended = True
-        session.early.clear()
+        session.waiting_for_release.clear()
         del self._by_name[session.session]
         if not expelled:
             self._former[session.session] = session.secret

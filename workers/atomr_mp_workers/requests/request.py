@@ -1,4 +1,4 @@
-"""What runs at a time: a request, or some of a method together. Its state, and the running itself."""
+"""A unit of execution: one request, or one batch of a method's requests."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from atomr_mp_workers.memory.blocks import Block, Holder
 from atomr_mp_workers.requests.peers import Peer
 
 if TYPE_CHECKING:
-    from atomr_mp_workers.requests.threads import Completions
+    from atomr_mp_workers.requests.completions import Completions
 
 
 class Run(ABC):
-    """What runs at a time: a request, or some of a method together."""
+    """A unit of execution: one request, or one batch."""
 
     # Most requests never need most of these; what has its default costs nothing to make.
     method: Method

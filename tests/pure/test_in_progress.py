@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from atomr_mp_workers.requests.in_progress import Underway
+from atomr_mp_workers.requests.in_progress import InProgress
 
 
 @pytest.fixture
@@ -25,23 +25,23 @@ def often() -> Iterator[None]:
 @pytest.mark.usefixtures("often")
 def test_threads_may_ask_while_the_loop_starts_and_ends_requests() -> None:
     """As allocations on actors' threads do."""
-    underway = Underway()
+    in_progress = InProgress()
     asked = threading.Event()
 
     def loop() -> None:
         runs: list[Any] = [SimpleNamespace(method=SimpleNamespace(stream=stream)) for stream in (None, 1, None)]
         while not asked.is_set():
             for run in runs:
-                underway.begin(run)
+                in_progress.begin(run)
             for run in runs:
-                underway.end(run)
+                in_progress.end(run)
 
     thread = threading.Thread(target=loop)
     thread.start()
     try:
         for _ in range(200_000):
-            underway.ended(1)
+            in_progress.ended(1)
     finally:
         asked.set()
         thread.join()
-    assert underway.ended(underway.last)
+    assert in_progress.ended(in_progress.last)
