@@ -64,6 +64,7 @@ def requests(
     fixed: Mapping[str, Any] | None = None,
     sizes: Mapping[str, Any] | None = None,
     letters: Mapping[str, str] | None = None,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Any:
     """Draw a valid request whose memory is poisoned.
 
@@ -74,6 +75,7 @@ def requests(
         fixed: Parameters that are not drawn.
         sizes: Lengths that are not drawn.
         letters: Element types that are not drawn.
+        shapes: Shapes of arrays that are not drawn.
     """
     fields = declared(cls)
     letters = {letter: draw(st.sampled_from(types)) for letter, types in cls.types.items()} | dict(letters or {})
@@ -92,7 +94,8 @@ def requests(
     drawn = types.SimpleNamespace(**named)  # as far as it is
     for name, argument in fields.arrays.items():
         dtype = letters[argument.dtype] if isinstance(argument.dtype, str) else argument.dtype(drawn)
-        named[name] = draw(placed(shape_of(drawn, argument, found), dtype, argument))
+        shape = (shapes or {}).get(name)
+        named[name] = draw(placed(shape_of(drawn, argument, found) if shape is None else shape, dtype, argument))
         setattr(drawn, name, named[name])
     for name, argument in fields.arrays.items():
         for other in argument.alias:
@@ -289,7 +292,7 @@ def _broken_layouts(
     argument: Argument, layout: Layout, names: Sequence[str], arguments: Mapping[str, Argument]
 ) -> Iterator[tuple[str, Layout]]:
     dtype, shape, item = layout.dtype, layout.shape, layout.item_bytes
-    yield "of int16", Layout.contiguous("int16", shape)
+    yield "of eight bits", Layout.contiguous("float8_e5m2", shape)
     if isinstance(argument.dtype, str) and sum(each.dtype == argument.dtype for each in arguments.values()) > 1:
         yield "of another type", Layout.contiguous("float64" if dtype != "float64" else "float32", shape)
     if not isinstance(argument.shape, str) or "*" not in argument.shape:

@@ -48,7 +48,10 @@ def tolerance(dtype: str, length: int = 1, magnitude: float = 1.0) -> Tolerance:
 def assert_close(
     actual: npt.ArrayLike, expected: npt.ArrayLike, dtype: str, length: int = 1, magnitude: float = 1.0
 ) -> None:
-    """Check that a result is within its tolerance; NaNs belong in the same places."""
+    """Check that a result is within its tolerance, integers exactly; NaNs belong in the same places."""
+    if dtype not in _EPSILONS:
+        np.testing.assert_array_equal(actual, np.asarray(expected).astype(dtype))
+        return
     rtol, atol = tolerance(dtype, length, magnitude)
     wide = np.complex128 if dtype.startswith("complex") else np.float64
     np.testing.assert_allclose(np.asarray(actual).astype(wide), np.asarray(expected).astype(wide), rtol=rtol, atol=atol)

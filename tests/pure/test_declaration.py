@@ -19,11 +19,11 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.declaration import overlap, strides
 from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import DECLARED, requests_of
+from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest, Moving, Scalar
 from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp.protocol.refs import Operand
-from tests import fft_cases
+from tests import elementwise_cases, fft_cases
 from tests.declared import breakages, positions, refused_in_the_worker, requests
 from tests.fake_arrays import FakeArray
 
@@ -35,6 +35,8 @@ DRAWN: Final[dict[type[LibraryRequest], st.SearchStrategy[Any]]] = {Transform: f
 
 def drawn(cls: type[LibraryRequest]) -> st.SearchStrategy[Any]:
     """Return what valid requests of a type are drawn from."""
+    if cls.__module__ == elementwise.__name__:
+        return elementwise_cases.requests(cls)
     return DRAWN[cls] if cls in DRAWN else requests(cls)
 
 

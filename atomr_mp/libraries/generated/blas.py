@@ -329,9 +329,9 @@ class Blas(LibraryReference):
         Only the named triangle of a is read. A zero on its diagonal gives infinities and NaNs, not an error.
 
         Args:
-            a: Read unless alpha is 0, in the triangle that uplo names; shape (m, m) where side is L, (n, n) where
-                it is R. Strides: one contiguous dimension of the last two, and the other's stride not less than
-                what it steps over.
+            a: Read unless alpha is 0, in the triangle that uplo names; (m, m) where side is L, (n, n) where it is
+                R. Strides: one contiguous dimension of the last two, and the other's stride not less than what it
+                steps over.
             b: Read and written; shape (m, n). Strides: one contiguous dimension of the last two, and the other's
                 stride not less than what it steps over.
             uplo: The triangle of a, as a is seen: "L" or "U".

@@ -53,7 +53,7 @@ class Fft(LibraryReference):
 
         Args:
             x: Read; shape (*dims).
-            out: Written; shape as x; the last of the axes has n // 2 + 1 elements for kind r2c, n for c2r. May be x
+            out: Written; as x; the last of the axes has n // 2 + 1 elements for kind r2c, n for c2r. May be x
                 itself.
             kind: What is transformed to what: "c2c", "r2c" or "c2r".
             axes: The one to three dimensions that are transformed; the last of them is halved in a spectrum of

@@ -194,7 +194,8 @@ FULL: Final = (*REAL, *COMPLEX)
 
 
 def requests_in(module: Any) -> Iterable[type[LibraryRequest]]:
-    """Return the requests that a module declares, in their order."""
+    """Return the requests that a module declares, in their order; a class without a name is a base of some."""
     for cls in vars(module).values():
-        if isinstance(cls, type) and issubclass(cls, LibraryRequest) and cls.__module__ == module.__name__:
+        ours = isinstance(cls, type) and issubclass(cls, LibraryRequest) and cls.__module__ == module.__name__
+        if ours and hasattr(cls, "name"):
             yield cls
