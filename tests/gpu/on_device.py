@@ -11,9 +11,8 @@ from typing import Any, Final
 import msgspec
 
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp_workers.libraries.base import Later
-from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.memory.blocks import Block
+from atomr_mp_workers.memory.arrays import Block, DeviceArray
+from atomr_mp_workers.requests.request import Later
 from tests.fake_arrays import FakeArray
 
 NOTHING: Final[Any] = None

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp_workers.libraries.base import Later
+from atomr_mp_workers.requests.request import Later
 from tests.blas_cases import REQUESTS, assert_agrees
 from tests.declared import requests
 from tests.fake_arrays import FakeArray

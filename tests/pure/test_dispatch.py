@@ -22,6 +22,8 @@ from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp_workers import Actor, Batch, method
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
+from atomr_mp_workers.device.streams import StreamAllocator
+from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import Method, load
@@ -31,10 +33,9 @@ from atomr_mp_workers.requests.batches import batch_run
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.dispatch import AHEAD, Dispatcher
-from atomr_mp_workers.requests.envelope import Envelope, FatalError
+from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.peers import Peer, Peers
-from atomr_mp_workers.requests.streams import StreamAllocator
 from atomr_mp_workers.requests.threads import ActorThreads
 from tests.support import Edges
 
@@ -89,7 +90,9 @@ class Worker:
         self.woken = Edges(self.completions.descriptor)
         store = self.store = Store(device, TOKEN, 2**28, in_progress)
         streams = StreamAllocator("per_actor", lambda name, _priority: device.make_stream(name, inline_bytes=0))
-        libraries = Libraries(LibraryContext("host", device, store, streams, lambda: store.buffers.ours, lambda: None))
+        libraries = self.libraries = Libraries(
+            LibraryContext("host", device, store, streams, lambda: store.buffers.ours, lambda: None)
+        )
         memory = memoryview(bytearray(BOARD_BYTES))
         board = BoardWriter(memory)
         self.board = BoardReader(memory)

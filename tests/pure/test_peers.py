@@ -55,6 +55,11 @@ def test_serials_that_nobody_has_counted_are_refused() -> None:
 class NoMemory:
     """Stands for a device's memory, of which these sessions use none."""
 
+    @property
+    def refs(self) -> NoMemory:
+        """Itself."""
+        return self
+
     def admit(self, number: int) -> Holder:
         """Take a session in."""
         return Holder(number)

@@ -52,7 +52,7 @@ class PlannedWorker(Worker):
 
     def __init__(self) -> None:
         super().__init__()
-        libraries = self.envelope._libraries
+        libraries = self.libraries
         context = libraries._context
         context.__dict__["wake"] = self.completions.wake
         libraries._preparer._wake = self.completions.wake

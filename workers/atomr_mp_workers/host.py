@@ -29,6 +29,8 @@ from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Stream
+from atomr_mp_workers.device.streams import StreamAllocator
+from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
@@ -41,13 +43,12 @@ from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
-from atomr_mp_workers.requests.envelope import Envelope, FatalError, wire_form
+from atomr_mp_workers.requests.envelope import Envelope, wire_form
 from atomr_mp_workers.requests.hang_limits import HangLimits
 from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer, Peers
 from atomr_mp_workers.requests.request import current_holder
 from atomr_mp_workers.requests.stacks import show_unfinished
-from atomr_mp_workers.requests.streams import StreamAllocator
 from atomr_mp_workers.requests.threads import ActorThreads
 from atomr_mp_workers.wire.control import ControlChannel
 from atomr_mp_workers.wire.data_socket import DataSocket, PeerNotReadingError

@@ -32,10 +32,10 @@ from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.device.base import Event, Stream
+from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
-from atomr_mp_workers.requests.streams import PRIORITIES
 
 MAX_THREADS: Final = 64
 """Of an actor; the board has room for 256."""

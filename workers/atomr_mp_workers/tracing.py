@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.extras import how_to_install
-
-if TYPE_CHECKING:
-    from atomr_mp_workers.requests.request import Request
 
 __all__ = ["instrument"]
 
@@ -45,6 +42,27 @@ def instrument(tracer_provider: Any = None) -> None:
         ) from error
 
 
+class Named(Protocol):
+    """A method."""
+
+    @property
+    def name(self) -> str:
+        """Its actor and its own name, with a dot between."""
+
+
+class Traced(Protocol):
+    """A request that has a span."""
+
+    trace: bytes | None
+    received_ns: int
+    span: Any
+    error: errors.AtomrError | None
+
+    @property
+    def method(self) -> Named:
+        """The method that it calls."""
+
+
 class RequestTracer:
     """Makes workers' spans.
 
@@ -61,7 +79,7 @@ class RequestTracer:
         self._tracer = trace.get_tracer("atomr_mp", tracer_provider=provider)
         self._extract = TraceContextTextMapPropagator().extract
 
-    def begin(self, request: Request) -> Any:
+    def begin(self, request: Traced) -> Any:
         """Return the span of a request that starts now: a new one if the client's is recorded, else the client's.
 
         A sampler or processor that raises fails no request: the request has no span of its own.
@@ -93,7 +111,7 @@ class RequestTracer:
         """Make the span current that was before."""
         self._detach(entered)
 
-    def end(self, request: Request) -> None:
+    def end(self, request: Traced) -> None:
         """End the span of a request that has its outcome. A processor that raises fails no request."""
         span, error = request.span, request.error
         try:

@@ -16,10 +16,10 @@ from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with, guard_forks
 from atomr_mp_workers.boot.log import name_device, start_logging
 from atomr_mp_workers.device import prepare_device
+from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.host import Host
 from atomr_mp_workers.loading import Loader
-from atomr_mp_workers.requests.envelope import FatalError
 from atomr_mp_workers.requests.stacks import show_stacks
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 

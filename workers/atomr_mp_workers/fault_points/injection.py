@@ -13,7 +13,7 @@ from typing import Any, Final, NoReturn
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control, injection
 from atomr_mp.protocol.messages.injection import Exit, Fail, Fault, Hang, HangInKernel, Kill, NoMemory, Point, Poison
-from atomr_mp_workers.requests.envelope import FatalError
+from atomr_mp_workers.fatal import FatalError
 
 OF_ARGUMENTS: Final = ("decode", "borrow")
 OF_THE_LOOP: Final = ("ready", "promotion")
@@ -103,7 +103,7 @@ class FaultHook:
 
     @staticmethod
     def _kernels() -> Any:
-        from atomr_mp_workers.device import cuda_injection
+        from atomr_mp_workers.fault_points import cuda_injection
 
         return cuda_injection
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
+from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.streams import StreamAllocator
 
 if TYPE_CHECKING:
     from atomr_mp_workers.memory.arrays import DeviceArray
@@ -29,14 +29,6 @@ class LibraryContext:
     """Returns whose request is being done, on the thread that does it."""
     wake: Callable[[], None]
     """Has the loop look for what has ended. Any thread."""
-
-
-@dataclass(frozen=True)
-class Later:
-    """A result that is there only when the device has done the work, where that is not when the method returns."""
-
-    read: Callable[[], Any]
-    """Returns it, or raises what the caller is to get; called on the loop's thread, once, after the work has ended."""
 
 
 class Library:

@@ -1,15 +1,14 @@
-"""An array in this device's memory, as requests and actors meet it."""
+"""An array in this device's memory, as requests and actors meet it, and the block of memory in which it lies."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Index, Layout
 from atomr_mp.protocol.refs import Operand, WireRef
-
-if TYPE_CHECKING:
-    from atomr_mp_workers.memory.blocks import Block
+from atomr_mp_workers.device.base import SlabMemory
+from atomr_mp_workers.memory.borrows import Borrows
 
 
 class DeviceArray(Operand):
@@ -107,3 +106,58 @@ class DeviceArray(Operand):
         block = self.block
         within = Layout(layout.dtype, layout.shape, layout.strides, layout.offset - block.offset)
         return block.memory.array(block.bytes, within, writable=self.writable)
+
+
+class Block:
+    """Memory that arrays lie in: a buffer of ours, or a part of another device's slab."""
+
+    __slots__ = (
+        "borrows",
+        "bytes",
+        "device",
+        "foreign",
+        "id",
+        "last_read",
+        "memory",
+        "nbytes",
+        "offset",
+        "slab_number",
+        "token",
+    )
+
+    def __init__(
+        self,
+        memory: SlabMemory,
+        part: Any,
+        *,
+        token: bytes,
+        device: int,
+        buffer: int,
+        slab_number: int,
+        offset: int,
+        nbytes: int,
+        foreign: bool,
+    ) -> None:
+        self.memory: Final = memory
+        self.bytes: Final = part
+        """An array of the block's bytes; holds what keeps them from being used for something else."""
+        self.token: Final = token
+        self.device: Final = device
+        self.id: Final = buffer
+        self.slab_number: Final = slab_number
+        self.offset: Final = offset
+        """In the slab."""
+        self.nbytes: Final = nbytes
+        self.foreign: Final = foreign
+        self.borrows: Final = Borrows()
+        self.last_read: tuple[Layout | None, Any] = None, None
+        """The layout in which it was last read, and the array: to make one takes several times as long as its `view()`,
+        which the arrays of every backend have."""
+
+    def __repr__(self) -> str:
+        return f"buffer {self.id:#x} of device {self.device}, slab {self.slab_number}"
+
+    @property
+    def key(self) -> object:
+        """What names the memory."""
+        return self.token, self.id

@@ -1,4 +1,4 @@
-"""What a device's memory consists of: slabs, blocks in them, and what a session holds. Bookkeeping, no decisions.
+"""What a device's memory consists of: slabs, and what a session holds in them. Bookkeeping, no decisions.
 
 `slabs.Slabs` and `store.Store` decide.
 """
@@ -6,17 +6,13 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from atomr_mp.protocol.allocation import Space
-from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.refs import SlabNumber
 from atomr_mp_workers.device.base import Slab, SlabMemory, WorkerDevice
-from atomr_mp_workers.memory.borrows import Borrows
-
-if TYPE_CHECKING:
-    from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.arrays import Block, DeviceArray
 
 OURS: Final = -1
 """Stands for a session's number: this process itself."""
@@ -37,61 +33,6 @@ class OwnSlab:
         self.holder: Final = holder
         self.opened: Counter[tuple[int, int | None]] = Counter()
         """How often it is open elsewhere, by (session, device or None for the client itself)."""
-
-
-class Block:
-    """Memory that arrays lie in: a buffer of ours, or a part of another device's slab."""
-
-    __slots__ = (
-        "borrows",
-        "bytes",
-        "device",
-        "foreign",
-        "id",
-        "last_read",
-        "memory",
-        "nbytes",
-        "offset",
-        "slab_number",
-        "token",
-    )
-
-    def __init__(
-        self,
-        memory: SlabMemory,
-        part: Any,
-        *,
-        token: bytes,
-        device: int,
-        buffer: int,
-        slab_number: int,
-        offset: int,
-        nbytes: int,
-        foreign: bool,
-    ) -> None:
-        self.memory: Final = memory
-        self.bytes: Final = part
-        """An array of the block's bytes; holds what keeps them from being used for something else."""
-        self.token: Final = token
-        self.device: Final = device
-        self.id: Final = buffer
-        self.slab_number: Final = slab_number
-        self.offset: Final = offset
-        """In the slab."""
-        self.nbytes: Final = nbytes
-        self.foreign: Final = foreign
-        self.borrows: Final = Borrows()
-        self.last_read: tuple[Layout | None, Any] = None, None
-        """The layout in which it was last read, and the array: to make one takes several times as long as its `view()`,
-        which the arrays of every backend have."""
-
-    def __repr__(self) -> str:
-        return f"buffer {self.id:#x} of device {self.device}, slab {self.slab_number}"
-
-    @property
-    def key(self) -> object:
-        """What names the memory."""
-        return self.token, self.id
 
 
 class Holder:

@@ -12,8 +12,8 @@ from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.limits import MAX_PAYLOAD_BYTES
 from atomr_mp_workers.device.base import WorkerDevice
-from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.memory.blocks import OURS, SEVERAL, Block, Holder, OwnSlab
+from atomr_mp_workers.memory.arrays import Block, DeviceArray
+from atomr_mp_workers.memory.blocks import OURS, SEVERAL, Holder, OwnSlab
 from atomr_mp_workers.memory.slabs import Slabs
 
 NONCE_BITS: Final = 24

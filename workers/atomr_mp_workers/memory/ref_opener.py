@@ -13,8 +13,8 @@ from atomr_mp import errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp_workers.device.base import SlabMemory
-from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.memory.blocks import Block, Holder, Use
+from atomr_mp_workers.memory.arrays import Block, DeviceArray
+from atomr_mp_workers.memory.blocks import Holder, Use
 
 K = TypeVar("K")
 

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
@@ -19,10 +19,29 @@ from atomr_mp_workers.device.base import Slab, WorkerDevice
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.blocks import Extent, Holder, OwnSlab
 from atomr_mp_workers.memory.predecessor import Predecessor
-from atomr_mp_workers.requests.in_progress import InProgress
 
 CACHED_BYTES: Final = 2**30
 """Most memory in empty slabs that are kept for what comes next, if nobody has asked for it."""
+
+
+class Submitted(Protocol):
+    """The work that the device was given, by numbers in the order of its start."""
+
+    last: int
+    """The number of the work that was started last."""
+
+    def ended(self, number: int, /) -> bool:
+        """Return whether this work has ended, and all that was started before it. Any thread."""
+
+
+class StartedWork(Protocol):
+    """The work that the device was given, numbered in the order of its start."""
+
+    last: int
+    """The number of the work that was started last."""
+
+    def ended(self, number: int, /) -> bool:
+        """Return whether this work has ended, and all that was started before it. Any thread."""
 
 
 class Slabs:
@@ -38,7 +57,7 @@ class Slabs:
     """
 
     def __init__(
-        self, device: WorkerDevice, index: int, quota_bytes: int, in_progress: InProgress, changed: Callable[[], None]
+        self, device: WorkerDevice, index: int, quota_bytes: int, in_progress: StartedWork, changed: Callable[[], None]
     ) -> None:
         self.quota_bytes: Final = quota_bytes
         self.lock: Final = threading.Lock()

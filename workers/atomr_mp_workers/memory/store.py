@@ -22,8 +22,7 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.buffers import Buffers
 from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
-from atomr_mp_workers.memory.slabs import Slabs
-from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.memory.slabs import Slabs, StartedWork
 
 
 class Store:
@@ -43,7 +42,7 @@ class Store:
         device: WorkerDevice,
         current: bytes,
         quota_bytes: int,
-        in_progress: InProgress,
+        in_progress: StartedWork,
         listen: Callable[[], None] = lambda: None,
     ) -> None:
         self.device: Final = device

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 
-if TYPE_CHECKING:
-    from atomr_mp_workers.actor import Context
-
 Load = Callable[[], Mapping[str, Any]]
 
 
-def move(context: Context, module: Any, name: str, version: str, load: Load | None, *, checksum: bool) -> None:
+class ResidentArrays(Protocol):
+    """What makes, or finds, an actor's resident arrays."""
+
+    def resident(
+        self,
+        name: str,
+        layout: Mapping[str, tuple[Sequence[int], Any]],
+        *,
+        version: str,
+        fill: Callable[[Mapping[str, Any]], object],
+        checksum: bool = False,
+    ) -> Mapping[str, Any]:
+        """Return the arrays of a name and version, see `Context.resident`."""
+
+
+def move(context: ResidentArrays, module: Any, name: str, version: str, load: Load | None, *, checksum: bool) -> None:
     """Replace a module's parameters by resident ones, see `Context.resident_module`."""
     found = dict(module.named_parameters())
     layout = {each: (tuple(parameter.shape), _dtype(each, parameter)) for each, parameter in found.items()}

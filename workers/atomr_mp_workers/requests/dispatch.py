@@ -15,10 +15,11 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Event, Stream, WorkerDevice
+from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.requests.batches.items import ItemsSlice
 from atomr_mp_workers.requests.completions import Completions
-from atomr_mp_workers.requests.envelope import Envelope, FatalError
+from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.isolation import Isolation
 from atomr_mp_workers.requests.peers import WEIGHT, Peer

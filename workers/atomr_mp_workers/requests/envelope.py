@@ -10,7 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol import token, values
@@ -20,8 +20,8 @@ from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import Event
+from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.store import Store
@@ -29,24 +29,18 @@ from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.request import Request, Run
 
-
-class FatalError(Exception):
-    """The context is gone: the caller has been answered, and this process must leave.
-
-    Args:
-        error: What to tell the supervisor.
-    """
-
-    def __init__(self, error: errors.AtomrError) -> None:
-        super().__init__(str(error))
-        self.error: Final = error
-
-
 SHORTEST_TEXT: Final = 1024
 """Characters that each text of an error has at least, however many items of a call have failed."""
 
 ERROR_BYTES: Final = 4096
 """What an item's error counts for among answers that wait: about what it takes where many have failed."""
+
+
+class MethodFinder(Protocol):
+    """What knows methods that nobody has asked for yet."""
+
+    def find(self, method: str, /) -> Method | None:
+        """Return the method of a name, None if there is none; raises a `RequestError`."""
 
 
 class Envelope:
@@ -67,7 +61,7 @@ class Envelope:
         methods: dict[str, Method],
         board: BoardWriter,
         current: bytes,
-        libraries: Libraries,
+        libraries: MethodFinder,
         store: Store,
         most_queued: int = sys.maxsize,
         watched: Callable[[Method], int] = lambda _: 0,
@@ -184,7 +178,7 @@ class Envelope:
         """Answer those of the requests that have not started with `Cancelled`."""
         for request_id in ids:
             request = peer.queued.get(request_id)
-            if request is not None:
+            if isinstance(request, Request):
                 self._board.count(Counter.CANCELLED, request.items)
                 self._drop(request, errors.Cancelled("cancelled before it started"))
 
@@ -260,7 +254,7 @@ class Envelope:
         for peer in session.peers:
             queued, peer.queued = peer.queued, {}
             for request in queued.values():
-                if not request.dropped:
+                if isinstance(request, Request) and not request.dropped:
                     found = True
                     self._discard(request)
         return found

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from atomr_mp_workers.requests.request import Run
+from atomr_mp_workers.requests.request import Run
 
 
 class InProgress:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.flight import Window
@@ -16,9 +16,6 @@ from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
-
-if TYPE_CHECKING:
-    from atomr_mp_workers.requests.request import Request
 
 WEIGHT: Final[attrgetter[float]] = attrgetter("weight")
 """Weighs a session, see `line.Line`."""
@@ -99,6 +96,14 @@ class SequenceTracker:
             self._early.remove(self.upto)
 
 
+class Queued(Protocol):
+    """A request that has not started."""
+
+    @property
+    def id(self) -> int:
+        """Its number on its connection."""
+
+
 class Peer:
     """One connection of a session."""
 
@@ -119,7 +124,7 @@ class Peer:
         self.unanswered = 0
         self.payload_bytes = 0
         """Payload of the unanswered requests."""
-        self.queued: dict[int, Request] = {}
+        self.queued: dict[int, Queued] = {}
         """Requests that have not started, by id."""
         self.replies: list[data.CallReply] = []
         """Answers that wait to be sent together."""

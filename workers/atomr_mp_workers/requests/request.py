@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
@@ -14,13 +15,25 @@ from atomr_mp.protocol.messages import data
 from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.libraries.base import Later
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.memory.blocks import Block, Holder
+from atomr_mp_workers.memory.arrays import Block
+from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.peers import Peer
 
-if TYPE_CHECKING:
-    from atomr_mp_workers.requests.completions import Completions
+
+@dataclass(frozen=True)
+class Later:
+    """A result that is there only when the device has done the work, where that is not when the method returns."""
+
+    read: Callable[[], Any]
+    """Returns it, or raises what the caller is to get; called on the loop's thread, once, after the work has ended."""
+
+
+class Returns(Protocol):
+    """Where runs come back that the loop does not run."""
+
+    def add(self, request: Run, /) -> None:
+        """Take in a run that has ended. Any thread."""
 
 
 class Run(ABC):
@@ -34,7 +47,7 @@ class Run(ABC):
     """What the method has raised, if that is no error of ours."""
     event: Event | None = None
     """Its own end, if others may have to wait for it."""
-    completions: Completions | None = None
+    completions: Returns | None = None
     """Where it comes back if it is not run by the loop."""
     number = 0
     """Its place among those that run elsewhere."""

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.request import Request, Run
 
-if TYPE_CHECKING:
-    from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
+
+class Batches(Protocol):
+    """What waits for batches of a method."""
+
+    def is_due(self) -> bool:
+        """Whether there may be a batch now."""
 
 
 class ActorThreads:
@@ -31,7 +35,7 @@ class ActorThreads:
         """Requests that have not started; the next one is started when a thread is idle."""
         self.ahead = 0
         """How much they have been given that has not come back."""
-        self.batched: list[BatchedMethod] = []
+        self.batched: list[Batches] = []
         """The actor's methods whose requests are put together."""
         self.owes_batch = False
         """What ran last was a single request, so a batch is next, if there is one."""

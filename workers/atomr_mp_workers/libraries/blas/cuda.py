@@ -21,7 +21,7 @@ from atomr_mp.protocol.declaration.strides import Order, batch_stride, leading
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import Scalar, scalar
 from atomr_mp.protocol.refs import Operand
-from atomr_mp_workers.libraries.base import Later, Library, LibraryContext, address, array, given
+from atomr_mp_workers.libraries.base import Library, LibraryContext, address, array, given
 from atomr_mp_workers.libraries.blas.kinds import (
     ALGORITHM,
     DEVICE,
@@ -40,6 +40,7 @@ from atomr_mp_workers.libraries.blas.kinds import (
 )
 from atomr_mp_workers.libraries.matrices import Told, orders, told
 from atomr_mp_workers.libraries.slots import Slots
+from atomr_mp_workers.requests.request import Later
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream

@@ -12,9 +12,10 @@ from atomr_mp import errors
 from atomr_mp.protocol.libraries import memory
 from atomr_mp.protocol.libraries.base import Scalar, scalar
 from atomr_mp.protocol.values import SHARED_BYTES
-from atomr_mp_workers.libraries.base import Later, Library
+from atomr_mp_workers.libraries.base import Library
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.requests.request import Later
 
 
 class MemoryLibrary(Library):

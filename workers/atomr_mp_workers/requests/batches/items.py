@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,11 +16,9 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import data
+from atomr_mp_workers.loading import Method
+from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.request import Request, encode, unsendable
-
-if TYPE_CHECKING:
-    from atomr_mp_workers.loading import Method
-    from atomr_mp_workers.requests.peers import Peer
 
 
 class ItemsRequest(Request):
