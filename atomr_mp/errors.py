@@ -284,17 +284,20 @@ class LibraryError(RequestError):
 
 @dataclass(eq=False)
 class DeviceUnavailable(RequestError):
-    """The device takes no work: its circuit is open after too many restarts, it is stopped, or it does not exist.
+    """The device takes no work: its circuit is open after too many ends, it is stopped, or it does not exist.
 
     Holds: other devices.
-    Do: read the reason; `atomr-mp restart DEVICE` closes the circuit again.
+    Do: read the reason. Where there is a `retry_after_s`, call again after it; else nothing is started before
+        `atomr-mp restart DEVICE`, which also closes an open circuit at once.
 
     Args:
         device: Index of the device in the pool.
+        retry_after_s: When a start of the device is tried; 0 if none is without an operator.
     """
 
     code: ClassVar[str] = "device_unavailable"
     device: int = -1
+    retry_after_s: float = 0.0
 
 
 @dataclass(eq=False)

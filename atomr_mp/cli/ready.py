@@ -43,6 +43,9 @@ def run(options: argparse.Namespace) -> int:
     with atomr_mp.connect(run_dir=run_path(options), name="atomr-mp ready") as pool:
         failures = ask(pool, begun + options.deadline)
         count = len(pool.devices)
+        tried = [info.index for info in pool.devices if info.circuit.value == "half_open"]
+    for device in tried:
+        sys.stderr.write(f"device {device} is on trial: its circuit is half open after too many ends\n")
     for device, error in sorted(failures.items()):
         sys.stderr.write(f"device {device} does not answer: {error}\n")
     answered = count - len(failures)

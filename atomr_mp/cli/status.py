@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -104,6 +105,8 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "name": info.name,
         "uuid": info.uuid,
         "state": info.state.value,
+        "circuit": info.circuit.value,
+        "retry_after_s": round(info.retry_after_s(time.time()), 3) or None,
         "reason": info.reason,
         "generation": info.generation,
         "pid": info.worker_pid,
@@ -197,18 +200,8 @@ def _render(shown: dict[str, Any], console: Console) -> None:
         console.print(f"resident memory {size(shown['resident_bytes'])}")
     console.print(_table(shown["devices"]), soft_wrap=False)
     for device in shown["devices"]:
-        if device["reason"]:
-            console.print(f"device {device['index']} is {device['state']}: {escape(device['reason'])}")
-        for each in device["batches"]:
-            if each["batches"]:
-                console.print(
-                    f"device {device['index']}, {escape(each['method'])}: in batches of {each['mean_items']:.1f}, "
-                    f"after {each['mean_wait_s'] * 1e3:.1f} ms (means of {counted(each['items'], 'request')})"
-                )
-        for note in device["notes"]:
-            console.print(f"device {device['index']}: {escape(note)}")
-        if device["standby"] and device["standby"]["note"]:
-            console.print(f"device {device['index']}: {escape(device['standby']['note'])}")
+        for line in _remarks(device):
+            console.print(f"device {device['index']}{escape(line)}")
     for found in shown["quarantined"]:
         where = ", ".join(f"device {end['device']} generation {end['generation']}" for end in found["where"])
         console.print(
@@ -216,6 +209,26 @@ def _render(shown: dict[str, Any], console: Console) -> None:
             f"fingerprint {found['fingerprint']}, has ended {counted(found['ends'], 'worker')} ({where}); `atomr-mp "
             f"admit {found['fingerprint'][:8]}` lets it in again"
         )
+
+
+def _remarks(device: dict[str, Any]) -> Iterator[str]:
+    """Yield what is to be said of a device besides its figures."""
+    if device["reason"]:
+        yield f" is {device['state']}: {device['reason']}"
+    if device["circuit"] == "half_open":
+        yield ": its circuit is half open: its worker is on trial"
+    elif device["retry_after_s"]:
+        yield f": its circuit is open, a start in {device['retry_after_s']:.1f} s"
+    for each in device["batches"]:
+        if each["batches"]:
+            yield (
+                f", {each['method']}: in batches of {each['mean_items']:.1f}, "
+                f"after {each['mean_wait_s'] * 1e3:.1f} ms (means of {counted(each['items'], 'request')})"
+            )
+    for note in device["notes"]:
+        yield f": {note}"
+    if device["standby"] and device["standby"]["note"]:
+        yield f": {device['standby']['note']}"
 
 
 def _table(devices: list[dict[str, Any]]) -> Any:

@@ -24,7 +24,7 @@ from atomr_mp import errors
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.prctl import die_with_parent
-from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.devices import Circuit, DeviceState
 from atomr_mp.protocol.messages.operators import Status, WorkerStatus
 
 FIRST_BUCKET: Final = 10
@@ -148,6 +148,9 @@ def device_metrics(workers: list[WorkerStatus]) -> Iterator[Metric]:
     state = GaugeMetricFamily(
         "atomr_mp_device_state", "1 for the state that the device is in", labels=["device", "state"]
     )
+    circuit = GaugeMetricFamily(
+        "atomr_mp_device_circuit", "1 for the state that the device's circuit is in", labels=["device", "circuit"]
+    )
     for worker in workers:
         device, figures = str(worker.device.index), worker.figures
         for outcome in OUTCOMES:
@@ -157,12 +160,14 @@ def device_metrics(workers: list[WorkerStatus]) -> Iterator[Metric]:
             ends.add_metric([device, end.cause], end.count)
         for each in DeviceState:
             state.add_metric([device, each.value], int(worker.device.state is each))
+        for position in Circuit:
+            circuit.add_metric([device, position.value], int(worker.device.circuit is position))
     restarts = CounterMetricFamily("atomr_mp_restarts", "Unplanned ends of worker processes", labels=["device"])
     refused = CounterMetricFamily("atomr_mp_refused_messages", "Messages that workers refused", labels=["device"])
     for worker in workers:
         restarts.add_metric([str(worker.device.index)], worker.device.restarts)
         refused.add_metric([str(worker.device.index)], worker.refused)
-    yield from (requests, latency, ends, state, restarts, refused)
+    yield from (requests, latency, ends, state, circuit, restarts, refused)
     for name, (text, value) in GAUGES.items():
         gauge = GaugeMetricFamily(name, text, labels=["device"])
         for worker in workers:

@@ -13,7 +13,7 @@ import selectors
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeGuard
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
@@ -340,13 +340,15 @@ class MapRun:
         self._take_failure(index, error)
 
     def _take_error(self, index: int, error: errors.AtomrError) -> None:
-        job = self._schedule
-        if isinstance(error, errors.Overloaded):
-            if job.postponed(index):
-                # Others fill the worker's queue, and nothing tells us when there is room.
-                self._loop.call_later(max(RETRY_S, error.retry_after_s), self._retry)
+        if isinstance(error, errors.Overloaded) or _is_tried_later(error):  # others fill the worker's queue
+            self._postpone(index, error.retry_after_s)
         else:
             self._take_failure(index, error)
+
+    def _postpone(self, index: int, retry_after_s: float) -> None:
+        """Send an item later: when one of ours has landed, or after a time, for nothing tells us when there is room."""
+        if self._schedule.postponed(index):
+            self._loop.call_later(max(RETRY_S, retry_after_s), self._retry)
 
     def _take_failure(self, index: int, error: errors.AtomrError) -> None:
         if not self._schedule.failed(index, error):
@@ -449,6 +451,9 @@ class MapRun:
         except errors.Overloaded as error:
             self._refused(index, error)
         except errors.AtomrError as error:
+            if _is_tried_later(error):
+                self._postpone(index, error.retry_after_s)
+                return
             self._schedule.unsendable(index, error)
             self._failed(index)
             del self._items[index]
@@ -531,6 +536,11 @@ _NOT_THE_ITEM_S: Final = (errors.PoolLost, errors.DeviceUnavailable, errors.Over
 
 _REFUSED: Final = (errors.InvalidRequest, errors.ActorFailed, errors.Overloaded)
 """What may be because of one of the items that were sent as one."""
+
+
+def _is_tried_later(error: errors.AtomrError) -> TypeGuard[errors.DeviceUnavailable]:
+    """Return whether an item was refused since no device takes work, and one of them is going to be tried."""
+    return isinstance(error, errors.DeviceUnavailable) and error.retry_after_s > 0 and not error.maybe_executed
 
 
 def _open_devices(client: Client) -> int:

@@ -67,12 +67,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 2**20
     """Their arguments' bytes."""
     max_restarts: int = 3
-    """Unplanned ends within `within_s` after which a device is started again; one more stops it."""
+    """Unplanned ends within `within_s` after which a device is started again; one more opens its circuit."""
     within_s: float = 60.0
     backoff_initial_s: float = 0.5
     """Delay of the second restart in a row; the first comes at once."""
     backoff_factor: float = 2.0
     backoff_max_s: float = 30.0
+    give_up: bool = False
+    """Stop a device where its circuit would open, until somebody starts it again."""
     start_timeout_s: _Positive = 300.0
     """How long a worker may take until its actors are set up."""
     drain_timeout_s: _Positive = 30.0
@@ -210,7 +212,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def _intensity(self) -> Intensity:
         return Intensity(
-            self.max_restarts, self.within_s, self.backoff_initial_s, self.backoff_factor, self.backoff_max_s
+            self.max_restarts,
+            self.within_s,
+            self.backoff_initial_s,
+            self.backoff_factor,
+            self.backoff_max_s,
+            self.give_up,
         )
 
     @property

@@ -5,7 +5,7 @@ Besides, it keeps to this:
 
 - A worker's messages and the end of its control channel are fed before its exit, and none of them after it.
 - A timer belongs to what it waits for, and is cancelled with it: that of the start by `PUBLISH` or `END`, that
-  of the drain by `END`, that of the back-off by leaving `rebuilding`.
+  of the drain by `END`, that of the back-off by leaving `rebuilding` or `tripped`.
 - The answer to `ASK_RESTART` is the next event; so are `TAKE_OVER` and `READY`, where `CALL_STANDBY` and `SPAWN` lead
   to them.
 - After `STOP` nothing starts a stopped device again.
@@ -46,6 +46,9 @@ class LifecycleEvent(StrEnum):
     """The worker did not become ready in time."""
     DRAIN = auto()
     """The worker is to be replaced: an operator's restart, or a planned recycle of a ready one."""
+    BOARD_DAMAGED = auto()
+    """A ready worker's board cannot be believed: something in it writes where it must not. It is replaced after it has
+    finished what it holds, and its end counts."""
     DRAIN_TIMEOUT = auto()
     """The worker did not finish in time what it holds."""
     KILL_TIMEOUT = auto()
@@ -55,7 +58,11 @@ class LifecycleEvent(StrEnum):
     RESTART_GRANTED = auto()
     """Directive and restart intensity allow another incarnation, after a delay."""
     RESTART_REFUSED = auto()
-    """They do not: the circuit is open."""
+    """They do not, and never will by themselves."""
+    CIRCUIT_OPENED = auto()
+    """There were too many ends: another incarnation is tried, but later, and clients are refused until then."""
+    SERVED = auto()
+    """The incarnation that was tried has served for long enough: the circuit closes."""
     QUARANTINE = auto()
     """Nothing may be started on the device: a killed process has not ended, or the GPU needs a reset."""
     RELEASED = auto()
@@ -168,6 +175,8 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Step]] = {
     (State.READY, LifecycleEvent.END_OF_FILE): Step(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
     (State.READY, LifecycleEvent.EXITED): Step(State.REBUILDING, (Action.HOLD, Action.END, Action.ASK_RESTART)),
     (State.READY, LifecycleEvent.DRAIN): Step(State.DRAINING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.BOARD_DAMAGED): Step(State.RETIRING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.SERVED): Step(State.READY, (Action.RESET_INTENSITY, Action.WANT_STANDBY)),
     (State.READY, LifecycleEvent.STOP): Step(State.STOPPING, (Action.HOLD, Action.DRAIN, Action.DISMISS)),
     (State.READY, LifecycleEvent.STANDBY_DUE): Step(State.READY, (Action.SPAWN_STANDBY,)),
     (State.READY, LifecycleEvent.STANDBY_READY): Step(State.READY, (Action.ANNOUNCE,)),
@@ -233,6 +242,21 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Step]] = {
     (State.DRAINING, LifecycleEvent.STANDBY_LOST): Step(State.DRAINING),
     (State.DRAINING, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
     (State.DRAINING, LifecycleEvent.PREDECESSOR_EXITED): Step(State.DRAINING, (Action.END_PREDECESSOR,)),
+    # retiring: as draining, but nobody has asked for it, and its end counts.
+    # A worker that reports these should leave by itself, as a draining one.
+    (State.RETIRING, LifecycleEvent.FAULT): Step(State.RETIRING, (Action.KILL,)),
+    (State.RETIRING, LifecycleEvent.POISONED): Step(State.RETIRING, (Action.KILL,)),
+    (State.RETIRING, LifecycleEvent.END_OF_FILE): Step(State.RETIRING),
+    (State.RETIRING, LifecycleEvent.DRAIN_TIMEOUT): Step(State.RETIRING, (Action.KILL,)),
+    (State.RETIRING, LifecycleEvent.EXITED): Step(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.RETIRING, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
+    (State.RETIRING, LifecycleEvent.DRAIN): Step(State.DRAINING),
+    (State.RETIRING, LifecycleEvent.STOP): Step(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
+    (State.RETIRING, LifecycleEvent.STANDBY_DUE): Step(State.RETIRING),
+    (State.RETIRING, LifecycleEvent.STANDBY_READY): Step(State.RETIRING, (Action.CALL_STANDBY,)),
+    (State.RETIRING, LifecycleEvent.STANDBY_LOST): Step(State.RETIRING),
+    (State.RETIRING, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
+    (State.RETIRING, LifecycleEvent.PREDECESSOR_EXITED): Step(State.RETIRING, (Action.END_PREDECESSOR,)),
     # stopping: as draining, but nothing comes after it, whatever is asked for.
     (State.STOPPING, LifecycleEvent.READY): Step(State.STOPPING),
     (State.STOPPING, LifecycleEvent.FAULT): Step(State.STOPPING, (Action.KILL,)),
@@ -250,6 +274,7 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Step]] = {
     # rebuilding: no active process; a verdict is awaited, then the end of the back-off.
     (State.REBUILDING, LifecycleEvent.RESTART_GRANTED): Step(State.REBUILDING, (Action.ARM_BACKOFF,)),
     (State.REBUILDING, LifecycleEvent.RESTART_REFUSED): Step(State.STOPPED, (Action.DISMISS,)),
+    (State.REBUILDING, LifecycleEvent.CIRCUIT_OPENED): Step(State.TRIPPED, (Action.DISMISS, Action.ARM_BACKOFF)),
     (State.REBUILDING, LifecycleEvent.QUARANTINE): Step(State.QUARANTINED, (Action.DISMISS,)),
     (State.REBUILDING, LifecycleEvent.BACKOFF_OVER): Step(State.STARTING, (Action.SPAWN,)),
     (State.REBUILDING, LifecycleEvent.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
@@ -258,6 +283,14 @@ TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Step]] = {
     (State.REBUILDING, LifecycleEvent.STANDBY_READY): Step(State.REBUILDING),  # taken when the back-off is over
     (State.REBUILDING, LifecycleEvent.STANDBY_LOST): Step(State.REBUILDING),
     (State.REBUILDING, LifecycleEvent.PREDECESSOR_EXITED): Step(State.REBUILDING, (Action.END_PREDECESSOR,)),
+    # tripped: no active process, and clients are refused; one process is tried when the delay has passed.
+    (State.TRIPPED, LifecycleEvent.BACKOFF_OVER): Step(State.STARTING, (Action.SPAWN,)),
+    (State.TRIPPED, LifecycleEvent.START): Step(State.STARTING, (Action.SPAWN,)),
+    (State.TRIPPED, LifecycleEvent.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.TRIPPED, LifecycleEvent.STOP): Step(State.STOPPED),
+    (State.TRIPPED, LifecycleEvent.STANDBY_DUE): Step(State.TRIPPED),
+    (State.TRIPPED, LifecycleEvent.STANDBY_LOST): Step(State.TRIPPED),
+    (State.TRIPPED, LifecycleEvent.PREDECESSOR_EXITED): Step(State.TRIPPED, (Action.END_PREDECESSOR,)),
     # quarantined: no active process, and none is to come before what is in the way has gone.
     (State.QUARANTINED, LifecycleEvent.RELEASED): Step(State.STARTING, (Action.SPAWN,)),
     (State.QUARANTINED, LifecycleEvent.DRAIN): Step(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),

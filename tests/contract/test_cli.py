@@ -291,7 +291,7 @@ def test_status_tells_a_healthy_pool(detached: Path) -> None:
 def test_status_tells_a_degraded_pool_and_restart_repairs_it(ledger: Ledger) -> None:
     """A device that is stopped makes the status 1, with the reason; `restart` gets it going, under a new generation."""
     config = ledger.path / "pool.toml"
-    config.write_text("max_restarts = 0\ngpus = '2'\n")
+    config.write_text("max_restarts = 0\ngive_up = true\ngpus = '2'\n")
     run_dir = ledger.run_dir()
     cli("start", *HOST, "--detach", "--config", config, "--actor", DIGITS, "--run-dir", run_dir)
     with atomr_mp.connect(run_dir=run_dir) as pool:

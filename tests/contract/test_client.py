@@ -697,7 +697,7 @@ def test_requests_of_a_loop_are_told_of_a_death(ledger: Ledger) -> None:
             with pytest.raises(error):
                 await reply
 
-    with ledger.start(max_restarts=1) as pool, ledger.gate("gate") as gate:
+    with ledger.start(max_restarts=1, give_up=True) as pool, ledger.gate("gate") as gate:
         asyncio.run(use())
 
 

@@ -11,7 +11,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.run import Failure, Progress
-from tests.support import ACTORS, Ledger, settled, wait_generation
+from atomr_mp.protocol.messages.devices import Circuit, DeviceState
+from tests.support import ACTORS, Ledger, settled, wait_generation, wait_state
 
 MAPPED = f"{ACTORS}/mapped.py:Mapped"
 
@@ -185,7 +186,7 @@ def test_pool_that_is_lost_fails_all_that_remains(pool: atomr_mp.Pool, ledger: L
 
 def test_devices_that_all_stop_fail_all_that_remains(ledger: Ledger) -> None:
     """When no device takes work any more, every remaining item comes out with `DeviceUnavailable`."""
-    with ledger.start(MAPPED, gpus=1, max_restarts=0) as pool:
+    with ledger.start(MAPPED, gpus=1, max_restarts=0, give_up=True) as pool:
         outcomes = []
         for outcome in pool.map("Mapped.square", range(500), return_failures=True, in_flight=4):
             outcomes.append(outcome)
@@ -193,6 +194,19 @@ def test_devices_that_all_stop_fail_all_that_remains(ledger: Ledger) -> None:
                 os.kill(pool.devices[0].pid, signal.SIGKILL)
         assert len(outcomes) == 500
         assert isinstance(outcomes[-1].error, errors.DeviceUnavailable)
+
+
+def test_a_map_waits_for_the_trial_of_an_open_circuit(ledger: Ledger) -> None:
+    """What no device takes now is sent when one is started again."""
+    with ledger.start(MAPPED, gpus=1, max_restarts=0, backoff_initial_s=0.0) as pool:
+        outcomes = []
+        for outcome in pool.map("Mapped.square", range(500), in_flight=4):
+            outcomes.append(outcome)
+            if len(outcomes) in {100, 200}:
+                wait_state(pool, DeviceState.READY)
+                os.kill(pool.devices[0].pid, signal.SIGKILL)
+        assert outcomes == [number * number for number in range(500)]
+        assert (pool.devices[0].circuit, pool.devices[0].restarts) == (Circuit.HALF_OPEN, 2)
 
 
 def test_more_in_flight_than_the_windows_admit_is_no_error(ledger: Ledger) -> None:

@@ -425,7 +425,7 @@ def test_a_client_that_dies_while_its_suspect_waits_harms_nobody(ledger: Ledger)
 
 def test_without_suspicion_all_is_as_it_was(ledger: Ledger) -> None:
     """With `max_suspicions = 0` nothing runs alone, and the restart intensity alone stops what ends workers."""
-    with start(ledger, max_suspicions=0, max_restarts=3) as pool:
+    with start(ledger, max_suspicions=0, max_restarts=3, give_up=True) as pool:
         error = pool.call("Poisonous.on_loop", ["poison", "", "exit"]).exception()
         assert isinstance(error, errors.WorkerLost)
         assert Counter(ledger.runs()) == {"poison": 3}  # and two replays
@@ -473,7 +473,7 @@ def test_an_operator_sees_what_is_refused_and_lets_it_back_in(ledger: Ledger) ->
 
 def test_what_is_found_to_be_poison_while_the_pool_stops_starts_nothing(ledger: Ledger) -> None:
     """The ends that had stopped a device are forgiven by a client that looks late: the pool ends all the same."""
-    with start(ledger, gpus=2, max_restarts=1) as pool, ledger.gate("gate") as gate:
+    with start(ledger, gpus=2, max_restarts=1, give_up=True) as pool, ledger.gate("gate") as gate:
         late = SessionConnection.connect(pool.run_dir / "session.sock")
         greet(late, "late", observer=False)
         generations = [pool.devices[0].generation]

@@ -86,7 +86,7 @@ def test_a_reload_under_load_is_not_noticed(ledger: Ledger, versions: Versions) 
 
 def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions: Versions) -> None:
     """The error is the new worker's, and says how far it came; the second device keeps the old code."""
-    with ledger.start(versions.target, gpus=2, max_restarts=1) as pool:
+    with ledger.start(versions.target, gpus=2, max_restarts=1, give_up=True) as pool:
         versions.write("broken", setup="raise ValueError('no such weights')")
         with pytest.raises(errors.SetupFailed, match=r"stopped at device 0, 1 other device keeps .*weights"):
             pool.reload()
@@ -143,13 +143,13 @@ def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
         with pytest.raises(errors.ConfigurationError, match=r"nothing was reloaded.*pool\.toml"):
             pool.reload()
         assert pool.devices[0].generation == 2
-        config.write_text(f"actors = ['{versions.target}']\nmax_restarts = 0\n")
+        config.write_text(f"actors = ['{versions.target}']\nmax_restarts = 0\ngive_up = true\n")
         os.kill(pool.supervisor_pid, signal.SIGHUP)
         wait_generation(pool, 3)
         assert settled(lambda: len(events(run_dir, "reload_end")) == 2)
         assert pool.call("Versioned.version").result() == "first"
         os.kill(pool.devices[0].pid, signal.SIGKILL)
-        wait_state(pool, DeviceState.STOPPED)  # max_restarts = 0 holds
+        wait_state(pool, DeviceState.STOPPED)  # the new settings hold
 
 
 def test_settings_that_do_not_start_are_put_back(ledger: Ledger, versions: Versions) -> None:

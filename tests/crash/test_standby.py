@@ -326,7 +326,7 @@ def test_a_standby_that_dies_while_it_is_waited_for_is_replaced(ledger: Ledger) 
 
 def test_too_many_promotions_open_the_circuit(ledger: Ledger) -> None:
     """They count as the restarts that they stand for, and the standby is not left behind."""
-    with ledger.start(STANDING, standby="hot", max_restarts=1) as pool:
+    with ledger.start(STANDING, standby="hot", max_restarts=1, backoff_initial_s=30.0) as pool:
         standby = wait_standby(pool)
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_generation(pool, standby.generation)
@@ -334,7 +334,7 @@ def test_too_many_promotions_open_the_circuit(ledger: Ledger) -> None:
         pids = [pool.devices[0].pid, standby_of(pool).pid]
         with Watched(pids) as watched:
             os.kill(pids[0], signal.SIGKILL)
-            stopped = wait_state(pool, DeviceState.STOPPED)
+            stopped = wait_state(pool, DeviceState.TRIPPED)
             assert "2 unplanned ends" in stopped.reason
             assert watched.left() == []
         assert standby_of(pool).state == "none"

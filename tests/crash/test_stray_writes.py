@@ -17,7 +17,9 @@ from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.board import BOARD_BYTES, FIRST_SLOT, FORGOTTEN, Counter
 from atomr_mp.protocol.board_check import defect, look
-from tests.support import ACTORS, Ledger, wait_generation
+from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.operators import EndCount
+from tests.support import ACTORS, Ledger, wait_generation, wait_state
 
 STRAY: Final = f"{ACTORS}/stray.py:Stray"
 BUSY: Final = """
@@ -101,10 +103,15 @@ def test_figures_of_a_damaged_board_never_fall(ledger: Ledger) -> None:
 
 
 def test_a_living_worker_with_such_a_board_is_drained_and_replaced(ledger: Ledger) -> None:
-    """Callers do not notice."""
-    with ledger.start(STRAY, **NEVER_MIND) as pool:
+    """Callers do not notice. It counts as an unplanned end: what does so again and again opens the circuit."""
+    with ledger.start(STRAY, max_restarts=1, backoff_initial_s=30.0) as pool:
         before = pool.actor("Stray").write(FORGOTTEN, 1, 0xFF, die=False).result()
         wait_generation(pool, 2)
         assert pool.actor("Stray").write(40, 0, 0, die=False).result() != before
         assert any("not believed" in text for text in disbelieved(pool))
-        assert pool.status().workers[0].device.restarts == 0
+        assert pool.devices[0].restarts == 1
+        pool.actor("Stray").write(FORGOTTEN, 1, 0xFF, die=False).result()
+        tripped = wait_state(pool, DeviceState.TRIPPED)
+        assert (tripped.generation, tripped.restarts) == (2, 2)
+        assert "not believed" in tripped.reason
+        assert pool.status().workers[0].figures.ends == [EndCount("board", 2)]

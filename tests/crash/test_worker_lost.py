@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -14,10 +15,13 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.process.files.events import read_events
+from atomr_mp.protocol.messages.devices import Circuit, DeviceState
 from atomr_mp.testing import Exit, Fail, Hang, Kill
+from tests.contract.test_cli import cli
 from tests.support import (
     ACTORS,
+    DEADLINE_S,
     PROBE,
     PROMISE_S,
     Delays,
@@ -103,15 +107,15 @@ def test_each_request_of_each_client_has_exactly_one_outcome(ledger: Ledger, how
 
 def test_the_fourth_unplanned_end_opens_the_circuit(ledger: Ledger) -> None:
     """Then calls are refused at once with the reason, elsewhere all goes on, and an operator closes it again."""
-    with ledger.start(gpus=2, backoff_initial_s=0.01) as pool, ledger.gate("elsewhere") as gate:
+    with ledger.start(gpus=2, backoff_initial_s=30.0) as pool, ledger.gate("elsewhere") as gate:
         elsewhere = pool.call("Bystander.hold", gate.path, device=1)
         gate.wait()
         before = pool.devices[1]
         for generation in range(1, 5):
             wait_generation(pool, generation)
             assert type(pool.call("Probe.fail", "exit", device=0).exception()) is errors.WorkerLost
-        stopped = wait_state(pool, DeviceState.STOPPED)
-        assert (stopped.generation, stopped.restarts) == (4, 4)
+        stopped = wait_state(pool, DeviceState.TRIPPED)
+        assert (stopped.generation, stopped.restarts, stopped.circuit) == (4, 4, Circuit.OPEN)
         assert "4 unplanned ends within 60 s" in stopped.reason
         assert "exited with status 7" in stopped.reason
         started, delays = time.monotonic(), Delays()
@@ -119,16 +123,40 @@ def test_the_fourth_unplanned_end_opens_the_circuit(ledger: Ledger) -> None:
             pool.call("Probe.where", device=0)
         assert time.monotonic() - started - delays.so_far_s() < 0.5
         assert (caught.value.device, caught.value.maybe_executed) == (0, False)
+        assert 0 < caught.value.retry_after_s <= 30
+        assert "call again in" in str(caught.value)
+        shown = json.loads(cli("status", "--json", "--run-dir", pool.run_dir).stdout)["devices"][0]
+        assert (shown["state"], shown["circuit"], 0 < shown["retry_after_s"] <= 30) == ("tripped", "open", True)
+        assert "is tripped: 4 unplanned ends" in cli("ready", "--run-dir", pool.run_dir).stderr
+        assert "its circuit is open, a start in" in cli("status", "--run-dir", pool.run_dir).stdout
         assert {pool.call("Probe.where").result()[1] for _ in range(10)} == {1}
         pool.restart(0)
         wait_generation(pool, 5)
         assert pool.call("Probe.where", device=0).result()[1:] == [0, 5]
+        assert pool.devices[0].circuit is Circuit.CLOSED
         # The history is forgotten: three more are allowed.
         assert type(pool.call("Probe.fail", "exit", device=0).exception()) is errors.WorkerLost
         assert pool.call("Probe.where", device=0).result()[1:] == [0, 6]
         gate.open()
         assert elsewhere.result() == before.pid
         assert pool.devices[1] == before
+
+
+def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: Ledger) -> None:
+    """Nobody need come: one process is tried; it opens the circuit again by ending, and closes it by serving."""
+    with ledger.start(max_restarts=0, within_s=2.0, backoff_initial_s=0.1) as pool:
+        for generation in (1, 2):
+            os.kill(wait_generation(pool, generation).pid, signal.SIGKILL)
+            tripped = wait_state(pool, DeviceState.TRIPPED)
+            assert (tripped.circuit, tripped.retry_at > 0, tripped.restarts) == (Circuit.OPEN, True, generation)
+        assert "1 try after too many unplanned ends" in tripped.reason
+        tried = wait_generation(pool, 3)
+        assert (tried.circuit, tried.retry_at) == (Circuit.HALF_OPEN, 0)
+        assert pool.call("Probe.where").result()[2] == 3
+        assert pool._client.wait_until(lambda: pool.devices[0].circuit is Circuit.CLOSED, DEADLINE_S)
+        assert pool.devices[0].generation == 3
+        told = [event["event"] for event in read_events(pool.run_dir / "events.msgpack")]
+        assert (told.count("circuit_open"), told.count("circuit_closed")) == (2, 1)
 
 
 def test_requests_that_wait_for_a_restart_fail_when_there_is_none(ledger: Ledger) -> None:

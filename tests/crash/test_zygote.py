@@ -115,7 +115,7 @@ def test_the_next_worker_is_forked_ahead(ledger: Ledger) -> None:
 
 def test_nothing_is_ahead_for_a_device_that_is_not_started_again(ledger: Ledger) -> None:
     """It might have the device's driver open; the other device keeps what it has, and an operator starts all anew."""
-    with ledger.start(STANDING, gpus=2, **{**WARM, "max_restarts": 0}) as pool:
+    with ledger.start(STANDING, gpus=2, **{**WARM, "max_restarts": 0, "give_up": True}) as pool:
         assert settled(lambda: len(made_ahead(pool)) == 2)
         ahead = made_ahead(pool)
         os.kill(pool.devices[0].pid, signal.SIGKILL)

@@ -9,7 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.supervision.intensity import Granted, History, Intensity, Refused, ask, forgiven, succeeded
+from atomr_mp.protocol.messages.devices import Circuit
+from atomr_mp.supervision.intensity import (
+    OPEN_LEAST_S,
+    Granted,
+    History,
+    Intensity,
+    Opened,
+    Refused,
+    ask,
+    forgiven,
+    succeeded,
+    trial_s,
+    tried,
+)
 
 policies = st.builds(
     Intensity,
@@ -22,23 +35,95 @@ policies = st.builds(
 gaps = st.lists(st.floats(0, 500), max_size=50)
 
 
-def test_three_restarts_in_a_minute_are_allowed_and_the_fourth_is_refused() -> None:
-    """The default rule, in numbers that the refusal names."""
+def test_three_restarts_in_a_minute_are_allowed_and_the_fourth_opens_the_circuit() -> None:
+    """The default rule, in numbers that the reason names; the old rule, where the device gives up."""
     policy, history = Intensity(), History.EMPTY
     for now_s in (0.0, 20.0, 40.0):
         history, verdict = ask(policy, history, now_s)
         assert isinstance(verdict, Granted)
-    refused, verdict = ask(policy, history, 60.0)
-    assert verdict == Refused("4 unplanned ends within 60 s; restarts allowed in that time: 3")
-    assert refused.restarts == history.restarts, "what was refused did not happen"
+    why = "4 unplanned ends within 60 s; restarts allowed in that time: 3"
+    opened, verdict = ask(policy, history, 60.0)
+    assert verdict == Opened(0.5, why)
+    assert opened.restarts == history.restarts, "what was refused did not happen"
+    assert (opened.circuit, history.circuit) == (Circuit.OPEN, Circuit.CLOSED)
+    assert ask(Intensity(give_up=True), history, 60.0)[1] == Refused(why)
     _, verdict = ask(policy, history, 60.1)
     assert isinstance(verdict, Granted), "the first is more than a minute ago"
 
 
-def test_a_policy_of_no_restarts_refuses_the_first() -> None:
+def test_a_policy_of_no_restarts_opens_the_circuit_at_the_first() -> None:
     """`max_restarts` may be 0."""
-    _, verdict = ask(Intensity(max_restarts=0), History.EMPTY, 0.0)
-    assert isinstance(verdict, Refused)
+    for give_up, kind in ((False, Opened), (True, Refused)):
+        _, verdict = ask(Intensity(max_restarts=0, give_up=give_up), History.EMPTY, 0.0)
+        assert isinstance(verdict, kind)
+
+
+def test_a_process_that_is_tried_opens_the_circuit_again_for_longer() -> None:
+    """By its first end, also if it was ready before; and up to the back-off's limit."""
+    policy, history = Intensity(max_restarts=0, backoff_initial_s=1.0, backoff_max_s=5.0), History.EMPTY
+    delays = []
+    for now_s in range(5):
+        history, verdict = ask(policy, history, now_s)
+        assert isinstance(verdict, Opened)
+        delays.append(verdict.delay_s)
+        history = tried(history)
+        assert history.circuit is Circuit.HALF_OPEN
+        history = succeeded(history)
+        assert history.circuit is Circuit.HALF_OPEN, "to be ready is not to serve"
+    assert delays == [1.0, 2.0, 4.0, 5.0, 5.0]
+    assert "5 tries after too many unplanned ends" in str(ask(policy, history, 9.0)[1])
+
+
+@given(policy=policies, walk=st.lists(st.tuples(st.floats(0, 100), st.sampled_from(["end", "ready", "served"]))))
+def test_whatever_happens_one_process_is_tried_at_a_time_and_later_each_time(
+    policy: Intensity, walk: list[tuple[float, str]]
+) -> None:
+    """An open circuit leads to a trial. A trial leads to an open circuit by any end, and closes it by serving."""
+    history, now_s, last_s = History.EMPTY, 0.0, 0.0
+    for gap_s, event in walk:
+        now_s += gap_s
+        before = history.circuit
+        assert before is not Circuit.OPEN
+        if event == "ready":
+            history = succeeded(history)
+            assert history.circuit is before
+        elif event == "served":
+            history, last_s = History.EMPTY, 0.0
+        else:
+            history, verdict = ask(policy, history, now_s)
+            assert not isinstance(verdict, Refused)
+            if before is Circuit.HALF_OPEN:
+                assert isinstance(verdict, Opened), "what is on trial has no further restarts"
+            if isinstance(verdict, Opened):
+                assert history.circuit is Circuit.OPEN
+                assert last_s <= verdict.delay_s <= max(policy.backoff_max_s, OPEN_LEAST_S)
+                assert verdict.delay_s >= OPEN_LEAST_S, "a device that cannot live is not started without end"
+                last_s = verdict.delay_s
+                history = tried(history)
+            else:
+                assert history.circuit is Circuit.CLOSED
+
+
+@given(policy=policies)
+def test_who_serves_between_two_ends_for_as_long_as_a_trial_never_opens_the_circuit(policy: Intensity) -> None:
+    """A trial is as long as ends may be apart on the whole."""
+    history, now_s = History.EMPTY, 0.0
+    for _ in range(2 * policy.max_restarts + 2):
+        now_s += trial_s(policy) * 1.001
+        if policy.max_restarts:
+            history, verdict = ask(policy, history, now_s)
+            assert isinstance(verdict, Granted)
+
+
+def test_an_end_that_is_forgiven_closes_the_circuit_that_it_has_opened() -> None:
+    """What stood before stands again: closed, or half open."""
+    policy = Intensity(max_restarts=0)
+    first, _ = ask(policy, History.EMPTY, 1.0)
+    assert forgiven(first, 0.5).circuit is Circuit.OPEN
+    assert forgiven(first, 1.0) == History.EMPTY
+    second, _ = ask(policy, tried(first), 2.0)
+    assert forgiven(second, 2.0) == tried(first)
+    assert forgiven(second, 1.0).circuit is Circuit.OPEN
 
 
 def test_the_back_off_grows_from_nothing_to_its_limit_and_starts_anew_after_a_success() -> None:
@@ -67,7 +152,8 @@ def test_no_window_ever_holds_more_restarts_than_allowed(
         now_s += gap_s
         if data.draw(st.booleans()):
             history = succeeded(history)
-        history, verdict = ask(policy, history, now_s)
+        asked, verdict = ask(policy, history, now_s)
+        history = asked if isinstance(verdict, Granted) else History(asked.restarts)
         in_window = [then for then in granted if now_s - then <= policy.within_s]
         assert isinstance(verdict, Granted) == (len(in_window) < policy.max_restarts)
         if isinstance(verdict, Granted):
@@ -95,7 +181,7 @@ def _back_off(policy: Intensity) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1.0])
-@pytest.mark.parametrize("name", Intensity.__struct_fields__)
+@pytest.mark.parametrize("name", [name for name in Intensity.__struct_fields__ if name != "give_up"])
 def test_a_policy_with_a_senseless_value_is_refused_by_name(name: str, value: float) -> None:
     """Nothing is started with a setting that cannot work."""
     settings: dict[str, Any] = {name: value}
@@ -122,4 +208,4 @@ def test_a_restart_that_is_forgiven_does_not_count() -> None:
     history, verdict = ask(policy, history, 2.0)
     assert isinstance(verdict, Granted)
     _, verdict = ask(policy, history, 3.0)
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, Opened)

@@ -32,6 +32,7 @@ ALIVE: Final = {
     State.HUNG,
     State.LOST,
     State.DRAINING,
+    State.RETIRING,
     State.STOPPING,
 }
 """States in which there is a process."""
@@ -97,13 +98,18 @@ class Device:
     def possible(self) -> list[LifecycleEvent]:
         """Return what can happen now."""
         if self.asked:
-            return [LifecycleEvent.RESTART_GRANTED, LifecycleEvent.RESTART_REFUSED, LifecycleEvent.QUARANTINE]
+            return [
+                LifecycleEvent.RESTART_GRANTED,
+                LifecycleEvent.RESTART_REFUSED,
+                LifecycleEvent.CIRCUIT_OPENED,
+                LifecycleEvent.QUARANTINE,
+            ]
         if self.ready_at_once:
             return [LifecycleEvent.READY]
         events = [LifecycleEvent.STOP]
         if not self.stopping or self.state is not State.STOPPED:
             events.append(LifecycleEvent.DRAIN)
-        if not self.started and not self.stopping:
+        if not self.stopping and (not self.started or self.state is State.TRIPPED):
             events.append(LifecycleEvent.START)
         if self.alive:
             events.append(LifecycleEvent.EXITED)
@@ -118,6 +124,8 @@ class Device:
             LifecycleEvent.BACKOFF_OVER: self.backoff_timer,
             LifecycleEvent.KILL_TIMEOUT: self.killed,
             LifecycleEvent.HUNG: self.state is State.READY,
+            LifecycleEvent.BOARD_DAMAGED: self.state is State.READY,
+            LifecycleEvent.SERVED: self.state is State.READY,
             LifecycleEvent.RELEASED: self.state is State.QUARANTINED,
         }
         return events + [event for event, armed in timers.items() if armed] + self._possible_to_others()
@@ -140,7 +148,7 @@ class Device:
         device = replace(device, state=to.state)
         for action in to.actions:
             device = device._act(action, event)
-        if device.state is not State.REBUILDING:
+        if device.state not in {State.REBUILDING, State.TRIPPED}:
             device = replace(device, backoff_timer=False)
         device._check()
         self._check_step(device, event, to.actions)
@@ -222,8 +230,8 @@ class Device:
             assert to.asked != self.planned, "ends are judged if nobody asked for them, and only then"
         elif event is LifecycleEvent.KILL_TIMEOUT:
             assert to.state is (State.STOPPED if self.stopping else State.QUARANTINED), "a start beside what is stuck"
-        elif self.killed and not to.planned:
-            assert to.state is self.state, "a killed worker is waited for as what it was killed for"
+        elif (self.killed or (self.state is State.RETIRING and event in FAILED)) and not to.planned:
+            assert to.state is self.state, "a killed worker, or one that retires, is waited for as that"
         elif event in FAILED and not to.planned:
             assert to.state is FAILED[event]
         if event in {
@@ -261,6 +269,8 @@ BY_EVENT: Final[dict[LifecycleEvent, dict[str, Any]]] = {
     LifecycleEvent.FAULT: {"may_report_ready": False},
     LifecycleEvent.POISONED: {"may_report_ready": False},
     LifecycleEvent.HUNG: {},
+    LifecycleEvent.BOARD_DAMAGED: {},
+    LifecycleEvent.SERVED: {},
     LifecycleEvent.END_OF_FILE: {"connected": False},
     LifecycleEvent.EXITED: {"alive": False, "connected": False},
     LifecycleEvent.KILL_TIMEOUT: {"alive": False, "connected": False},
@@ -270,6 +280,7 @@ BY_EVENT: Final[dict[LifecycleEvent, dict[str, Any]]] = {
     LifecycleEvent.STOP: {"stopping": True, "planned": True},
     LifecycleEvent.RESTART_GRANTED: {"asked": False},
     LifecycleEvent.RESTART_REFUSED: {"asked": False},
+    LifecycleEvent.CIRCUIT_OPENED: {"asked": False},
     LifecycleEvent.QUARANTINE: {"asked": False},
     LifecycleEvent.RELEASED: {},
     LifecycleEvent.BACKOFF_OVER: {"backoff_timer": False},

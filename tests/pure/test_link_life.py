@@ -218,6 +218,7 @@ def test_attempts_become_rarer_and_then_the_device_is_unreachable() -> None:
         (DeviceState.LOST, 1, True, E.HOLDS),
         (DeviceState.STOPPING, 1, True, E.CLOSES),
         (DeviceState.QUARANTINED, 1, False, E.CLOSES),
+        (DeviceState.TRIPPED, 1, False, E.CLOSES),
     ],
 )
 def test_news_of_a_device_are_one_event(

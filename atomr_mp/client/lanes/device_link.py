@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from typing import Final, NamedTuple
 
@@ -93,9 +94,14 @@ def unavailable(link: DeviceLink) -> errors.DeviceUnavailable:
     """Return what is raised for a device that takes no work, or cannot be reached."""
     info = link.info
     why = f"is {info.state.value}: {info.reason or 'no reason given'}"
+    retry_after_s = info.retry_after_s(time.time())
+    if retry_after_s:
+        why += f"; call again in {retry_after_s:.1f} s"
     if link.state in {LinkState.UNREACHABLE, LinkState.PROBING}:
         why = (
             f"cannot be reached by this client: its worker lives, but {link.failures} connections to it in a row have "
             "ended at once; this client goes on trying"
         )
-    return errors.DeviceUnavailable(f"device {info.index} ({info.name}) {why}", device=info.index)
+    return errors.DeviceUnavailable(
+        f"device {info.index} ({info.name}) {why}", device=info.index, retry_after_s=retry_after_s
+    )

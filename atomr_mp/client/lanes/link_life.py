@@ -28,8 +28,8 @@ FIRST_RETRY_S: Final = 0.01
 
 LAST_RETRY_S: Final = 5.0
 
-CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED})
-"""States in which a device takes no work, nor will by itself."""
+CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED, DeviceState.TRIPPED})
+"""States in which a device takes no work, nor will by itself, or not soon."""
 
 
 class LinkState(StrEnum):
@@ -65,7 +65,7 @@ class LinkEvent(StrEnum):
     HOLDS = auto()
     """The supervisor says that the device takes no calls for now."""
     CLOSES = auto()
-    """The supervisor says that the device takes no work, nor will by itself."""
+    """The supervisor says that the device takes no work, nor will by itself, or not soon."""
     CONNECTED = auto()
     """The connection is made."""
     REFUSED = auto()

@@ -21,13 +21,26 @@ class DeviceState(StrEnum):
     HUNG = "hung"
     LOST = "lost"
     DRAINING = "draining"
+    RETIRING = "retiring"
     STOPPING = "stopping"
     REBUILDING = "rebuilding"
     QUARANTINED = "quarantined"
     STOPPED = "stopped"
+    TRIPPED = "tripped"
 
 
-OUT_OF_USE: Final = frozenset({DeviceState.STOPPED, DeviceState.QUARANTINED})
+class Circuit(StrEnum):
+    """Whether a device that has ended too often is started again."""
+
+    CLOSED = "closed"
+    """It is, within its restart intensity."""
+    OPEN = "open"
+    """It has no process: one is tried later, or never (`DeviceInfo.retry_at`)."""
+    HALF_OPEN = "half_open"
+    """One process is being tried. It closes the circuit by serving for a while, and opens it again by ending."""
+
+
+OUT_OF_USE: Final = frozenset({DeviceState.STOPPED, DeviceState.QUARANTINED, DeviceState.TRIPPED})
 """States that nothing leads out of by itself, or not soon."""
 
 
@@ -85,6 +98,14 @@ class DeviceInfo(Message, frozen=True):
     """The GPU's, "GPU-…" or "MIG-…"; empty on the host backend."""
     standby: StandbyInfo | None = None
     """What stands ready to take the current incarnation's place, if it has acknowledged this session."""
+    circuit: Circuit = Circuit.CLOSED
+    """Whether the device is started again after it has ended too often."""
+    retry_at: float = 0.0
+    """When the next process is tried while the circuit is open, in seconds since the epoch; 0 if none is."""
+
+    def retry_after_s(self, now: float) -> float:
+        """Return how long it is until the next process is tried, from `now` (since the epoch); 0 if none is."""
+        return max(0.001, self.retry_at - now) if self.retry_at else 0.0
 
     @property
     def pid(self) -> int:

@@ -96,7 +96,7 @@ class _DeviceWatch:
             if entry is not None:
                 self._ask(worker, entry)
         elif doubted and not self._device.quarantine.reason:  # else nothing would take its place
-            self._device.replace("board", disbelieved(worker.live_board.defect))
+            self._device.damaged(worker, disbelieved(worker.live_board.defect))
 
     def _entry(self, worker: Incarnation, board: BoardReader) -> Entry | None:
         """Return a request that hangs, if there is one."""

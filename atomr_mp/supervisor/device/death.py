@@ -5,7 +5,8 @@ because it was told to finish. Its end shows in several signs. Each of them may 
 sure to come:
 
 1. `garbled` and `failed`: the process itself says why it ends (`control.Fault`), or breaks the protocol.
-   `hung`: the watchdog finds a request that makes no progress. `late`: it is not ready in time.
+   `hung`: the watchdog finds a request that makes no progress. `damaged`: its board cannot be believed, and it may
+   finish what it holds. `late`: it is not ready in time.
 2. `dies`: one of its threads has ended, and the kernel has told the others to end. This comes a fraction of a
    millisecond after a SIGKILL, and long before the kernel has taken down the memory of a large process.
 3. `stopped`: nothing of it runs any more. What it has not answered by now it will not answer.
@@ -154,6 +155,15 @@ class Deaths:
         hung_ns = time.monotonic_ns()
         self._life.take(lambda: self._on_hung(worker, fault, stacks, hung_ns))
 
+    def damaged(self, worker: Incarnation, why: str) -> None:
+        """A process has written over its own board; nothing if it takes no calls any more.
+
+        Args:
+            worker: The process.
+            why: What is wrong with the board, for a person.
+        """
+        self._life.take(lambda: self._on_damaged(worker, why))
+
     def dies(self, worker: Incarnation) -> None:
         """A process has begun to end: a standby takes over."""
         self._life.take(lambda: self._on_dies(worker))
@@ -217,6 +227,12 @@ class Deaths:
             self._output.add(f"--- device {worker.device} generation {worker.generation} hung\n{stacks}")
             self._log.note("hung", fault.message, pid=worker.pid, where=fault.where, stacks=stacks)
             self._life.step(LifecycleEvent.HUNG)
+
+    def _on_damaged(self, worker: Incarnation, why: str) -> None:
+        if worker is self._roles.active and self._life.state is State.READY:
+            self._log.note("board", why)
+            worker.parting.retired(errors.ProtocolError(why))
+            self._life.step(LifecycleEvent.BOARD_DAMAGED)
 
     def _on_dies(self, worker: Incarnation) -> None:
         if worker is self._roles.active:

@@ -99,7 +99,15 @@ class SupervisedDevice:
             dismiss=self._dismiss_standby,
             want=self._want_standby,
         )
-        self._restarts: Final = Restarts(self._life, self._roles, self._plans, self._log, loop, self.quarantine)
+        self._restarts: Final = Restarts(
+            self._life,
+            self._roles,
+            self._plans,
+            self._log,
+            loop,
+            self.quarantine,
+            tell=lambda: sessions.device_changed(self),
+        )
         self._ends: Final = EndReports(self, sessions, self._log, self._plans, self._restarts, self._release)
         self._starter: Final = Starter(
             plan,
@@ -257,6 +265,8 @@ class SupervisedDevice:
             standby=StandbyInfo(standby.generation, self._starter.endpoint(standby.generation))
             if waits and standby
             else None,
+            circuit=self._restarts.circuit,
+            retry_at=self._restarts.retry_at if self.state is State.TRIPPED else 0.0,
         )
 
     def standby_status(self) -> StandbyStatus:
@@ -311,6 +321,10 @@ class SupervisedDevice:
         """A process makes no progress: see `Deaths.hung`."""
         self._deaths.hung(worker, fault, stacks)
 
+    def damaged(self, worker: Incarnation, why: str) -> None:
+        """A process has written over its own board: see `Deaths.damaged`."""
+        self._deaths.damaged(worker, why)
+
     def forgive(self, generation: int, why: str) -> None:
         """Count the end of an incarnation no more: it was not the device's fault."""
         self._life.take(lambda: self._restarts.forgive(generation, why, stopping=self._stopping))
@@ -352,6 +366,7 @@ class SupervisedDevice:
         if why := self.quarantine.forbids():
             self._not_started(errors.DeviceUnavailable(why, device=self.index))
             return None
+        self._restarts.tried()
         on_trial, standby = self._plans.begin(), self.standby
         if not on_trial and standby is not None and not standby.leaving:
             return self._takeover.use()
@@ -439,6 +454,6 @@ class SupervisedDevice:
         self._residents.ended((self.index, worker.generation), stuck=worker.is_stuck)
 
     def _on_changed(self) -> None:
-        if self.state is not State.REBUILDING:
+        if self.state not in {State.REBUILDING, State.TRIPPED}:
             self._restarts.left_backoff()
         self._changed()

@@ -68,7 +68,7 @@ class EndReports:
         self._known.pop(worker.generation, None)
         event = "planned_end" if ending.planned else "end"
         self._log.note(event, ending.text, generation=worker.generation, **ending.facts)
-        return None if ending.planned else ending.lost
+        return None if ending.planned and not worker.parting.retires else ending.lost
 
     def foretell(self, worker: Incarnation) -> None:
         """Tell what will become of the requests on an incarnation that has hung up nothing yet, but does not run."""
@@ -107,9 +107,9 @@ class EndReports:
         lost = not (ending.planned or ending.doubt)
         self._tally.add(worker.live_board.last if ending.doubt else board, ending.in_a_word, lost=lost)
         board.release()
-        wish = worker.parting.wish
-        if ending.doubt and wish != "board":
+        parting = worker.parting
+        if ending.doubt and not parting.retires:
             self._log.note("board", disbelieved(ending.doubt), generation=worker.generation)
-        if not (ending.planned or wish):
+        if parting.retires or not (ending.planned or parting.wish):
             self._last_fault = (time.time(), clip(ending.lost.message, FAULT_CHARS))
         return ending

@@ -1,11 +1,13 @@
-"""A device's unplanned ends: how many there were, and whether another process may be started."""
+"""A device's unplanned ends: how many there were, whether another process may be started, and its circuit."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.messages.devices import Circuit
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.directives import Directive, directive
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
@@ -32,10 +34,18 @@ class Restarts:
         log: Its events.
         loop: The supervisor's loop.
         quarantine: Why nothing is to be started.
+        tell: Tells the clients that the circuit has changed while the state has not.
     """
 
     def __init__(
-        self, life: Life, roles: Roles, plans: Plans, log: DeviceLog, loop: Loop, quarantine: Quarantine
+        self,
+        life: Life,
+        roles: Roles,
+        plans: Plans,
+        log: DeviceLog,
+        loop: Loop,
+        quarantine: Quarantine,
+        tell: Callable[[], None],
     ) -> None:
         self._life = life
         self._roles = roles
@@ -43,6 +53,7 @@ class Restarts:
         self._log = log
         self._loop = loop
         self._quarantine = quarantine
+        self._tell = tell
         self._count = 0
         self._counted: set[int] = set()
         """Generations whose ends were counted, and whose processes may still be heard of."""
@@ -52,6 +63,7 @@ class Restarts:
         self._judged: dict[int, float] = {}
         """When restarts were judged, by the generation whose end they followed; `FORGIVEN` if one is not to be."""
         self._delay_s = 0.0
+        self._retry_at = 0.0
         self._backoff: Timer | None = None
 
     @property
@@ -63,6 +75,16 @@ class Restarts:
     def lost(self) -> errors.AtomrError | None:
         """How the last incarnation ended, if that was unplanned."""
         return self._lost
+
+    @property
+    def circuit(self) -> Circuit:
+        """Whether the device is started again after it has ended too often."""
+        return self._history.circuit
+
+    @property
+    def retry_at(self) -> float:
+        """When the delay is over that was granted last, in seconds since the epoch."""
+        return self._retry_at
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
@@ -100,10 +122,16 @@ class Restarts:
             self._life.reason = why
             self._log.note("quarantined", why)
             return LifecycleEvent.QUARANTINE
-        match self._verdict(lost):
+        self._history, verdict = self._judge(lost)
+        match verdict:
             case intensity.Granted(delay_s):
                 self._delay_s = delay_s
                 return LifecycleEvent.RESTART_GRANTED
+            case intensity.Opened(delay_s, reason):
+                self._delay_s = delay_s
+                self._life.reason = f"{reason}; a start is tried after {delay_s:g} s; the last: {lost.message}"
+                self._log.note("circuit_open", self._life.reason)
+                return LifecycleEvent.CIRCUIT_OPENED
             case intensity.Refused(reason):
                 self._life.reason = reason if reason == lost.message else f"{reason}; the last: {lost.message}"
                 self._log.note("circuit_open", self._life.reason)
@@ -113,6 +141,7 @@ class Restarts:
         """Let the delay pass that was granted."""
         if self._delay_s == 0:
             return LifecycleEvent.BACKOFF_OVER
+        self._retry_at = time.time() + self._delay_s
         self._log.note("back_off", f"the next start is in {self._delay_s:g} s")
         self._backoff = self._loop.call_later(self._delay_s, lambda: self._life.feed(LifecycleEvent.BACKOFF_OVER))
         return None
@@ -126,21 +155,36 @@ class Restarts:
     def allow_take_over(self, worker: Incarnation) -> bool:
         """Return whether a standby may take an incarnation's place, whose end is counted then."""
         if not worker.parting.is_wanted:
-            lost = worker.parting.fault or error_of_requests(worker)
-            if isinstance(self._verdict(lost), intensity.Refused):
-                return False  # it will be said when the process has ended
+            history, verdict = self._judge(worker.parting.fault or error_of_requests(worker))
+            if not isinstance(verdict, intensity.Granted):
+                return False  # it is judged again, and said, when the process has ended
+            self._history = history
             self.add(worker)
         return True
 
     # --- what is forgotten -----------------------------------------------------------------------------------------
 
     def succeeded(self) -> None:
-        """An incarnation is ready: the next unplanned end is the first of its series."""
+        """An incarnation is ready: the next unplanned end is the first of its series. One on trial has to serve."""
         self._history = intensity.succeeded(self._history)
+        worker = self._roles.active
+        if self.circuit is Circuit.HALF_OPEN and worker is not None:
+            policy = self._plans.held.intensity
+            worker.set_timer(intensity.trial_s(policy), lambda: self._life.take(lambda: self._on_served(worker)))
+
+    def tried(self) -> None:
+        """An incarnation is started: an open circuit is half open."""
+        self._history = intensity.tried(self._history)
 
     def forget(self) -> None:
-        """Forget all ends: an operator closes the circuit."""
+        """Forget all ends: the circuit is closed, by an operator or by an incarnation that has served."""
         self._history = intensity.History.EMPTY
+
+    def _on_served(self, worker: Incarnation) -> None:
+        if worker is self._roles.active and self._life.state is State.READY:
+            self._log.note("circuit_closed", f"its worker has served for {worker.ready_for_s:.3g} s")
+            self._life.step(LifecycleEvent.SERVED)
+            self._tell()
 
     def forgive(self, generation: int, why: str, *, stopping: bool) -> None:
         """Count the end of an incarnation no more for the intensity: it was not the device's fault.
@@ -156,18 +200,18 @@ class Restarts:
             self._judged[generation] = FORGIVEN
             return
         self._history = intensity.forgiven(self._history, then_s)
-        if self._life.state is State.STOPPED and generation == self._roles.generation and not stopping:
+        if self._life.state in {State.STOPPED, State.TRIPPED} and generation == self._roles.generation and not stopping:
             self._life.step(LifecycleEvent.START)  # it was this end that stopped it
 
-    def _verdict(self, lost: errors.AtomrError) -> intensity.Verdict:
+    def _judge(self, lost: errors.AtomrError) -> tuple[intensity.History, intensity.Verdict]:
         """Judge the unplanned end of the active incarnation by its error and by those before it."""
         generation = self._roles.generation
         if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
-            return intensity.Refused(lost.message)
+            return self._history, intensity.Refused(lost.message)
         if self._judged.pop(generation, None) == FORGIVEN:  # its clients were told before its process had ended
-            return intensity.Granted(0.0)
+            return self._history, intensity.Granted(0.0)
         now_s = time.monotonic()
-        self._history, verdict = intensity.ask(self._plans.held.intensity, self._history, now_s)
-        self._judged = {each: then for each, then in self._judged.items() if then in self._history.restarts}
+        history, verdict = intensity.ask(self._plans.held.intensity, self._history, now_s)
+        self._judged = {each: then for each, then in self._judged.items() if then in history.restarts}
         self._judged[generation] = now_s
-        return verdict
+        return history, verdict

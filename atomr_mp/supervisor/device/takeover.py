@@ -27,7 +27,7 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages.devices import ActorInfo
+from atomr_mp.protocol.messages.devices import ActorInfo, Circuit
 from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
@@ -224,9 +224,12 @@ class Takeover:
 
     @property
     def _has_room(self) -> bool:
-        """Whether a standby may be started: there is none, nor a predecessor, whose memory it needs."""
-        roles = self._roles
-        return roles.standby is None and roles.predecessor is None and not self._quarantine.reason
+        """Whether a standby may be started: there is none, nor a predecessor, whose memory it needs.
+
+        While the circuit is half open one process is tried, and a standby could not take over.
+        """
+        roles, tried = self._roles, self._restarts.circuit is Circuit.HALF_OPEN
+        return roles.standby is None and roles.predecessor is None and not tried and not self._quarantine.reason
 
     def _make_ahead(self) -> None:
         if self._life.state is State.READY:

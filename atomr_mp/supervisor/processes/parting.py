@@ -14,6 +14,7 @@ class Parting:
         self._late = ""
         self._fault: errors.AtomrError | None = None
         self._hung_ns = 0
+        self._retires = False
 
     @property
     def wish(self) -> str:
@@ -41,9 +42,14 @@ class Parting:
         return self._hung_ns
 
     @property
+    def retires(self) -> bool:
+        """Whether it finishes what it holds because it has damaged its own board."""
+        return self._retires
+
+    @property
     def is_wanted(self) -> bool:
         """Whether somebody asked for the end, so that it does not count."""
-        return self._drained or bool(self._wish)
+        return (self._drained or bool(self._wish)) and not self._retires
 
     def wished(self, wish: str) -> None:
         """Somebody asks for the end."""
@@ -60,6 +66,10 @@ class Parting:
     def failed(self, fault: errors.AtomrError) -> None:
         """The process says why it ends, or has broken a rule; a later fault replaces an earlier one."""
         self._fault = fault
+
+    def retired(self, fault: errors.AtomrError) -> None:
+        """Its board cannot be believed: it may finish what it holds, and its end counts."""
+        self._wish, self._fault, self._retires = "board", fault, True
 
     def hung(self, fault: errors.WorkerHung, now_ns: int) -> None:
         """A request on it makes no progress."""
