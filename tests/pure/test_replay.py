@@ -321,7 +321,7 @@ class Model(RuleBasedStateMachine):
         if link.state is LinkState.UNREACHABLE:
             assert not waiting, "a call waits for what cannot be reached"
             with pytest.raises(errors.DeviceUnavailable, match="cannot be reached by this client"):
-                self.lane.submit(10**6, device, "A.once", (1,), time.monotonic_ns() + 10**12)
+                self.lane.submit(10**6, device, "A.once", (-1,), time.monotonic_ns() + 10**12)
         self.lane.retry(device)
         assert link.sending
 
