@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.control import ActorSpec
+from atomr_mp.protocol.messages.devices import Resend
 from atomr_mp_workers import Actor, Batch, by_shape, method
 from atomr_mp_workers.loading import LoadedMethod, load
 
@@ -80,6 +81,30 @@ class Urgent(Actor):
         """Never run."""
 
 
+class Undecided(Actor):
+    """May be sent again whenever it likes."""
+
+    resend = "always"
+
+    @method
+    def wrong(self) -> None:
+        """Never run."""
+
+
+class Stateless(Actor):
+    """Keeps nothing, but for one method."""
+
+    resend = "unstarted"
+
+    @method
+    def right(self) -> None:
+        """As the actor says."""
+
+    @method(resend="never")
+    def keeps(self) -> None:
+        """As this says."""
+
+
 def methods() -> dict[str, LoadedMethod]:
     """Return those of `Right`."""
     return {each.info.name: each for each in load(ActorSpec("Right", f"{__name__}:Right")).methods}
@@ -100,6 +125,16 @@ def test_callers_send_items_and_are_told_how_many_go_together() -> None:
     assert untyped.key is None
 
 
+def test_a_method_says_what_may_be_sent_again_or_its_actor_does() -> None:
+    """By default nothing may."""
+    loaded = load(ActorSpec("Stateless", f"{__name__}:Stateless"))
+    assert {each.info.name: each.info.resend for each in loaded.methods} == {
+        "right": Resend.UNSTARTED,
+        "keeps": Resend.NEVER,
+    }
+    assert {each.info.resend for each in methods().values()} == {Resend.NEVER}
+
+
 @pytest.mark.parametrize(
     ("actor", "said"),
     [
@@ -108,6 +143,7 @@ def test_callers_send_items_and_are_told_how_many_go_together() -> None:
         (Nothing, "at least one parameter"),
         (Keyless, "missing"),
         (Urgent, "low, normal, high"),
+        (Undecided, "wrong: resend is 'always'; it is 'never' or 'unstarted'"),
     ],
 )
 def test_what_cannot_be_is_told_when_it_is_loaded(actor: type[Actor], said: str) -> None:

@@ -32,8 +32,12 @@ EPOCH = bytes(16)
 METHODS = {
     "A.again": devices.MethodInfo("again", ["n"], idempotent=True, deadline_s=None, doc=""),
     "A.once": devices.MethodInfo("once", ["n"], idempotent=False, deadline_s=None, doc=""),
+    "A.unstarted": devices.MethodInfo(
+        "unstarted", ["n"], idempotent=False, deadline_s=None, doc="", resend=devices.Resend.UNSTARTED
+    ),
 }
 MAX_REPLAYS = 2
+ENDS = (errors.WorkerLost, errors.WorkerHung, errors.ContextPoisoned)
 
 
 class FakeConnection:
@@ -390,6 +394,13 @@ class Model(RuleBasedStateMachine):
             error = reply.error
             if isinstance(error, errors.RequestError) and self.ran[reply.id]:
                 assert error.maybe_executed
+
+    @invariant()
+    def what_has_not_started_is_sent_again_if_its_method_says_so(self) -> None:
+        """No worker's end is its outcome."""
+        for reply in self.replies:
+            if reply.method == "A.unstarted" and isinstance(reply.error, ENDS):
+                assert self.ran[reply.id] == 1
 
     @invariant()
     def suspects_run_alone(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, TypeVar, overload
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, overload
 
 from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -172,6 +172,12 @@ class Actor:
     stream, how long nothing may end there. `math.inf` for no limit. None for the pool's own (`hang_timeout_s` of its
     settings), which begins only when the deadline has passed. A method may have another, see `method`."""
 
+    resend: str = "never"
+    """What a client sends again by itself when this worker has ended: "unstarted" for requests that certainly did not
+    start, "never" for none. It is right where a request needs nothing that earlier ones have left in this process, for
+    the next process does not have that. Requests of idempotent methods are sent again in any case. A method may have
+    another, see `method`."""
+
     def setup(self, context: Context) -> None:
         """Load what the methods need: weights, tables, connections. Runs once, before the first request.
 
@@ -240,6 +246,7 @@ class MethodOptions:
     batch: Batch | None = None
     queue: int | None = None
     hang_timeout_s: float | None = None
+    resend: str | None = None
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -259,6 +266,7 @@ def method(
     batch: Batch | None = None,
     queue: int | None = None,
     hang_timeout_s: float | None = None,
+    resend: Literal["never", "unstarted"] | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -273,6 +281,7 @@ def method(
     batch: Batch | None = None,
     queue: int | None = None,
     hang_timeout_s: float | None = None,
+    resend: Literal["never", "unstarted"] | None = None,
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
@@ -299,6 +308,8 @@ def method(
             many as the process may have of all methods.
         hang_timeout_s: How long it may run before the process counts as hung, see `Actor.hang_timeout_s`; None for the
             actor's own.
+        resend: Which of its requests that a worker's end took along a client sends again by itself, see `Actor.resend`;
+            None for the actor's own.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")
@@ -312,6 +323,7 @@ def method(
         batch=batch,
         queue=queue,
         hang_timeout_s=hang_timeout_s,
+        resend=resend,
     )
 
     def mark(function: F) -> F:

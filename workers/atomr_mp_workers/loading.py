@@ -27,7 +27,7 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.data import MAX_ITEMS
-from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo
+from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
@@ -409,6 +409,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         doc.partition("\n")[0][:1000],
         options.batch.max_items if options.batch is not None else 0,
         options.batch.call_items if options.batch is not None else 0,
+        _resend(where, instance, options),
     )
     try:
         method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
@@ -429,6 +430,17 @@ def _hang_timeout_s(where: str, instance: Actor, options: MethodOptions) -> floa
             f"{where}: hang_timeout_s is {limit_s!r}; it is a positive number of seconds, or math.inf for no limit"
         )
     return float(limit_s)
+
+
+def _resend(where: str, instance: Actor, options: MethodOptions) -> Resend:
+    """Return what a method says of requests that a worker's end took along, or its actor."""
+    given: Any = instance.resend if options.resend is None else options.resend
+    try:
+        return Resend(given)
+    except ValueError:
+        raise ActorLoadFailed(
+            f"{where}: resend is {given!r}; it is {' or '.join(repr(each.value) for each in Resend)}"
+        ) from None
 
 
 def _key(where: str, instance: Actor, batch: Batch | None) -> Callable[..., Hashable] | None:

@@ -1,7 +1,8 @@
 """Retry policy for requests lost with a worker: which are sent again, which alone, which never. Pure.
 
-A request may be sent again if its method is idempotent and all that it needs is still there: values, and arrays in the
-client's own memory; a ref is gone with its worker. What ran when the worker ended is a suspect: the supervisor is told
+A request may be sent again if its method is idempotent, or if its method says so and the request certainly did not
+start, and if all that it needs is still there: values, and arrays in the client's own memory; a ref is gone with its
+worker. What ran when the worker ended is a suspect: the supervisor is told
 its fingerprint, and says what is held of it.
 """
 
@@ -14,7 +15,7 @@ from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.protocol import values
-from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.protocol.messages.devices import MethodInfo, Resend
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 
@@ -137,7 +138,9 @@ def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
 
 def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
     """Return whether a request that a worker's end took along may be sent again; that end counts already."""
-    return max_replays > 0 and info is not None and info.idempotent and not reply.refs and reply.replays <= max_replays
+    if max_replays == 0 or info is None or reply.refs or reply.replays > max_replays:
+        return False
+    return info.idempotent or (info.resend is Resend.UNSTARTED and not reply.may_have_run)
 
 
 def identify(reply: Reply) -> RequestKey | None:

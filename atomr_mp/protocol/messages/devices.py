@@ -44,6 +44,14 @@ OUT_OF_USE: Final = frozenset({DeviceState.STOPPED, DeviceState.QUARANTINED, Dev
 """States that nothing leads out of by itself, or not soon."""
 
 
+class Resend(StrEnum):
+    """Which requests of a method that is not idempotent a client sends again when their worker has ended."""
+
+    NEVER = "never"
+    UNSTARTED = "unstarted"
+    """Those that certainly did not start."""
+
+
 class MethodInfo(Message, frozen=True):
     """A request that an actor answers."""
 
@@ -56,6 +64,7 @@ class MethodInfo(Message, frozen=True):
     """Most requests that it runs at a time; 0 if it takes them one by one."""
     call_items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
     """Most items that a call of it may have; 0 if none: there is a call for each."""
+    resend: Resend = Resend.NEVER
 
 
 class ActorInfo(Message, frozen=True):
