@@ -84,6 +84,43 @@ def test_a_reload_under_load_is_not_noticed(ledger: Ledger, versions: Versions) 
             assert pool.devices[device].restarts == 0
 
 
+def test_code_that_cannot_be_imported_takes_nothing_down(ledger: Ledger, versions: Versions) -> None:
+    """It is imported beside the workers that run, which go on; the error is the command's."""
+    with ledger.start(versions.target, gpus=2) as pool:
+        before = pool.devices
+        for code, why in (
+            ("class Versioned(:\n", r"nothing was reloaded: .*SyntaxError"),
+            ("raise SystemExit('as a program does')", "nothing was reloaded: .*SystemExit: as a program does"),
+            ("import os; os._exit(3)", r"ended with status 3"),
+            ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", r"ended with status -11"),
+        ):
+            versions.path.write_text(code)
+            with pytest.raises(errors.ActorLoadFailed, match=why):
+                pool.reload()
+            assert pool.call("Versioned.version").result() == "first"
+        assert pool.devices == before
+        assert len(events(pool.run_dir, "reload_failed")) == 4
+        versions.write("repaired")
+        assert pool.reload() == []
+        assert pool.call("Versioned.version").result() == "repaired"
+
+
+def test_code_that_is_not_imported_in_time_is_given_up(ledger: Ledger, versions: Versions) -> None:
+    """The process that imports it ends; the workers go on."""
+    config = ledger.path / "pool.toml"
+    config.write_text(f"actors = ['{versions.target}']\nbackend = '{BACKEND}'\n")
+    with (
+        ledger.gate("gate") as gate,
+        atomr_mp.start(config=config, gpus=1, run_dir=ledger.run_dir()) as pool,
+    ):
+        config.write_text(config.read_text() + "start_timeout_s = 0.5\n")
+        versions.path.write_text(ARRIVE.format(gate=gate.path))
+        with pytest.raises(errors.ActorLoadFailed, match=r"not imported within 0\.5 s"):
+            pool.reload()
+        assert pool.devices[0].generation == 1
+        assert pool.call("Versioned.version").result() == "first"
+
+
 def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions: Versions) -> None:
     """The error is the new worker's, and says how far it came; the second device keeps the old code."""
     with ledger.start(versions.target, gpus=2, max_restarts=1, give_up=True) as pool:

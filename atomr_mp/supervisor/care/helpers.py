@@ -6,7 +6,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from atomr_mp.process.identity import wait_ended
@@ -35,8 +35,13 @@ class Helpers:
         return set(self._running)
 
     def start(
-        self, module: str, arguments: Sequence[str], descriptors: Sequence[int], ended: Callable[[int], None]
-    ) -> None:
+        self,
+        module: str,
+        arguments: Sequence[str],
+        descriptors: Sequence[int],
+        ended: Callable[[int], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> Callable[[], None]:
         """Start a module. Main thread only.
 
         Args:
@@ -44,6 +49,10 @@ class Helpers:
             arguments: Further arguments.
             descriptors: What it inherits, under the same numbers; stay the caller's.
             ended: Called with its status, as `subprocess` has it, when it has ended.
+            environment: Added to this process's own.
+
+        Returns:
+            What kills it; `ended` is called all the same.
 
         Raises:
             OSError: No process can be made.
@@ -52,6 +61,7 @@ class Helpers:
             [sys.executable, "-m", module, str(os.getpid()), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
+            env={**os.environ, **(environment or {})},
             pass_fds=descriptors,
             start_new_session=True,  # Ctrl-C is the supervisor's to answer
         )
@@ -67,6 +77,58 @@ class Helpers:
             ended(popen.returncode)
 
         self._loop.watch(pidfd, select.EPOLLIN, over)
+        return popen.kill
+
+    def ask(
+        self,
+        module: str,
+        question: bytes,
+        timeout_s: float,
+        answered: Callable[[int | None, bytes], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> Callable[[], None]:
+        """Start a module that reads a question and writes an answer.
+
+        Args:
+            module: Its name; its arguments are the supervisor's pid and the descriptors of the question and the answer.
+            question: What it reads.
+            timeout_s: How long it may take; then it is killed.
+            answered: Called with its status and its answer when it has ended; the status is None if it was killed here.
+            environment: Added to this process's own.
+
+        Returns:
+            What kills it before its time.
+
+        Raises:
+            OSError: No process can be made.
+        """
+        killed = False
+        given, answer = os.memfd_create("atomr-mp-question"), os.memfd_create("atomr-mp-answer")
+
+        def ended(status: int) -> None:
+            timer.cancel()
+            os.lseek(answer, 0, os.SEEK_SET)
+            with os.fdopen(answer, "rb") as file:
+                content = file.read()
+            answered(None if killed else status, content)
+
+        def end() -> None:
+            nonlocal killed
+            killed = True
+            kill()
+
+        try:
+            with open(given, "wb", closefd=False) as file:
+                file.write(question)
+            os.lseek(given, 0, os.SEEK_SET)
+            kill = self.start(module, [str(given), str(answer)], [given, answer], ended, environment)
+        except OSError:
+            os.close(answer)
+            raise
+        finally:
+            os.close(given)
+        timer = self._loop.call_later(timeout_s, end)
+        return end
 
     def kill(self) -> None:
         """End them all; what was to be called at their end is not. One that survives SIGKILL is left."""

@@ -1,22 +1,29 @@
-"""A rolling reload: the configuration is read again, and the workers are replaced one device at a time."""
+"""A rolling reload: the configuration is read again, and the workers are replaced one device at a time.
+
+What can be tried before anything is replaced is tried beside the running workers: a process of its own reads the
+configuration, another imports the actors. Where there are standbys, each device's new worker is set up as its standby,
+and takes over only when it is ready. If any of that fails, the old worker goes on, and the error is the command's.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.device.device import SupervisedDevice
-from atomr_mp.supervisor.loop import Loop, Timer
+from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import Plan, merged
 
-MODULE: Final = "atomr_mp.helpers.config_reader"
+CONFIG_READER: Final = "atomr_mp.helpers.config_reader"
+
+IMPORT_CHECK: Final = "atomr_mp_workers.boot.import_check"
 
 REPLAN_S: Final = 60.0
 """How long the new plan may take, which may have to ask the driver."""
@@ -64,15 +71,16 @@ class Reload:
         self._renew = renew
         self._done = done
         self._pending: list[str] = []
-        self._timer: Timer | None = None
+        self._kill: Callable[[], None] | None = None
+        """Ends the process that is being asked."""
         self._over = False
 
     def start(self) -> None:
         """Begin."""
         if self._old.source is None:
-            self._renew(self._new, self._next)
+            self._check()
         else:
-            self._read_config()
+            self._ask(CONFIG_READER, self._old.encoded(), REPLAN_S, self._planned)
 
     def advance(self) -> None:
         """Look whether the device that is being replaced is ready, or has failed; to be called at every change."""
@@ -93,46 +101,52 @@ class Reload:
         if not self._over:
             self._give_up(error)
 
-    def _read_config(self) -> None:
-        given = new = -1
-
-        def planned(status: int) -> None:
-            os.lseek(new, 0, os.SEEK_SET)
-            with os.fdopen(new, "rb") as file:
-                content = file.read()
-            if self._over:
-                return
-            if self._timer is not None:
-                self._timer.cancel()
-            try:
-                if status != 0:
-                    raise errors.ConfigurationError(content.decode("utf-8", "replace") or f"status {status}")
-                self._new, self._pending = merged(self._old, msgspec.json.decode(content, type=Plan))
-            except (errors.ConfigurationError, msgspec.DecodeError) as error:
-                self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
-                return
-            self._renew(self._new, self._next)
-
+    def _planned(self, status: int | None, content: bytes) -> None:
+        """Take the plan that was made anew."""
+        if self._over:
+            return
         try:
-            given = self._old.to_descriptor()
-            new = os.memfd_create("atomr-mp-new-plan", os.MFD_CLOEXEC)
-            self._helpers.start(MODULE, [str(given), str(new)], [given, new], planned)
-        except OSError as error:
-            with contextlib.suppress(OSError):
-                os.close(new)
+            if status is None:
+                raise errors.ConfigurationError(f"the configuration was not read within {REPLAN_S:g} s")
+            if status != 0:
+                raise errors.ConfigurationError(content.decode("utf-8", "replace") or f"status {status}")
+            self._new, self._pending = merged(self._old, msgspec.json.decode(content, type=Plan))
+        except (errors.ConfigurationError, msgspec.DecodeError) as error:
             self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
-        else:
-            self._timer = self._loop.call_later(
-                REPLAN_S,
-                lambda: self.give_up(
-                    errors.ConfigurationError(
-                        f"nothing was reloaded: the configuration was not read within {REPLAN_S:g} s"
-                    )
-                ),
-            )
-        finally:
-            with contextlib.suppress(OSError):
-                os.close(given)
+            return
+        self._check()
+
+    def _check(self) -> None:
+        """Have the actors imported beside the workers that run."""
+        actors, limit_s = msgspec.json.encode(self._new.actors), self._new.start_timeout_s
+        self._ask(IMPORT_CHECK, actors, limit_s, self._checked, self._new.devices[0].environment)
+
+    def _checked(self, status: int | None, content: bytes) -> None:
+        if self._over:
+            return
+        if status == 0:
+            self._renew(self._new, self._next)
+            return
+        why = f"a process that imported the actors to try them ended with status {status}"
+        if status is None:
+            why = f"the actors were not imported within {self._new.start_timeout_s:g} s (start_timeout_s)"
+        elif status == 1:
+            with contextlib.suppress(msgspec.DecodeError):
+                why = msgspec.msgpack.decode(content, type=ErrorInfo).message
+        self._give_up(errors.ActorLoadFailed(f"nothing was reloaded: {why}"))
+
+    def _ask(
+        self,
+        module: str,
+        question: bytes,
+        timeout_s: float,
+        answered: Callable[[int | None, bytes], None],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        try:
+            self._kill = self._helpers.ask(module, question, timeout_s, answered, environment)
+        except OSError as error:
+            self._give_up(errors.ConfigurationError(f"nothing was reloaded: {error}"))
 
     def _next(self) -> None:
         if self._over:
@@ -154,8 +168,8 @@ class Reload:
 
     def _give_up(self, error: errors.AtomrError) -> None:
         self._over = True
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._kill is not None:
+            self._kill()
         self._take(self._old)
         self._done(error, self._pending)
 

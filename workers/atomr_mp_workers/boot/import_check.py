@@ -1,0 +1,45 @@
+"""Imports actors and ends: the supervisor runs this as a process of its own, before it replaces workers for new code.
+
+It does what a worker's start does before `setup`, beside the workers that run. Nothing of a device is used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import NoReturn
+
+import msgspec
+
+from atomr_mp.errors import ActorLoadFailed
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages.control import ActorSpec
+from atomr_mp_workers.boot.lifeline import die_with
+from atomr_mp_workers.loading import load
+
+
+def main() -> NoReturn:
+    """Load all actors; the exit status: 0 they can be, 1 not, and an `ErrorInfo` says why.
+
+    Arguments: the supervisor's pid, the descriptor of the actors (a JSON array of `ActorSpec`), the descriptor of the
+    error.
+    """
+    parent, given, out = map(int, sys.argv[1:])
+    die_with(parent)
+    with os.fdopen(given, "rb") as file:
+        actors = msgspec.json.decode(file.read(), type=list[ActorSpec])
+    status = 0
+    try:
+        for spec in actors:
+            load(spec)
+    except ActorLoadFailed as error:
+        with os.fdopen(out, "wb") as file:
+            file.write(msgspec.msgpack.encode(ErrorInfo.of(error)))
+        status = 1
+    logging.shutdown()
+    os._exit(status)  # threads and exit handlers of the modules must not delay the answer
+
+
+if __name__ == "__main__":
+    main()
