@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.client import Client
     from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.client.reply import Reply
+    from atomr_mp.libraries.program import Program
     from atomr_mp.protocol.libraries.base import LibraryRequest
 
 DEFAULT_DEADLINE_S: Final = 60.0
@@ -104,6 +105,12 @@ class Device:
         return self._client.submit(
             f"{library}.{request.name}", request, device=self.index, deadline_s=deadline_s or DEFAULT_DEADLINE_S
         )
+
+    def program(self) -> Program:
+        """Return a program to record: many requests that are sent and run as one, see `atomr_mp.libraries.program`."""
+        from atomr_mp.libraries.program import Program
+
+        return Program(self)
 
     def __getattr__(self, name: str) -> Any:
         if name not in LIBRARIES:

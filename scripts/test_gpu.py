@@ -21,6 +21,7 @@ TESTS: Final = (
     "tests/contract/test_blas.py",
     "tests/contract/test_fft.py",
     "tests/contract/test_elementwise.py",
+    "tests/contract/test_program.py",
     "tests/contract/test_client.py",
     "tests/contract/test_map.py",
     "tests/contract/test_batching.py",

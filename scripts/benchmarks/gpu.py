@@ -204,6 +204,45 @@ def pipelined(pool: atomr_mp.Pool) -> dict[str, Any]:
     return {"gemm_64_in_flight_per_s": round((count + 64) / (time.perf_counter() - began))}
 
 
+def programs(pool: atomr_mp.Pool) -> dict[str, Any]:
+    """A chain of 16 small products: as requests, as one program, and directly."""
+    import cupy
+    from nvmath.bindings import cublas
+
+    device, steps = pool.device(), 16
+    a, first = device.full((64, 64), 1 / 64), device.full((64, 64), 0.5)
+    targets = [device.zeros((64, 64)) for _ in range(steps)]
+
+    def requests() -> None:
+        last = first
+        for target in targets:
+            reply = device.blas.gemm(a, last, target)
+            last = target
+        reply.result()
+
+    with device.program() as p:
+        last: Any = first
+        for target in targets[:-1]:
+            p.blas.gemm(a, last, target)
+            last = target
+        p.returns(p.blas.gemm(a, last))
+    handle, one, zero = cublas.create(), np.array(1, "float32"), np.array(0, "float32")
+    x, chain = cupy.full((64, 64), 1 / 64, "float32"), [cupy.full((64, 64), 0.5, "float32") for _ in range(steps + 1)]
+
+    def directly() -> None:
+        for source, target in zip(chain[:-1], chain[1:], strict=True):
+            pointers = source.data.ptr, 64, x.data.ptr, 64
+            cublas.sgemm(handle, 0, 0, 64, 64, 64, one.ctypes.data, *pointers, zero.ctypes.data, target.data.ptr, 64)
+        cupy.cuda.Stream.null.synchronize()
+
+    ways = {"requests": requests, "program": lambda: p.run().result(), "directly": directly}
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(5):
+        for name, way in ways.items():
+            found[name] += timed(way, 300)
+    return {"chain_of_16_gemm_64_us": {name: summary(times) for name, times in found.items()}}
+
+
 def transfers(pool: atomr_mp.Pool) -> dict[str, Any]:
     """Put and numpy(out=) of 1 GiB, beside a pinned copy of the same size in one process."""
     import cupy
@@ -291,7 +330,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         atomr_mp.start(actors=[FAULTY], gpus=1, backend="cuda", run_dir=Path(folder, "run")) as pool,
     ):
-        for part in (echo, prototype, gemm, pipelined, opening, transfers, recovery):
+        for part in (echo, prototype, gemm, pipelined, programs, opening, transfers, recovery):
             try:
                 report |= part(pool)
             except Exception as error:  # noqa: BLE001 - the other parts are worth having

@@ -14,12 +14,14 @@ import functools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
 from atomr_mp.protocol.declaration.strides import Rule, anywhere
 from atomr_mp.protocol.refs import Operand
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 Sizes = Mapping[str, Any]
 """Lengths of dimensions by name; a tuple of lengths for a name with a star."""
@@ -42,7 +44,7 @@ class Argument(NamedTuple):
     reads: bool | str
     """Whether the content is read; or the parameter that multiplies it, and leaves it unread where it is 0."""
     dtype: str | DtypeFunction = "T"
-    """The letter of an element type, see `LibraryRequest.types`."""
+    """The letter of an element type, see `LibraryRequest.types`; "_" for one that nothing else has to agree with."""
     lies: Rule = anywhere
     """The strides that it may have."""
     alias: tuple[str, ...] = ()
@@ -142,6 +144,21 @@ def arrays_of(struct: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, A
             yield f"{prefix}{name}[{at}]", argument, operand
     for name in fields.structs:
         yield from arrays_of(getattr(struct, name), f"{prefix}{name}.")
+
+
+def with_arrays(struct: S, found: Callable[[Operand], Operand]) -> S:
+    """Return a request with each of its arrays replaced by another."""
+    fields = declared(type(struct))
+    changes: dict[str, Any] = {}
+    for name in fields.arrays:
+        operand = getattr(struct, name)
+        if operand is not None:
+            changes[name] = found(operand)
+    for name in fields.lists:
+        changes[name] = [found(operand) for operand in getattr(struct, name)]
+    for name in fields.structs:
+        changes[name] = with_arrays(getattr(struct, name), found)
+    return msgspec.structs.replace(struct, **changes)
 
 
 def parameters_of(struct: msgspec.Struct, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import Argument, arrays_of
 from atomr_mp.protocol.declaration.overlap import share_elements
-from atomr_mp.protocol.declaration.shapes import shape_of, sizes_of
+from atomr_mp.protocol.declaration.shapes import ANY, shape_of, sizes_of
 from atomr_mp.protocol.declaration.strides import is_apart
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
@@ -72,6 +72,8 @@ def dtypes_of(request: Any) -> dict[str, str]:
                 raise errors.InvalidRequest(f"{name} is {operand.dtype}; it must be {wanted}")
             continue
         letter, types = argument.dtype, type(request).types
+        if letter == ANY:
+            continue
         if found.setdefault(letter, operand.dtype) != operand.dtype:
             raise errors.InvalidRequest(
                 f"{first[letter]} is {found[letter]} and {name} is {operand.dtype}; they must be the same"

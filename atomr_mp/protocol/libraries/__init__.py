@@ -14,7 +14,7 @@ from atomr_mp.protocol.libraries.base import LibraryRequest, requests_in
 DECLARED: Final = ("blas", "fft", "elementwise")
 """Libraries whose methods are written from their requests, by the name of their files."""
 
-LIBRARIES: Final = ("memory", *DECLARED)
+LIBRARIES: Final = ("memory", "program", *DECLARED)
 """Every library."""
 
 

@@ -61,6 +61,8 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """What must hold besides shapes and element types."""
     captured: ClassVar[bool] = True
     """Whether CUDA can record it in a graph: it allocates nothing and does not depend on the host."""
+    answers: ClassVar[bool] = False
+    """Whether it answers with a value that is computed on the device, so that it cannot be a step of a program."""
     undefined: ClassVar[str] = ""
     """What data can make it fail with `NumericalError`; its outputs are undefined then. Empty if none can."""
 

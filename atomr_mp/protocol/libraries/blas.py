@@ -71,6 +71,7 @@ class Nrm2(LibraryRequest, frozen=True):
     name: ClassVar = "nrm2"
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
+    answers: ClassVar = True
     x: Annotated[Operand, reads("n", lies=vector)]
 
     @staticmethod
@@ -88,6 +89,7 @@ class Dot(LibraryRequest, frozen=True):
     name: ClassVar = "dot"
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
+    answers: ClassVar = True
     x: Annotated[Operand, reads("n", lies=vector)]
     y: Annotated[Operand, reads("n", lies=vector)]
     conjugate: bool = False
@@ -105,6 +107,7 @@ class Asum(LibraryRequest, frozen=True):
     name: ClassVar = "asum"
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
+    answers: ClassVar = True
     x: Annotated[Operand, reads("n", lies=vector)]
 
     @staticmethod
@@ -123,6 +126,7 @@ class Iamax(LibraryRequest, frozen=True):
     name: ClassVar = "iamax"
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
+    answers: ClassVar = True
     rules: ClassVar = (_is_not_empty,)
     x: Annotated[Operand, reads("n", lies=forward)]
 
@@ -137,6 +141,7 @@ class Iamin(LibraryRequest, frozen=True):
     name: ClassVar = "iamin"
     types: ClassVar = {"T": FULL}
     captured: ClassVar = False
+    answers: ClassVar = True
     rules: ClassVar = (_is_not_empty,)
     x: Annotated[Operand, reads("n", lies=forward)]
 

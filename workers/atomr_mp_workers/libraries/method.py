@@ -97,6 +97,33 @@ class LibraryMethod(Method):
         waits = plan.event if plan.event is not None and not plan.event.done else None
         return (request, known, plan), waits
 
+    def decode_step(self, body: bytes, resolve: Resolve) -> LibraryRequest:
+        """Return a step of a program, decoded and checked."""
+        request = self._decoder.decode(body, (), resolve)
+        request.check()
+        return request
+
+    def step_plan(self, request: LibraryRequest) -> Plan | None:
+        """Return the plan of a step, made at once if there is none."""
+        planning = self._planning
+        if planning is None:
+            return None
+        key = request.plan_key()
+        plan = planning.plans.find(key)
+        if plan is None:
+            plan = Plan()
+            plan.make(lambda: planning.prepare(request))
+            planning.plans.keep(key, plan)
+        plan.get()
+        return plan
+
+    def step(self, request: LibraryRequest, plan: Plan | None) -> None:
+        """Do a step."""
+        if plan is None:
+            self._run(request)
+        else:
+            self._run(request, plan.get())
+
     def _plan(self, planning: Planning, request: LibraryRequest, known: Known) -> Plan:
         """Make a plan, or have it made."""
         filled = {name: LaidOut(layout) for name, layout in known.left_out.items()}

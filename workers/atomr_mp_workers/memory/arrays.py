@@ -63,7 +63,7 @@ class DeviceArray(Operand):
         return self._over(Layout(self.dtype, (count,), (self.layout.item_bytes,), low))
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> DeviceArray:
-        return self._view(self.layout.indexed(index))
+        return self.viewed(self.layout.indexed(index))
 
     def reshape(self, *shape: int) -> DeviceArray:
         """Return a view of another shape.
@@ -71,11 +71,11 @@ class DeviceArray(Operand):
         Raises:
             ValueError: It would need a copy.
         """
-        return self._view(self.layout.reshaped(shape))
+        return self.viewed(self.layout.reshaped(shape))
 
     def transpose(self, *axes: int) -> DeviceArray:
         """Return a view with its dimensions in another order, by default reversed."""
-        return self._view(self.layout.transposed(axes or None))
+        return self.viewed(self.layout.transposed(axes or None))
 
     def to_wire(self) -> WireRef:
         """Return the ref that means this array.
@@ -99,7 +99,8 @@ class DeviceArray(Operand):
             self.value,
         )
 
-    def _view(self, layout: Layout) -> DeviceArray:
+    def viewed(self, layout: Layout) -> DeviceArray:
+        """Return an array of any layout in the same buffer; whoever asks has checked that it stays within it."""
         return DeviceArray(self.block, layout, writable=self.writable)
 
     def _over(self, layout: Layout) -> Any:

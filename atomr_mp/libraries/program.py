@@ -1,0 +1,275 @@
+"""Programs: many requests recorded once and run as one, made by `Device.program`.
+
+    with device.program() as p:
+        x = p.input("x", (64, 64), "float32")
+        product = p.blas.gemm(x, weights)
+        p.returns(p.elementwise.maximum(product, zero))
+
+    result = p.run(x=array).result()
+
+While it is recorded nothing is sent. Each run is one message, one set of borrows, one deadline and one stream. Its
+steps are checked as they are recorded, and again in the worker. Refs that are used are constants of the program: they
+are checked at each run, and a program whose ref is stale cannot be run any more. A program may be run again and again,
+from several threads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes, values
+from atomr_mp.protocol.declaration.arguments import with_arrays
+from atomr_mp.protocol.layout import Index, Layout
+from atomr_mp.protocol.libraries import DECLARED
+from atomr_mp.protocol.libraries import program as messages
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.refs import Operand, WireRef
+
+if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
+    from atomr_mp.libraries.base import LibraryDevice
+
+
+class Placeholder(Operand):
+    """An array of a program, or a view of one: it is there only during a run.
+
+    Args:
+        program: The program.
+        slot: Number of the slot.
+        layout: How it lies in the slot.
+    """
+
+    def __init__(self, program: Program, slot: int, layout: Layout) -> None:
+        self.layout = layout
+        self.program: Final = program
+        self.slot: Final = slot
+
+    def __repr__(self) -> str:
+        return f"<Placeholder {self.dtype}{list(self.shape)} of a program>"
+
+    @property
+    def memory(self) -> object:
+        """What names the memory."""
+        return id(self.program), self.slot
+
+    def to_wire(self) -> WireRef:
+        """Return how it is told in the program."""
+        return messages.slot(self.slot, self.layout)
+
+    def __getitem__(self, index: Index | tuple[Index, ...]) -> Placeholder:
+        return self._view(self.layout.indexed(index))
+
+    def reshape(self, *shape: int) -> Placeholder:
+        """Return a view of another shape; see `GpuRef.reshape`."""
+        return self._view(self.layout.reshaped(shape))
+
+    def transpose(self, *axes: int) -> Placeholder:
+        """Return a view with the dimensions in another order; see `GpuRef.transpose`."""
+        return self._view(self.layout.transposed(axes or None))
+
+    @property
+    def T(self) -> Placeholder:  # noqa: N802 - as in NumPy
+        """The transpose."""
+        return self.transpose()
+
+    def as_strided(self, shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> Placeholder:
+        """Return a view of any shape and strides; see `GpuRef.as_strided`."""
+        return self._view(self.layout.strided(shape, strides, operator.index(offset)))
+
+    def _view(self, layout: Layout) -> Placeholder:
+        return Placeholder(self.program, self.slot, layout)
+
+
+class Program:
+    """A program: recorded within `with`, then run.
+
+    The libraries are attributes, as those of a device: `p.blas.gemm(…)` records a step. A method returns the output
+    that was left out, a list of them if there are several, None if there is none.
+
+    Args:
+        device: Where it runs.
+    """
+
+    def __init__(self, device: LibraryDevice) -> None:
+        self._device = device
+        self._names: list[str] = []
+        self._inputs: list[Layout] = []
+        self._refs: list[Operand] = []
+        self._temporaries: list[Layout] = []
+        self._steps: list[tuple[str, LibraryRequest]] = []
+        self._returns: list[Operand] = []
+        self._recorded: tuple[bytes, list[int]] | None = None
+        """The definition and the slots that are written, once it is recorded."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._finish()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in DECLARED:
+            raise AttributeError(f"a program has no {name!r}; its libraries are: {', '.join(DECLARED)}")
+        library = importlib.import_module(f"atomr_mp.libraries.{name}").Reference(self)
+        self.__dict__[name] = library
+        return library
+
+    # --- recording ----------------------------------------------------------------------------------------------------
+
+    def input(self, name: str, shape: Sequence[int], dtype: str) -> Placeholder:
+        """Declare an input, which each run gives as an array or a ref, row-major and without gaps.
+
+        Raises:
+            InvalidRequest: The name is taken, an input comes after a step, or no such array can exist.
+        """
+        if name in self._names:
+            raise errors.InvalidRequest(f"the program has an input {name!r} already")
+        layout = Layout.contiguous(dtype, tuple(shape))
+        self._names.append(name)
+        self._inputs.append(layout)
+        return self._placeholder(-len(self._names), layout)
+
+    def empty(self, shape: Sequence[int], dtype: str) -> Placeholder:
+        """Return a temporary; its content is undefined at the start of each run."""
+        layout = Layout.contiguous(dtype, tuple(shape))
+        self._temporaries.append(layout)
+        return self._placeholder(len(self._temporaries) - 1, layout)
+
+    def returns(self, *arrays: Operand) -> None:
+        """Name the arrays that a run answers with: outputs and temporaries, or views of them.
+
+        Raises:
+            InvalidRequest: One is something else, which its owner can read without having it returned.
+        """
+        for array in arrays:
+            if not isinstance(array, Placeholder) or array.program is not self or array.slot < 0:
+                raise errors.InvalidRequest(f"{array!r} is no output of this program's steps")
+        self._returns += arrays
+
+    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Any:
+        """Record a step, which has been checked; what the libraries' methods call.
+
+        Raises:
+            InvalidRequest: It cannot be a step.
+        """
+        if self._recorded is not None:
+            raise errors.InvalidRequest("the program is recorded already; record another")
+        if deadline_s is not None:
+            raise errors.InvalidRequest("a step has no deadline of its own; give one to run()")
+        if request.answers:
+            raise errors.InvalidRequest(
+                f"{library}.{request.name} answers with a number, which no step can; a product of a row and a column "
+                "leaves it on the device"
+            )
+        if len(self._steps) >= messages.MAX_STEPS:
+            raise errors.InvalidRequest(f"a program has at most {messages.MAX_STEPS} steps")
+        made = {name: self.empty(layout.shape, layout.dtype) for name, layout in request.results().items()}
+        if made:
+            request = msgspec.structs.replace(request, **made)
+            request.check()
+        self._steps.append((library, request))
+        outputs = list(made.values())
+        return outputs[0] if len(outputs) == 1 else outputs or None
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def run(self, *, deadline_s: float | None = None, **inputs: Any) -> Reply:
+        """Run the program; returns at once.
+
+        The reply's result is a ref to what it returns, a list of refs if that is several arrays, None if it is nothing.
+        An input that is sent as an array is copied, and not written to.
+
+        Args:
+            deadline_s: As for `Pool.call`.
+            **inputs: An array or a ref for each input, by name.
+
+        Raises:
+            InvalidRequest: An input is missing, unknown, or lies in another way than was declared.
+            GpuRefStale: A ref that it was recorded with is stale.
+        """
+        if self._recorded is None:
+            raise errors.InvalidRequest("the program is not recorded yet: run it after the with block")
+        if set(inputs) != set(self._names):
+            raise errors.InvalidRequest(
+                f"the program's inputs are {', '.join(self._names) or 'none'}; given were {', '.join(inputs) or 'none'}"
+            )
+        given = [_fitting(name, inputs[name], layout) for name, layout in zip(self._names, self._inputs, strict=True)]
+        definition, writes = self._recorded
+        return self._device.request("program", messages.Run(definition, given, self._refs, writes), deadline_s)
+
+    # --- the definition -----------------------------------------------------------------------------------------------
+
+    def _placeholder(self, number: int, layout: Layout) -> Placeholder:
+        if self._recorded is not None:
+            raise errors.InvalidRequest("the program is recorded already; record another")
+        return Placeholder(self, number, layout)
+
+    def _finish(self) -> None:
+        """Number the slots, and write the definition."""
+        refs: dict[tuple[object, Layout], int] = {}
+        writes: dict[int, None] = {}
+        for _, request in self._steps:
+            for _, _, operand in request.arrays():
+                if operand is not None and not isinstance(operand, Placeholder):
+                    key = operand.memory, operand.layout
+                    if key not in refs:
+                        refs[key] = len(self._inputs) + len(refs)
+                        self._refs.append(operand)
+
+        def numbered(operand: Operand) -> Operand:
+            if not isinstance(operand, Placeholder):
+                number = refs[operand.memory, operand.layout]
+                return Placeholder(self, number, operand.layout)
+            if operand.program is not self:
+                raise errors.InvalidRequest(f"{operand!r} is an array of another program")
+            first = len(self._inputs) + len(refs)
+            return Placeholder(self, -1 - operand.slot if operand.slot < 0 else first + operand.slot, operand.layout)
+
+        steps = []
+        for library, request in self._steps:
+            told = with_arrays(request, numbered)
+            steps.append(messages.Step(library, request.name, values.encode(told)[0]))
+            writes |= {each.slot: None for each in told.written() if each.slot < len(self._inputs) + len(refs)}
+        definition = messages.Definition(
+            [messages.slot(0, layout) for layout in self._inputs],
+            [messages.slot(0, ref.layout) for ref in self._refs],
+            [messages.slot(0, layout) for layout in self._temporaries],
+            steps,
+            [numbered(each).to_wire() for each in self._returns],
+        )
+        encoded = messages.DEFINITIONS.encode(definition)
+        if len(encoded) > messages.MAX_BYTES:
+            raise errors.InvalidRequest(f"the program takes {len(encoded)} bytes; the limit is {messages.MAX_BYTES}")
+        self._recorded = encoded, sorted(writes)
+
+
+def _fitting(name: str, given: Any, layout: Layout) -> Any:
+    """Return an input as it is sent.
+
+    Raises:
+        InvalidRequest: It does not fit.
+    """
+    if not isinstance(given, Operand):
+        import numpy as np
+
+        given = np.ascontiguousarray(given)
+        found = dtypes.name_of(given.dtype), tuple(given.shape)
+    else:
+        found = given.dtype, given.shape
+        if found == layout[:2] and not given.layout.is_contiguous():
+            raise errors.InvalidRequest(f"input {name} has strides {given.strides}; it must be row-major without gaps")
+    if found != layout[:2]:
+        raise errors.InvalidRequest(
+            f"input {name} is {found[0]} of shape {found[1]}; the program takes {layout.dtype} of shape {layout.shape}"
+        )
+    return given

@@ -1,0 +1,118 @@
+"""Programs: many requests sent, checked and run as one. Pure.
+
+A program is recorded once, see `atomr_mp.libraries.program`, and run any number of times. Its arrays are *slots*: first
+its inputs, which each run gives, then the refs that it uses, then its temporaries, which live in the worker for the
+time of a run. A step is a request whose arrays are slots, or views of inputs and temporaries. What one step writes and
+a later one uses is ordered; nothing within a program conflicts.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Final
+
+from msgspec import Meta
+
+from atomr_mp import errors
+from atomr_mp.protocol.codec import Codec, Message
+from atomr_mp.protocol.declaration.arguments import reads
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
+from atomr_mp.protocol.refs import Operand, WireRef
+from atomr_mp.protocol.token import TOKEN_BYTES
+from atomr_mp.protocol.words import counted
+
+MAX_STEPS: Final = 1024
+MAX_SLOTS: Final = 4096
+MAX_BYTES: Final = 2**20
+"""Longest definition of a program."""
+
+Count = Annotated[int, Meta(ge=0, le=MAX_SLOTS)]
+
+
+class Step(Message, frozen=True):
+    """A request of a library."""
+
+    library: Annotated[str, Meta(max_length=64)]
+    request: Annotated[str, Meta(max_length=64)]
+    body: bytes
+    """Its message; arrays are refs whose buffers are the numbers of slots."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return f"{self.library}.{self.request}"
+
+
+class Definition(Message, frozen=True):
+    """A program."""
+
+    inputs: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
+    """How each input must lie."""
+    refs: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
+    """How the refs lie that it was recorded with."""
+    temporaries: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
+    """How its temporaries lie; without gaps."""
+    steps: Annotated[list[Step], Meta(max_length=MAX_STEPS)]
+    returns: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
+    """Slots, or views of them, that a run answers with."""
+
+    @property
+    def first_temporary(self) -> int:
+        """Number of the first slot that is a temporary."""
+        return len(self.inputs) + len(self.refs)
+
+
+DEFINITIONS: Final[Codec[Definition]] = Codec(Definition, channel="program")
+
+
+class Run(LibraryRequest, frozen=True):
+    """Run a program. Returns refs to what it returns."""
+
+    name: ClassVar = "run"
+    captured: ClassVar = False
+    program: Annotated[bytes, Meta(max_length=MAX_BYTES)]
+    """The definition, as msgpack."""
+    inputs: Annotated[list[Any], Meta(max_length=MAX_SLOTS)]
+    """An array or a ref for each input."""
+    refs: Annotated[list[Operand], reads("*_", dtype="_")]
+    """The refs that it was recorded with."""
+    writes: Annotated[list[Count], Meta(max_length=MAX_SLOTS)]
+    """Slots among inputs and refs that a step writes."""
+
+    def check(self) -> None:
+        """Check that what is written is there; all else is checked when the program is prepared."""
+        given = [*self.inputs, *self.refs]
+        if any(slot >= len(given) for slot in self.writes):
+            raise errors.InvalidRequest(f"slots {self.writes} are written of {counted(len(given), 'slot')}")
+
+    def written(self) -> list[Any]:
+        """Return the refs that a step writes; an input that is sent by value is the program's own."""
+        given = [*self.inputs, *self.refs]
+        return [given[slot] for slot in self.writes if isinstance(given[slot], Operand)]
+
+    def identity(self) -> tuple[object, ...]:
+        """Return nothing that recurs: programs are not remembered by the client."""
+        return (id(self),)
+
+    def plan_key(self) -> tuple[object, ...]:
+        """Return what a preparation depends on: the definition, and how all arrays lie, and which share memory."""
+        operands = [each for each in (*self.inputs, *self.refs) if isinstance(each, Operand)]
+        uses: dict[object, int] = {}
+        for each in operands:
+            uses[each.memory] = uses.get(each.memory, 0) + 1
+        groups: dict[object, int] = {}
+        keys: list[object] = []
+        for each in (*self.inputs, *self.refs):
+            if isinstance(each, Operand):
+                exact = uses[each.memory] > 1
+                layout = each.layout
+                at = layout if exact else layout._replace(offset=layout.offset % ALIGNED_BYTES)
+                keys.append((at, groups.setdefault(each.memory, len(groups))))
+            else:
+                keys.append(None)
+        return (Run, self.program, tuple(self.writes), *keys)
+
+
+def slot(number: int, layout: Layout) -> WireRef:
+    """Return how a slot, or a view of one, is told in a program."""
+    return WireRef(bytes(TOKEN_BYTES), number, 0, layout.dtype, layout.shape, layout.strides, layout.offset)

@@ -1,0 +1,207 @@
+"""Programs: many requests recorded once, and run as one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.protocol.libraries import program as messages
+from tests.support import Ledger
+from tests.tolerances import assert_close
+
+N: Final = 24
+
+
+@pytest.fixture(scope="module", params=[0, 2**40], ids=["by the stream's thread", "by the loop"])
+def device(request: pytest.FixtureRequest, backend: str) -> Iterator[atomr_mp.Device]:
+    """A device whose requests are forced onto streams, or on the host onto the loop."""
+    with Ledger() as ledger, ledger.start(backend=backend, inline_bytes=request.param) as pool:
+        yield pool.device(0)
+
+
+@pytest.fixture
+def random() -> np.random.Generator:
+    """Numbers, the same in every run."""
+    return np.random.default_rng(7)
+
+
+def test_a_program_gives_what_its_steps_give_one_by_one(device: atomr_mp.Device, random: np.random.Generator) -> None:
+    """Bit for bit, run after run, with inputs by value and by ref, views, and temporaries that nobody sees."""
+    weights = device.put(random.uniform(-1, 1, (N, N)))
+    bias, zero = device.put(random.uniform(-1, 1, N)), device.full((), 0.0, "float64")
+    with device.program() as p:
+        x = p.input("x", (4, N), "float64")
+        hidden = p.elementwise.add(p.blas.gemm(x, weights.T), bias)
+        active = p.elementwise.maximum(hidden, zero)
+        spectrum = p.fft.rfft(active)
+        p.returns(p.blas.gemm(active[1:3], weights), spectrum)
+    for turn in range(3):
+        value = random.uniform(-1, 1, (4, N))
+        given = device.put(value) if turn % 2 else value
+        product, transformed = p.run(x=given).result()
+        ref = device.put(value)
+        single = device.elementwise.add(device.blas.gemm(ref, weights.T).result(), bias).result()
+        device.elementwise.maximum(single, zero, single).result()
+        np.testing.assert_array_equal(product.numpy(), device.blas.gemm(single[1:3], weights).result().numpy())
+        np.testing.assert_array_equal(transformed.numpy(), device.fft.rfft(single).result().numpy())
+
+
+def test_an_iteration_fits_into_a_program(device: atomr_mp.Device, random: np.random.Generator) -> None:
+    """Conjugate gradients: the numbers of an iteration are arrays of one element and stay on the device."""
+    matrix = random.uniform(-1, 1, (N, N))
+    a = device.put(matrix @ matrix.T + N * np.eye(N))
+    right = random.uniform(-1, 1, (N, 1))
+    x, r, d = device.zeros((N, 1), "float64"), device.put(right), device.put(right)
+    with device.program() as step:
+        e, b = step.elementwise, step.blas
+        q = b.gemm(a, d)
+        before = b.gemm(r.T, r)
+        alpha = e.divide(before, b.gemm(d.T, q))
+        e.add(x, e.multiply(d, alpha), x)
+        e.subtract(r, e.multiply(q, alpha), r)
+        e.multiply(d, e.divide(b.gemm(r.T, r), before), d)
+        e.add(d, r, d)
+    replies = [step.run() for _ in range(N + 5)]
+    assert [reply.result() for reply in replies] == [None] * len(replies)
+    assert_close(a.numpy() @ x.numpy(), right, "float64", 1000 * N)
+
+
+def test_runs_come_from_several_threads(device: atomr_mp.Device) -> None:
+    """Each with inputs and temporaries of its own."""
+    with device.program() as p:
+        x = p.input("x", (N,), "float64")
+        total = p.elementwise.add(x, x)
+        for _ in range(20):
+            total = p.elementwise.add(total, x)
+        p.returns(total)
+    wrong: list[float] = []
+
+    def run(number: float) -> None:
+        for _ in range(10):
+            result = p.run(x=np.full(N, number)).result().numpy()
+            if not (result == 22 * number).all():
+                wrong.append(number)
+
+    threads = [threading.Thread(target=run, args=(float(number),)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_requests_and_runs_that_share_memory_come_in_order(device: atomr_mp.Device) -> None:
+    """A run borrows what it reads and writes, as any request."""
+    ref, one = device.zeros((N,), "float64"), device.full((N,), 1.0, "float64")
+    with device.program() as p:
+        p.elementwise.add(ref, one, ref)
+    for _ in range(10):
+        p.run()
+        device.blas.scal(ref, alpha=2.0)
+    assert (ref.numpy() == 2**11 - 2).all()
+
+
+def test_a_mistake_is_an_error_where_it_is_made(device: atomr_mp.Device) -> None:
+    """While it is recorded, or when it is run; nothing is sent."""
+    ref = device.zeros((N, N), "float64")
+    with device.program() as p:
+        x = p.input("x", (N,), "float64")
+        with pytest.raises(errors.InvalidRequest, match="k must be the same"):
+            p.blas.gemm(ref, ref[:3])
+        with pytest.raises(errors.InvalidRequest, match="answers with a number"):
+            p.blas.nrm2(x)
+        with pytest.raises(errors.InvalidRequest, match="no deadline of its own"):
+            p.blas.copy(x, deadline_s=1.0)
+        with pytest.raises(errors.InvalidRequest, match="is no output"):
+            p.returns(ref)
+        with pytest.raises(errors.InvalidRequest, match="has an input 'x' already"):
+            p.input("x", (1,), "float64")
+        with pytest.raises(errors.InvalidRequest, match="not recorded yet"):
+            p.run(x=1)
+        with pytest.raises(AttributeError, match="a program has no 'memory'"):
+            p.memory.fill(x, 1.0)
+        p.returns(p.blas.copy(x))
+    with pytest.raises(errors.InvalidRequest, match="recorded already"):
+        p.blas.copy(x)
+    for inputs, message in (
+        ({}, "inputs are x; given were none"),
+        ({"y": np.zeros(N)}, "inputs are x; given were y"),
+        ({"x": np.zeros(N + 1)}, r"input x is float64 of shape \(25,\); the program takes float64 of shape \(24,\)"),
+        ({"x": np.zeros(N, "float32")}, "input x is float32"),
+        ({"x": ref[:, 0]}, "has strides"),
+    ):
+        with pytest.raises(errors.InvalidRequest, match=message):
+            p.run(**inputs)
+    with device.program() as other, pytest.raises(errors.InvalidRequest, match="is no output"):
+        other.returns(x)
+    np.testing.assert_array_equal(p.run(x=np.arange(N, dtype=float)).result().numpy(), np.arange(N))
+
+
+def test_what_is_sent_past_the_clients_checks_is_refused_by_step(device: atomr_mp.Device) -> None:
+    """A slot that is not there, a write that was not declared, views beyond their slot, bytes that are no program."""
+    ref = device.zeros((N,), "float64")
+    with device.program() as p:
+        x = p.input("x", (N,), "float64")
+        p.elementwise.add(ref, x, ref)
+        p.returns(p.blas.copy(x))
+    recorded = p._recorded
+    assert recorded is not None
+    definition = messages.DEFINITIONS.decode(recorded[0])
+
+    def sent(changed: Any, refs: Any = (ref,), writes: Any = (1,)) -> None:
+        program = changed if isinstance(changed, bytes) else messages.DEFINITIONS.encode(changed)
+        request = messages.Run(program, [np.zeros(N)], list(refs), list(writes))
+        device.request("program", request).result()
+
+    replace = msgspec.structs.replace
+    sent(definition)
+    with pytest.raises(errors.InvalidRequest, match="cannot be decoded"):
+        sent(b"\xc1 no program")
+    with pytest.raises(
+        errors.InvalidRequest, match=r"step 0 \(elementwise.add\): it writes slot 1, which is not among"
+    ):
+        sent(definition, writes=())
+    with pytest.raises(errors.InvalidRequest, match="are written of 2 slots"):
+        sent(definition, writes=(5,))
+    with pytest.raises(errors.InvalidRequest, match="1 inputs and 1 refs; given were 1 and 0"):
+        sent(definition, refs=(), writes=())
+    with pytest.raises(errors.InvalidRequest, match="slot 1 does not lie as"):
+        sent(definition, refs=(ref[: N // 2],))
+    with pytest.raises(errors.InvalidRequest, match="there is no slot 2"):
+        sent(replace(definition, temporaries=[]))
+    smaller = replace(definition.temporaries[0], shape=(N // 2,))
+    with pytest.raises(errors.RequestError, match="step 1"):
+        sent(replace(definition, temporaries=[smaller]))
+    with pytest.raises(errors.InvalidRequest, match="memory has no requests that can be steps"):
+        sent(replace(definition, steps=[replace(definition.steps[0], library="memory", request="statistics")]))
+    with pytest.raises(errors.InvalidRequest, match="no request 'nothing'"):
+        sent(replace(definition, steps=[replace(definition.steps[0], request="nothing")]))
+    with pytest.raises(errors.InvalidRequest, match="only temporaries are returned"):
+        sent(replace(definition, returns=[messages.slot(1, ref.layout)]))
+    sent(definition)
+
+
+def test_a_program_outlives_its_worker_but_not_its_refs(backend: str) -> None:
+    """After a restart it is prepared anew; refs that it was recorded with are stale."""
+    with Ledger() as ledger, ledger.start(backend=backend) as pool:
+        device = pool.device(0)
+        constant = device.full((N,), 2.0, "float64")
+        with device.program() as free:
+            x = free.input("x", (N,), "float64")
+            free.returns(free.elementwise.add(x, x))
+        with device.program() as bound:
+            bound.returns(bound.elementwise.add(constant, constant))
+        for _ in range(2):  # prepared, and used again
+            assert (free.run(x=np.ones(N)).result().numpy() == 2).all()
+            assert (bound.run().result().numpy() == 4).all()
+        pool.restart(0)
+        assert (free.run(x=np.ones(N)).result().numpy() == 2).all()
+        with pytest.raises((errors.GpuRefStale, errors.GpuRefReleased)):
+            bound.run().result()

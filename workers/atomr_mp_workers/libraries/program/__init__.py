@@ -1,0 +1,1 @@
+"""Programs: many requests run as one."""
