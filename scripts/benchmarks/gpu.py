@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import statistics
 import subprocess
@@ -230,7 +231,7 @@ def programs(pool: atomr_mp.Pool) -> dict[str, Any]:
     x, chain = cupy.full((64, 64), 1 / 64, "float32"), [cupy.full((64, 64), 0.5, "float32") for _ in range(steps + 1)]
 
     def directly() -> None:
-        for source, target in zip(chain[:-1], chain[1:], strict=True):
+        for source, target in itertools.pairwise(chain):
             pointers = source.data.ptr, 64, x.data.ptr, 64
             cublas.sgemm(handle, 0, 0, 64, 64, 64, one.ctypes.data, *pointers, zero.ctypes.data, target.data.ptr, 64)
         cupy.cuda.Stream.null.synchronize()
