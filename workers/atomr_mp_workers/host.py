@@ -13,43 +13,24 @@ import os
 import select
 import signal
 import time
-import traceback
-from functools import partial
 from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import limits, token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages import control, data
-from atomr_mp.protocol.process_tags import resident_name, slab_name
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
-from atomr_mp_workers.actor import Context
-from atomr_mp_workers.device import open_device
-from atomr_mp_workers.device.base import Stream
-from atomr_mp_workers.device.streams import StreamAllocator
+from atomr_mp_workers.building import Parts, build
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.libraries import Libraries
-from atomr_mp_workers.libraries.base import LibraryContext
-from atomr_mp_workers.loading import LoadedActor, Loader, Method, threads_of
-from atomr_mp_workers.memory.actor_memory import ActorMemory
+from atomr_mp_workers.loading import Loader
 from atomr_mp_workers.memory.predecessor import Predecessor
-from atomr_mp_workers.memory.residents import ResidentBlobs
-from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.batches.former import NEVER_NS
-from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
-from atomr_mp_workers.requests.envelope import Envelope, wire_form
-from atomr_mp_workers.requests.hang_limits import HangLimits
-from atomr_mp_workers.requests.in_progress import InProgress
-from atomr_mp_workers.requests.peers import AdmittedSession, Peer, Peers
-from atomr_mp_workers.requests.request import current_holder
-from atomr_mp_workers.requests.stacks import show_unfinished
-from atomr_mp_workers.requests.threads import ActorThreads
+from atomr_mp_workers.requests.envelope import wire_form
+from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.wire.control import ControlChannel
 from atomr_mp_workers.wire.data_socket import DataSocket, PeerNotReadingError
 
@@ -66,10 +47,6 @@ UNREAD_NS: Final = 5_000_000_000
 """How long after a large result was sent a worker that is to leave stays for its sake, if nobody has read it: who looks
 at it at once, on however busy a machine, need not notice that the worker leaves."""
 
-FAULT_CHARS: Final = 40_000
-"""Of each text of a worker's last word: two of them, in characters of four bytes, fit into a packet wherever nobody has
-raised the kernel's limit, which is 416 KiB then; one that is longer would not be sent at all."""
-
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
 
@@ -81,19 +58,30 @@ class Host:
         start: What this process is to be.
         channel: The control channel.
         board: The board, mapped.
-        loader: Loads the actors.
+        parts: What it is built of.
     """
 
-    def __init__(self, start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> None:
+    def __init__(self, start: control.Start, channel: ControlChannel, board: BoardWriter, parts: Parts) -> None:
         self._start = start
         self._channel = channel
         self._board = board
-        self._loader = loader
         self._token: Final = token.pack(start.epoch, start.device, start.generation)
+        self._device = parts.device
+        self._completions = parts.completions
+        self._store = parts.store
+        self._store.refs.listen = self._obey
+        self._peers = parts.peers
+        self._actors = parts.actors
+        self._envelope = parts.envelope
         self._ending: list[AdmittedSession] = []
         """Sessions that have ended, with requests that still run."""
         self._outbox: dict[Peer, None] = {}
         """Peers with replies to send, in order."""
+        self._dispatcher = Dispatcher(
+            parts.envelope, parts.completions, parts.device, parts.threads, parts.batched, self._outbox, self._flush
+        )
+        self._poll = select.epoll()
+        self._data = DataSocket(start.endpoint, start.window, self._peers.secret, self._poll, self._peers.former_secret)
         self._serves = not start.standby
         """Calls are read: this is no standby, or not any more."""
         self._wakes_ns = 0
@@ -102,141 +90,26 @@ class Host:
         """What a thread's turn has ended with; the loop's to raise."""
         self._drained_ns = 0
         """When a worker that is told to finish may leave, if it has nothing to do then; 0 if it is not told."""
-        self._actors: list[LoadedActor] = []
         self._shown = (0, 0)
         """What the board shows of the memory."""
         self._log = logging.getLogger("atomr_mp.worker")
 
     def run(self) -> None:
-        """Set up the actors, then serve until drained.
+        """Serve until drained.
 
         Raises:
-            FatalError: Set-up failed or the context is poisoned; the supervisor has been told.
+            FatalError: The context is poisoned; the supervisor has been told.
             SupervisorGoneError: Nobody is left to work for.
         """
-        try:
-            self._setup()
-        except FatalError as fatal:
-            self._report(fatal.error)
-            raise
         try:
             self._serve()
         except FatalError as fatal:
             settled = not self._completions.in_progress.on_threads
             self._answer_all(fatal.error)  # first: once the supervisor knows, it ends this process
-            self._report(fatal.error, settled=settled)
+            report(self._channel, fatal.error, settled=settled)
             if isinstance(fatal.error, errors.ContextPoisoned):
                 self._stand_still()
             raise
-
-    def _setup(self) -> None:
-        start, execution = self._start, self._start.execution
-        try:
-            device = self._device = open_device(start.backend, execution.completion)
-            device.host.slab_name = slab_name(start.epoch, start.device, start.generation)
-            device.host.resident_name = resident_name(start.epoch)
-            if device.asynchronous or hooks.hook is not None:
-                show_unfinished(device.unfinished, self._board)
-            in_progress = InProgress()
-            self._completions = Completions(execution.completion, device, in_progress)
-            inline_bytes = 2**63 if execution.completion == "synchronous" else execution.inline_bytes
-            streams = StreamAllocator(
-                execution.streams,
-                lambda name, priority: device.make_stream(name, inline_bytes=inline_bytes, priority=priority),
-            )
-        except errors.AtomrError as error:
-            raise FatalError(error) from error
-        store = self._store = Store(device, self._token, execution.memory_bytes, in_progress, self._obey)
-
-        memory = ActorMemory(store, lambda: current_holder() or store.buffers.ours)
-        device.use_memory(memory)
-        wake = self._completions.wake
-        libraries = Libraries(LibraryContext(start.backend, device, store, streams, memory.holder, wake))
-        self._peers = Peers(start.window, store)
-        methods: dict[str, Method] = {}
-        threads: dict[str, ActorThreads] = {}
-        residents = ResidentBlobs(device, self._channel)
-        context = Context(
-            start.pool,
-            start.device,
-            start.name,
-            start.backend,
-            start.generation,
-            logging.getLogger("actor"),
-            memory,
-            residents,
-        )
-        for spec in start.actors:
-            try:
-                actor = self._loader.load(spec)
-            except errors.ActorLoadFailed as error:
-                raise FatalError(error) from error
-            stream = streams.acquire(actor.name, actor.instance.stream_priority) if device.asynchronous else None
-            self._setup_actor(actor, context, stream)
-            self._actors.append(actor)
-            for method in actor.methods:
-                method.stream = None if method.thread else stream
-            methods |= {method.name: method for method in actor.methods}
-            on_thread = [method.name for method in actor.methods if method.thread]
-            if on_thread:
-                threads |= dict.fromkeys(on_thread, self._make_threads(actor))
-        residents.close()
-        if start.standby:
-            store.slabs.keep_spare()  # the first call that it gets has waited already
-        actors = dict.fromkeys(threads.values())
-        places = {name: (list(actors).index(each), each.count) for name, each in threads.items()}
-        self._envelope = Envelope(
-            methods,
-            self._board,
-            self._token,
-            libraries,
-            store,
-            execution.max_queue,
-            HangLimits(execution.hang_timeout_s, places).word,
-        )
-        batched = {
-            name: BatchedMethod(method, number, self._envelope, store, self._board)
-            for number, (name, method) in enumerate((name, each) for name, each in methods.items() if each.batch)
-        }
-        self._dispatcher = Dispatcher(
-            self._envelope, self._completions, device, threads, batched, self._outbox, self._flush
-        )
-        self._poll = select.epoll()
-        self._data = DataSocket(start.endpoint, start.window, self._peers.secret, self._poll, self._peers.former_secret)
-
-    def _setup_actor(self, actor: LoadedActor, context: Context, stream: Stream | None) -> None:
-        """Have an actor set itself up, on its stream if it has one."""
-        setup = partial(actor.instance.setup, context)
-        try:
-            hooks.point("setup", actor.name)
-            if stream is None:
-                setup()
-            else:
-                stream.run(setup)
-        except errors.Unsupported as error:  # by what is installed here: the next process would meet the same
-            raise FatalError(errors.ActorLoadFailed(f"setup of {actor.name}: {error}")) from error
-        except errors.AtomrError as error:
-            raise FatalError(error) from error
-        except ModuleNotFoundError as error:
-            self._log.exception("setup of %s failed", actor.name)
-            raise FatalError(
-                errors.ActorLoadFailed(f"setup of {actor.name} failed: {error}; {how_to_install(error.name)}")
-            ) from error
-        except BaseException as error:  # whatever user code raises is why this device does not start
-            self._log.exception("setup of %s failed", actor.name)
-            raise FatalError(
-                self._device.explain(error)
-                or errors.SetupFailed(
-                    f"setup of {actor.name} raised {type(error).__name__}: {error}",
-                    traceback_text=traceback.format_exc(),
-                )
-            ) from error
-
-    def _make_threads(self, actor: LoadedActor) -> ActorThreads:
-        try:
-            return ActorThreads(actor.name, threads_of(actor), self._device)
-        except errors.ActorLoadFailed as error:
-            raise FatalError(error) from error
 
     # --- the loop --------------------------------------------------------------------------------------------------
 
@@ -571,10 +444,6 @@ class Host:
             self._envelope.distrust(self._outbox, error)
         self._send()
 
-    def _report(self, error: errors.AtomrError, *, settled: bool = False) -> None:
-        """Tell the supervisor why this worker ends, and whether nothing of it runs any more but this loop."""
-        self._channel.send(control.Fault(wire_form(error, FAULT_CHARS), settled))
-
     def _stand_still(self) -> None:
         """Let the last answers leave, have all threads stop, and wait to be ended when that disturbs nobody."""
         self._data.close(flush=True)  # what clients wait for once they hear of the end
@@ -588,3 +457,34 @@ class Host:
                 actor.instance.teardown()
             except BaseException:  # noqa: BLE001 - what user code raises must not keep the others from their teardown
                 self._log.exception("teardown of %s failed", actor.name)
+
+
+def work(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> None:
+    """Build a device's process, then have it serve until it is drained.
+
+    Args:
+        start: What this process is to be.
+        channel: The control channel.
+        board: The board, mapped.
+        loader: Loads the actors.
+
+    Raises:
+        FatalError: Set-up failed or the context is poisoned; the supervisor has been told.
+        SupervisorGoneError: Nobody is left to work for.
+    """
+    try:
+        parts = build(start, channel, board, loader)
+    except FatalError as fatal:
+        report(channel, fatal.error)
+        raise
+    Host(start, channel, board, parts).run()
+
+
+def report(channel: ControlChannel, error: errors.AtomrError, *, settled: bool = False) -> None:
+    """Tell the supervisor why this worker ends, and whether nothing of it runs any more but its loop."""
+    channel.send(control.Fault(wire_form(error, FAULT_CHARS), settled))
+
+
+FAULT_CHARS: Final = 40_000
+"""Of each text of a worker's last word: two of them, in characters of four bytes, fit into a packet wherever nobody has
+raised the kernel's limit, which is 416 KiB then; one that is longer would not be sent at all."""

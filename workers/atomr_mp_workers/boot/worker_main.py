@@ -12,13 +12,13 @@ from typing import NoReturn
 from atomr_mp.protocol import process_tags
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.messages import control
+from atomr_mp_workers import host
 from atomr_mp_workers.boot import self_signals
 from atomr_mp_workers.boot.lifeline import die_with, guard_forks
 from atomr_mp_workers.boot.log import name_device, start_logging
 from atomr_mp_workers.device import prepare_device
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.host import Host
 from atomr_mp_workers.loading import Loader
 from atomr_mp_workers.requests.stacks import show_stacks
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
@@ -74,7 +74,7 @@ def _work(control_fd: int, board_fd: int, parent: int) -> int:
         if hooks.hook is not None:
             hooks.hook.begin(start)
         os.environ[process_tags.WORKER] = f"{start.device}-{start.generation}"
-        Host(start, channel, board, loader).run()
+        host.work(start, channel, board, loader)
     except SupervisorGoneError:
         return 1
     except FatalError as fatal:

@@ -24,13 +24,13 @@ class RefOpener:
 
     Args:
         current: This incarnation's token.
-        listen: Takes in what the supervisor has said: a client may use a slab as soon as the supervisor has sent it.
     """
 
-    def __init__(self, current: bytes, listen: Callable[[], None]) -> None:
+    def __init__(self, current: bytes) -> None:
         self._token: Final = current
         _, self._index, self._generation = token.unpack(current)
-        self._listen = listen
+        self.listen: Callable[[], None] = lambda: None
+        """Takes in what the supervisor has said: a client may use a slab as soon as the supervisor has sent it."""
         self._over: dict[int, int] = {}
         """The last incarnation of other devices that is known to have ended."""
 
@@ -114,7 +114,7 @@ class RefOpener:
     def _heard(self, slabs: dict[K, SlabMemory], key: K) -> SlabMemory | None:
         """Return a mapped slab, after having listened if it is not there yet."""
         if key not in slabs:
-            self._listen()
+            self.listen()
         return slabs.get(key)
 
 

@@ -10,7 +10,7 @@ Requests may allocate, share and claim on any thread; everything that does not s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from atomr_mp import errors
@@ -34,7 +34,6 @@ class Store:
         quota_bytes: Most that all slabs together may take; on a device with memory of its own, as much again for
             those in the host's.
         in_progress: Work that may use memory to which nothing refers any more.
-        listen: Takes in what the supervisor has said: a client may use a slab as soon as the supervisor has sent it.
     """
 
     def __init__(
@@ -43,7 +42,6 @@ class Store:
         current: bytes,
         quota_bytes: int,
         in_progress: StartedWork,
-        listen: Callable[[], None] = lambda: None,
     ) -> None:
         self.device: Final = device
         _, self._index, _ = token.unpack(current)
@@ -54,7 +52,7 @@ class Store:
         self.slabs: Final = Slabs(device, self._index, quota_bytes, in_progress, self._count)
         self.buffers: Final = Buffers(device, current, self.slabs)
         self.shares: Final = Shares(self._index)
-        self.refs: Final = RefOpener(current, listen)
+        self.refs: Final = RefOpener(current)
 
     # --- sessions --------------------------------------------------------------------------------------------------
 
