@@ -6,8 +6,10 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from atomr_mp_workers import Actor, Context, method
 
@@ -29,9 +31,11 @@ def _data_connections() -> Iterator[socket.socket]:
 class Cutting(Actor):
     """Shuts its worker's data connections, or writes into them."""
 
-    def setup(self, _context: Context) -> None:
+    def setup(self, context: Context) -> None:
         """Begin to count."""
+        self._context = context
         self._cuts = 0
+        self._cut_once = False
 
     @method
     def cut(self, how: str) -> int:
@@ -52,9 +56,29 @@ class Cutting(Actor):
         return os.getpid()
 
     @method
-    def make(self, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-        """Return zeros."""
-        return np.zeros(count)
+    def cut_and_keep(self, how: str) -> Any:
+        """Harm all data connections, and return a ref."""
+        self._cut(how)
+        return self._context.keep(np.zeros(10))
+
+    @method
+    def total(self, array: NDArray[np.generic]) -> float:
+        """Return the sum of an array, of which the memory is the caller's."""
+        return float(array.sum())
+
+    @method
+    def cut_and_total(self, how: str, array: NDArray[np.generic]) -> float:
+        """Harm all data connections, and return a sum."""
+        self._cut(how)
+        return float(array.sum())
+
+    @method(idempotent=True)
+    def cut_once_and_total(self, how: str, array: NDArray[np.generic]) -> float:
+        """Harm all data connections the first time, and return a sum."""
+        if not self._cut_once:
+            self._cut_once = True
+            self._cut(how)
+        return float(array.sum())
 
     def _cut(self, how: str) -> int:
         self._cuts += 1

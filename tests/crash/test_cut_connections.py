@@ -7,6 +7,7 @@ import contextlib
 import resource
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import atomr_mp
@@ -61,6 +62,56 @@ def test_it_is_so_in_event_loops_and_for_callbacks(ledger: Ledger, how: str) -> 
 
     with ledger.start(CUTTING) as pool:
         asyncio.run(use())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_leases_of_answers_that_never_arrived_come_back(ledger: Ledger, how: str) -> None:
+    """The worker is told what was not read on the lost connection."""
+    with ledger.start(CUTTING) as pool:
+        for _ in range(2):
+            with pytest.raises(errors.ConnectionLost):
+                pool.call("Cutting.cut_and_keep", how).result(DEADLINE_S)
+            assert settled(lambda: pool.device(0).statistics()["leases"] == 0)
+
+
+def test_releases_that_were_lost_are_repeated(ledger: Ledger) -> None:
+    """Every later call waits for them in the worker: it would until its deadline."""
+    with ledger.start(CUTTING) as pool, atomr_mp.connect(run_dir=pool.run_dir) as bystander:
+        refs = [bystander.device(0).put(np.zeros(10)) for _ in range(3)]
+        with pytest.raises(errors.ConnectionLost):
+            pool.call("Cutting.cut", "shut").result(DEADLINE_S)
+        while refs:
+            refs.pop().free()
+        assert bystander.call("Cutting.total", np.ones(10)).result(DEADLINE_S) == 10
+        assert bystander.device(0).statistics()["leases"] == 0
+        assert settled(lambda: bystander.call("Cutting.pid").result() and not unacknowledged(bystander))
+
+
+def unacknowledged(pool: atomr_mp.Pool) -> bool:
+    """Return whether the client keeps releases that it might have to repeat."""
+    return bool(pool._client.releases(0).to_repeat())
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_arguments_of_lost_calls_come_back(ledger: Ledger, how: str) -> None:
+    """Their memory is used again, though the answer that returned it was not read."""
+    array = np.ones(2**17)
+    with ledger.start(CUTTING) as pool:
+        assert pool.call("Cutting.total", array).result() == 2**17
+        before = pool._client.memory._slabs._bytes
+        for _ in range(2):
+            with pytest.raises(errors.ConnectionLost):
+                pool.call("Cutting.cut_and_total", how, array).result(DEADLINE_S)
+        assert pool.call("Cutting.cut_once_and_total", how, array).result(DEADLINE_S) == 2**17
+        assert pool.call("Cutting.total", array).result() == 2**17
+        slabs = pool._client.memory._slabs
+
+        def returned() -> bool:
+            pool.call("Cutting.pid").result()
+            return not slabs._kept and all(placed.returned for _, placed in slabs._abandoned)
+
+        assert settled(returned)
+        assert slabs._bytes == before
 
 
 @contextlib.contextmanager

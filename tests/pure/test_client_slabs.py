@@ -120,6 +120,18 @@ def test_what_was_answered_is_kept_until_it_is_returned(slabs: ClientSlabs) -> N
     assert not slabs._kept
 
 
+def test_what_was_sent_twice_is_returned_twice(slabs: ClientSlabs) -> None:
+    """A connection was lost: the worker may run it, and run it again."""
+    worker, placed = Releases(token.pack(bytes(16), 0, 1)), place(slabs, mib(1))
+    placed.uses = 2
+    slabs.answered(placed, worker, executed=True)
+    seen = []
+    for _ in range(2):
+        slabs.returned([placed.id])
+        seen.append((placed.returned, len(slabs._kept)))
+    assert seen == [(False, 1), (True, 0)]
+
+
 def test_there_is_a_bound(slabs: ClientSlabs) -> None:
     """Above it small arrays travel otherwise; large ones are refused for now, or for good."""
     held = [place(slabs, mib(60)) for _ in range(3)]

@@ -52,6 +52,8 @@ class Link:
     sent_before: bool = False
     """A call is on the former incarnation."""
     timer: bool = False
+    untold: bool = False
+    """The worker does not know that a connection was lost."""
     asked: bool = False
     """CONNECT was done: its result is the next event."""
 
@@ -90,7 +92,7 @@ class Link:
         if event is E.RETRY or self.state is not to.state:
             link = replace(link, timer=False)
         if event is E.CUT or (event in {E.REFUSED, E.GIVEN_UP} and self.connected):
-            link = replace(link, alive=False)
+            link = replace(link, alive=False, untold=self.known)
         if event is E.CONNECTED:
             link = replace(link, connected=True, alive=True, admitted=False)
         if event is E.ADMITTED:
@@ -114,6 +116,7 @@ class Link:
                 assert self.alive, "sent on a connection that is lost"
                 assert self.known, "sent to what was let go"
                 assert not self.ending, "sent to what ends"
+                assert not self.untold, "it may wait for what was lost"
                 return replace(self, held=False, sent=self.sent or self.held)
             case A.REFUSE_HELD:
                 assert self.state in REFUSING
@@ -129,7 +132,7 @@ class Link:
                 # What was lost with a connection to the one before is settled with its end.
                 before = self.sent_before or (new and self.sent)
                 link = replace(self, asked=True, known=True, sent_before=before, former=self.former or before)
-                return replace(link, ending=False, sent=False) if new else link
+                return replace(link, ending=False, sent=False, untold=False) if new else link
             case A.CLOSE:
                 assert taken or not self.alive or not self.sent, "answers are thrown away"
                 return replace(self, connected=False, alive=False)
@@ -148,6 +151,10 @@ class Link:
                 return replace(self, connected=False, alive=False)
             case A.FAIL_ALL:
                 return replace(self, held=False, sent=False, sent_before=False)
+            case A.REPEAT:
+                assert self.connected
+                assert self.admitted
+                return replace(self, untold=False)
             case A.HOLD | A.CONDEMN | A.TAKE_LAST:
                 return self
 
@@ -155,6 +162,7 @@ class Link:
         """Check what holds in every state."""
         if self.state is S.SERVING:
             assert self.connected
+            assert not self.untold, "calls may wait for what was lost"
             assert not self.held, "a call waits though it could be sent"
         if self.state in {S.CUT, S.UNREACHABLE}:
             assert self.timer, "nothing leads to the next attempt"

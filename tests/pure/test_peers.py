@@ -34,7 +34,7 @@ def test_a_serial_that_comes_again_changes_nothing(serials: list[int]) -> None:
     """No promise of the client's is needed for the count to be right."""
     known, come = SequenceTracker(), set[int]()
     for serial in serials:
-        known.add(serial)
+        assert known.add(serial) == (serial not in come)
         come.add(serial)
         assert known.upto == next(number - 1 for number in range(1, 14) if number not in come)
 

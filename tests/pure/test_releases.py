@@ -84,3 +84,21 @@ def test_any_number_travels_in_messages_that_can_be_sent(few: list[int], many: i
         releases.sent(data.FROM_CLIENT.decode(data.FROM_CLIENT.encode(message)))  # type: ignore[arg-type]
         got += message.leases
     assert got == few + list(range(many))
+
+
+def test_what_was_not_acknowledged_is_repeated_and_nothing_else() -> None:
+    """In order; what was acknowledged is kept no longer than until the next is sent."""
+    releases = Releases(TOKEN)
+    messages = []
+    for number in range(5):
+        releases.give_back([number])
+        message = releases.message()
+        assert message is not None
+        releases.sent(message)
+        messages.append(message)
+    assert releases.to_repeat() == messages
+    releases.acknowledged = 3
+    assert releases.to_repeat() == messages[3:]
+    releases.acknowledged = 5
+    assert releases.to_repeat() == []
+    assert releases.serial == 5

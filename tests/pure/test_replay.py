@@ -115,7 +115,7 @@ class FakeClient:
 
     def new_lane_number(self) -> int:
         """Return another number each time."""
-        self.numbers += 1
+        self.numbers = self.numbers % 255 + 1
         return self.numbers
 
     def report(self, device: int, generation: int, suspects: list[suspects.RequestKey]) -> int:

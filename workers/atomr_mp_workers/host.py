@@ -30,7 +30,7 @@ from atomr_mp_workers.memory.predecessor import Predecessor
 from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
 from atomr_mp_workers.requests.envelope import wire_form
-from atomr_mp_workers.requests.peers import AdmittedSession, Peer
+from atomr_mp_workers.requests.peers import AdmittedSession, Carried, Peer
 from atomr_mp_workers.wire.control import ControlChannel
 from atomr_mp_workers.wire.data_socket import DataSocket, PeerNotReadingError
 
@@ -310,11 +310,7 @@ class Host:
             header, frames = unpack(packed)
             message = _decode(header)
             if not isinstance(message, data.Calls):
-                if isinstance(message, data.Cancel):
-                    self._envelope.cancel(peer, message.ids)
-                    self._dispatcher.advance()
-                else:
-                    self._release(peer, message)
+                self._hear(peer, message)
                 return
             if message.after > peer.session.releases.upto and self._comes_early(peer, message, frames, packed):
                 return
@@ -331,16 +327,42 @@ class Host:
         else:
             self._dispatcher.take(requests)
 
+    def _hear(self, peer: Peer, message: data.Cancel | data.Release | data.Unread) -> None:
+        """Take in what is no call."""
+        match message:
+            case data.Cancel(_, ids):
+                self._envelope.cancel(peer, ids)
+                self._dispatcher.advance()
+            case data.Release():
+                self._release(peer, message)
+            case data.Unread():
+                self._unread(peer, message)
+
     def _release(self, peer: Peer, message: data.Release) -> None:
         """Take back what a client does not need any more, and let in what has waited for that."""
         if message.token != self._token:
             return
         session = peer.session
+        if not session.releases.add(message.serial):  # repeated, after its connection was lost
+            return
         self._store.release(session.holder, message.leases, message.borrows, message.slabs)
-        session.releases.add(message.serial)
         early, session.waiting_for_release = session.waiting_for_release, []
         for sender, _, _, packed in early:
             self._open(sender.routing_id, packed)
+
+    def _unread(self, peer: Peer, message: data.Unread) -> None:
+        """Take back what never arrived on a connection that was lost, and drop what has not started of it."""
+        lost = self._peers.lost(peer, message.lane)
+        if message.token != self._token or lost is None:
+            return
+        session = peer.session
+        for carried in lost.carried:
+            if carried.number > message.after:
+                self._take_back(session, carried.leases, carried.returned)
+        lost.carried.clear()
+        session.waiting_for_release = [call for call in session.waiting_for_release if call[0] is not lost]
+        self._envelope.cancel(lost, list(lost.queued))
+        self._dispatcher.advance()
 
     def _comes_early(self, peer: Peer, message: data.Calls, frames: list[memoryview], packed: memoryview) -> bool:
         """Keep calls that a release on another connection has to precede; False if they are not to wait for it."""
@@ -385,11 +407,8 @@ class Host:
                 if nbytes > MESSAGE_BYTES or len(replies) > data.MAX_CALLS:
                     self._send_singly(peer, replies, frames)
                     continue
-                message = data.Replies(self._token, replies)
-                if session.holder.returned:
-                    message = data.Replies(self._token, replies, session.holder.take_returned())
-                if not self._data.send(peer.routing_id, _encode(message), frames):
-                    self._undelivered(session, message)
+                returned = session.holder.take_returned() if session.holder.returned else []
+                self._send_message(peer, replies, returned, frames)
             except PeerNotReadingError:
                 self._violated(peer, "it does not read its answers")
 
@@ -398,17 +417,26 @@ class Host:
         at = 0
         for reply in replies:
             first, at = at, at + reply.frames
-            message = data.Replies(self._token, [reply])
-            if not self._data.send(peer.routing_id, _encode(message), frames[first:at]):
-                self._undelivered(peer.session, message)
+            self._send_message(peer, [reply], [], frames[first:at])
 
-    def _undelivered(self, session: AdmittedSession, message: data.Replies) -> None:
-        """Take back what a message would have brought whose connection is closed, as that of an event loop may be.
+    def _send_message(
+        self, peer: Peer, replies: list[data.CallReply], returned: list[int], frames: list[Buffer]
+    ) -> None:
+        """Send answers in one message; take back what they bring if their connection is closed."""
+        session = peer.session
+        session.sent += 1
+        message = data.Replies(self._token, replies, returned, session.releases.upto, session.sent)
+        delivered = self._data.send(peer.routing_id, _encode(message), frames)
+        leases = [lease for reply in replies for lease in reply.leases]
+        if not delivered:  # as that of an event loop may be: the session goes on
+            self._take_back(session, leases, returned)
+        elif leases or returned:
+            peer.carried.append(Carried(session.sent, leases, returned))
 
-        The session goes on, and will never give back of what it does not know.
-        """
-        self._store.release(session.holder, [lease for reply in message.replies for lease in reply.leases], (), ())
-        session.holder.returned.extendleft(reversed(message.returned))  # for the next answer
+    def _take_back(self, session: AdmittedSession, leases: list[int], returned: list[int]) -> None:
+        """Take back what a message would have brought: its session will never give back what it does not know of."""
+        self._store.release(session.holder, leases, (), ())
+        session.holder.returned.extendleft(reversed(returned))  # for the next answer
 
     def _violated(self, peer: Peer, reason: str) -> None:
         self._board.count(Counter.REFUSED)

@@ -286,6 +286,9 @@ class Lane(ABC):
     def connected(self, link: DeviceLink, connection: DataConnection) -> None:
         """Watch a new connection's descriptor."""
 
+    def repeat_releases(self, link: DeviceLink) -> None:  # noqa: B027 - a loop's lane sends none
+        """Send again what the incarnation has not acknowledged, if it was sent on this lane."""
+
     @abstractmethod
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
         """Have `_retry_link` called with this number, after a time."""

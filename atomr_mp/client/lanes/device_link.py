@@ -24,6 +24,8 @@ class Attached(NamedTuple):
     connection: DataConnection
     generation: int
     releases: Releases
+    number: int
+    """What distinguishes it from the session's other connections."""
 
 
 class DeviceLink:
@@ -59,6 +61,8 @@ class DeviceLink:
         """Attempts to connect that have failed in a row."""
         self.lacks_descriptor = False
         """The last of them failed in this process, for which the next call may be a reason to try again."""
+        self.lost: list[int] = []
+        """Numbers of connections to this incarnation that were lost, of which the worker may not know."""
         self.timer = 0
         """Number of the timer that runs for the next attempt."""
         self.unread = False

@@ -31,6 +31,9 @@ class LaneMemory(Protocol):
     def abandoned(self, copies: Iterable[Placement], until_ns: int) -> None:
         """Nobody will read the answer of a call with these arguments, which may start until then."""
 
+    def sent_again(self, copies: Iterable[Placement]) -> None:
+        """A call with these arguments is sent again, though the worker lives that has it already."""
+
     def returned(self, ids: Iterable[int]) -> None:
         """A worker uses these arguments no more."""
 

@@ -22,6 +22,7 @@ from atomr_mp.client.lanes.retry_policy import EndFacts
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
+from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo, StandbyInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.transport.data import DataConnection
@@ -43,6 +44,9 @@ class Connections(Protocol):
 
     def disconnect(self, link: DeviceLink, connection: DataConnection) -> None:
         """Close a connection."""
+
+    def repeat_releases(self, link: DeviceLink) -> None:
+        """Send again what the incarnation has not acknowledged, if it was sent on this lane."""
 
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
         """Have `Failover.retry` called with this number, after a time."""
@@ -127,16 +131,20 @@ class Failover:
             return
         if link.state in _ATTEMPTS:
             self._failed(link)
-        else:
-            self._feed(link, LinkEvent.CUT)
+            return
+        if link.number in link.releases.read:  # so the worker has been told of those before
+            link.lost.clear()
+        if link.number not in link.lost:
+            link.lost.append(link.number)
+        self._feed(link, LinkEvent.CUT)
 
     def broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
         """Take in that a message with these requests could not be sent: its worker has it not, or not whole."""
         for reply in reversed(replies):
             self._outcomes.feed(reply, ReplyEvent.LEFT)
         self._receive(link)  # what was sent before
-        if link.state is LinkState.SERVING:
-            self._feed(link, LinkEvent.CUT)
+        if link.state is LinkState.SERVING and link.connection is not None:
+            self.cut(link, link.connection)
 
     def login_over(self, link: DeviceLink, connection: DataConnection) -> None:
         """Take in that the worker has let a connection in, or has turned it away."""
@@ -215,6 +223,8 @@ class Failover:
                 self._unsend(link)
             case LinkAction.LOSE:
                 self._retry.lose(link, [reply for reply in _requests(link) if _is_on(reply, link.generation)])
+            case LinkAction.REPEAT:
+                self._repeat(link)
             case LinkAction.ARM:
                 link.timer += 1
                 self._connections.retry_later(link, link.timer, retry_s(link.failures))
@@ -231,7 +241,7 @@ class Failover:
         """Keep the connection for the answers that the incarnation may still give."""
         if link.connection is not None:
             self._close_former(link)
-            link.former = Attached(link.connection, link.generation, link.releases)
+            link.former = Attached(link.connection, link.generation, link.releases, link.number)
             link.connection = None
             self._receive(link, former=True)  # what was left unread, of which its descriptor tells no more
 
@@ -239,13 +249,14 @@ class Failover:
         """Connect to the incarnation that was told of last, and feed the result."""
         info, standby = link.info, link.standby
         if link.generation != info.generation:
+            link.lost.clear()
             link.generation = info.generation
             link.releases = self._client.releases(info.index, info.generation)
             link.token = link.releases.token
         link.unread = False
         try:
             if standby is not None and standby.generation == info.generation and not standby.connection.ended:
-                link.connection, link.standby = standby.connection, None
+                link.connection, link.number, link.standby = standby.connection, standby.number, None
             else:
                 if link.state in _ATTEMPTS:
                     link.number = self._client.new_lane_number()
@@ -262,6 +273,15 @@ class Failover:
         if link.connection.ready and link.state in _ATTEMPTS:
             self._feed(link, LinkEvent.ADMITTED)
 
+    def _repeat(self, link: DeviceLink) -> None:
+        """Say what never arrived on lost connections, in either direction."""
+        connection, releases = link.connection, link.releases
+        assert connection is not None
+        for number in link.lost:
+            unread = data.Unread(link.token, number, releases.read.get(number, 0))
+            connection.send(data.FROM_CLIENT.encode(unread), [])
+        self._connections.repeat_releases(link)
+
     def _failed(self, link: DeviceLink) -> None:
         link.failures += 1
         # To connect to a new incarnation is no attempt to reach one again.
@@ -276,7 +296,7 @@ class Failover:
             releases = self._client.releases(link.device, standby.generation)
             with contextlib.suppress(OSError):  # it is tried again when it takes calls
                 connection = self._connections.connect(link, standby.endpoint)
-                link.standby = Attached(connection, standby.generation, releases)
+                link.standby = Attached(connection, standby.generation, releases, link.number)
 
     def _close(self, link: DeviceLink) -> None:
         if link.connection is not None:

@@ -54,10 +54,10 @@ class Receiver:
             until: What is waited for.
             former: Look only at what the former incarnation has sent, and take in all of it.
         """
-        connection, releases = link.connection, link.releases
+        connection, releases, number = link.connection, link.releases, link.number
         if link.former is not None:
             if former:
-                connection, _, releases = link.former
+                connection, _, releases, number = link.former
             else:
                 self.receive(link, former=True)
         if connection is None:
@@ -81,6 +81,9 @@ class Receiver:
             if decoded.returned:
                 self._client.memory.returned(decoded.returned)
             releases.unheard = 0
+            releases.read[number] = decoded.number
+            if decoded.released > releases.acknowledged:  # noqa: PLR1730 - a call would cost more
+                releases.acknowledged = decoded.released
             at = 0
             for answer in decoded.replies:
                 first, at = at, at + answer.frames

@@ -75,7 +75,12 @@ class Retry:
             )
             reply.may_have_run = True
             reply.replays += 1
+            copies = reply.copies
             self._park(link, reply, Lost(0, error, None, self._may_replay(reply)))
+            if copies and reply.state is ReplyState.OVER:
+                self._client.memory.abandoned(copies, reply.deadline_ns)
+            elif copies:
+                self._client.memory.sent_again(copies)
 
     def judged(self, message: Suspicions) -> None:
         """Apply new quarantine verdicts to the requests that wait for one."""

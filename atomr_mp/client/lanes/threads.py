@@ -212,8 +212,8 @@ class ThreadsLane(Lane):
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
         """Send what is to be given back to an incarnation.
 
-        All lanes have it sent here, where connections last as long as their incarnations: what is lost with a
-        connection would be waited for by all later calls.
+        All lanes have it sent here, so that it is repeated in one place if the connection is lost: what never arrives
+        would be waited for by all later calls.
 
         Args:
             releases: What is to be given back.
@@ -230,6 +230,12 @@ class ThreadsLane(Lane):
         while link.connection is not None and (message := releases.message()) is not None:
             link.connection.send(data.FROM_CLIENT.encode(message), [])
             releases.sent(message)
+
+    def repeat_releases(self, link: DeviceLink) -> None:
+        """Send again what may have been lost with a connection; all lanes' releases are sent here."""
+        assert link.connection is not None
+        for message in link.releases.to_repeat():
+            link.connection.send(data.FROM_CLIENT.encode(message), [])
 
     def _flush_all(self) -> None:
         """Send outboxes for which nobody waits, until there are none; the flusher's thread."""

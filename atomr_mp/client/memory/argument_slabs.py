@@ -144,8 +144,10 @@ class ClientSlabs:
         for number in ids:
             placement = self._uses.get(number)
             if placement is not None:
-                placement.returned = True
-                self._kept.pop(number, None)
+                placement.uses -= 1
+                if placement.uses <= 0:
+                    placement.returned = True
+                    self._kept.pop(number, None)
 
     def over(self, ended: Releases) -> None:
         """Take note that a worker has ended, and with it its use of all arrays."""
@@ -253,8 +255,10 @@ class Placement:
 
     worker: Releases | None = None
     """Where it was sent, once that has answered."""
+    uses = 1
+    """How often workers that live were sent it, and have not returned it."""
     returned = False
-    """The worker does not use it any more."""
+    """No worker uses it any more."""
 
     def __init__(self, room: Room, number: int, layout: Layout) -> None:
         self._room = room

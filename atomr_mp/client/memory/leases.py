@@ -43,6 +43,12 @@ class Releases:
         """What views have kept that may still be in use by this process's GPU: how to wait for that, and what."""
         self.serial = 0
         """Of the last message that was sent; any request that is sent from now on has to wait for it."""
+        self.unacknowledged: deque[data.Release] = deque()
+        """Messages that were sent, and that the worker has not said to have taken in; the oldest first."""
+        self.acknowledged = 0
+        """The worker has taken in all messages up to this serial."""
+        self.read: dict[int, int] = {}
+        """Number of the worker's last message that was read, by the number of the connection."""
         self.over = False
         """The incarnation has ended."""
         self.unheard = 0
@@ -93,6 +99,17 @@ class Releases:
     def sent(self, message: data.Release) -> None:
         """Note that a message is on its way."""
         self.serial = message.serial
+        self.unacknowledged.append(message)
+        self._forget_acknowledged()
+
+    def to_repeat(self) -> list[data.Release]:
+        """Return what was sent and may never have arrived, on a connection that is lost."""
+        self._forget_acknowledged()
+        return list(self.unacknowledged)
+
+    def _forget_acknowledged(self) -> None:
+        while self.unacknowledged and self.unacknowledged[0].serial <= self.acknowledged:
+            self.unacknowledged.popleft()
 
 
 class Hold:

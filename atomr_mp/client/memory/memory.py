@@ -113,6 +113,11 @@ class ClientMemory:
         for each in copies:
             self._slabs.abandoned(each, until_ns)
 
+    def sent_again(self, copies: Iterable[Placement]) -> None:
+        """A call with these arguments is sent again, though the worker lives that has it already."""
+        for each in copies:
+            each.uses += 1
+
     def returned(self, ids: Iterable[int]) -> None:
         """Take note that a worker uses these arguments no more."""
         self._slabs.returned(ids)

@@ -84,7 +84,7 @@ class Cancel(Message, frozen=True, tag=2):
 
 
 class Release(Message, frozen=True, tag=3):
-    """Client to worker: these are not needed any more. Not answered."""
+    """Client to worker: these are not needed any more. Not answered; one that has come before changes nothing."""
 
     token: Token
     serial: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
@@ -95,6 +95,20 @@ class Release(Message, frozen=True, tag=3):
     """Borrows that the client took by `memory.borrow`, by their ids."""
     slabs: Annotated[list[SlabNumber], msgspec.Meta(max_length=MAX_RELEASED)]
     """Slabs of which the client has no mapping any more."""
+
+
+class Unread(Message, frozen=True, tag=5):
+    """Client to worker: a connection of this session has ended, and another has taken its place. Not answered.
+
+    What the worker has sent on it after these replies never arrived: the session does not have what it brought. What
+    came on it and has not started is not wanted.
+    """
+
+    token: Token
+    lane: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    """Number of the connection that has ended."""
+    after: U64
+    """`Replies.number` of the last that the client has read on it; 0 if none."""
 
 
 class CallReply(Message, frozen=True):
@@ -120,13 +134,17 @@ class Replies(Message, frozen=True, tag=1):
     replies: Annotated[list[CallReply], msgspec.Meta(max_length=MAX_CALLS)]
     returned: Annotated[list[U64], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
     """Ids of `refs.ClientArray` that nothing in the worker uses any more, of this call or of earlier ones."""
+    released: U64 = 0
+    """All the session's releases up to this serial have been taken in."""
+    number: U64 = 0
+    """Counts the worker's messages to this session from 1, over all connections."""
 
 
 class Alone(Calls, frozen=True, tag=4):
     """Client to worker: do this one call while nothing else runs; it may be what ends workers."""
 
 
-FromClient = Calls | Cancel | Release | Alone
+FromClient = Calls | Cancel | Release | Alone | Unread
 
 FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="data")
 FROM_WORKER: Final[Codec[Replies]] = Codec(Replies, channel="data")

@@ -6,9 +6,10 @@ peer and refused.
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.flight import Window
@@ -40,6 +41,7 @@ class AdmittedSession:
         "resolve",
         "running",
         "secret",
+        "sent",
         "session",
         "waiting_for_release",
         "weight",
@@ -65,6 +67,8 @@ class AdmittedSession:
         """Which of its releases have been taken in."""
         self.waiting_for_release: list[tuple[Peer, int, int, memoryview]] = []
         """Calls that wait for a release that another connection brings."""
+        self.sent = 0
+        """Messages to it."""
 
 
 MOST_PEERS: Final = 256
@@ -81,19 +85,30 @@ class SequenceTracker:
         """All up to here have come."""
         self._early: set[int] = set()
 
-    def add(self, serial: int) -> None:
-        """Note that a number has come; one that has come before changes nothing.
+    def add(self, serial: int) -> bool:
+        """Note that a number has come; return False if it has come before.
 
         Raises:
             ProtocolError: So many have come without those before them that nobody can have counted.
         """
-        if serial > self.upto:
-            self._early.add(serial)
+        if serial <= self.upto or serial in self._early:
+            return False
+        self._early.add(serial)
         if len(self._early) > MOST_EARLY:
             raise errors.ProtocolError(f"{MOST_EARLY} releases have come without one that was before them")
         while self.upto + 1 in self._early:
             self.upto += 1
             self._early.remove(self.upto)
+        return True
+
+
+class Carried(NamedTuple):
+    """What a message to a client brought that is to come back if it never arrives."""
+
+    number: int
+    """`Replies.number`."""
+    leases: list[int]
+    returned: list[int]
 
 
 class Queued(Protocol):
@@ -108,6 +123,7 @@ class Peer:
     """One connection of a session."""
 
     __slots__ = (
+        "carried",
         "frames",
         "payload_bytes",
         "queued",
@@ -118,9 +134,11 @@ class Peer:
         "unanswered",
     )
 
-    def __init__(self, routing_id: bytes, session: AdmittedSession) -> None:
+    def __init__(self, routing_id: bytes, session: AdmittedSession, window: Window) -> None:
         self.routing_id: Final = routing_id
         self.session: Final = session
+        self.carried: Final[deque[Carried]] = deque(maxlen=window.requests)
+        """Of the last messages: more than a window's cannot be on their way."""
         self.unanswered = 0
         self.payload_bytes = 0
         """Payload of the unanswered requests."""
@@ -193,9 +211,14 @@ class Peers:
                 return None
             if len(session.peers) >= MOST_PEERS and not self._forget_idle(session):
                 return None
-            peer = self._by_routing_id[routing_id] = Peer(routing_id, session)
+            peer = self._by_routing_id[routing_id] = Peer(routing_id, session, self._window)
             session.peers.append(peer)
         return peer
+
+    def lost(self, peer: Peer, lane: int) -> Peer | None:
+        """Return another connection of a peer's session, by its number; None if nothing is known of it."""
+        found = self._by_routing_id.get(data.routing_id(peer.session.session, lane))
+        return None if found is peer else found
 
     def _forget_idle(self, session: AdmittedSession, keep: Peer | None = None) -> bool:
         """Forget the session's oldest connection with nothing under way: nobody says when one was closed."""
