@@ -58,7 +58,7 @@ class HostMapping:
         self.address: Final[int] = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self.nbytes: Final = nbytes
         self.unmapped = unmapped
-        self._arrays: weakref.WeakSet[_HostPart] = weakref.WeakSet()
+        self._arrays: weakref.WeakSet[MappedPart] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def __del__(self) -> None:
@@ -92,7 +92,7 @@ class HostMapping:
         with self._lock:
             if self._map is None:
                 raise errors.GpuRefReleased("the slab is not mapped any more: the client was closed")
-            part = _HostPart(self.address + low, high - low, self, keep, read_only=not writable)
+            part = MappedPart(self, self.address + low, high - low, keep, read_only=not writable)
             self._arrays.add(part)
         content: Any = np.asarray(part)
         return np.ndarray(layout.shape, dtypes.to_numpy(layout.dtype), content, layout.offset - low, layout.strides)
@@ -105,10 +105,18 @@ class HostMapping:
                 self.unmapped()
 
 
-class _HostPart:
-    """What an array's chain of bases ends in: NumPy keeps it for as long as any array over the memory lives."""
+class MappedPart:
+    """A part of mapped memory. NumPy keeps it for as long as any array over it lives: it is their base's base.
 
-    def __init__(self, address: int, nbytes: int, mapping: HostMapping, keep: object, *, read_only: bool) -> None:
+    Args:
+        mapping: Unmaps the memory once nothing refers to it.
+        address: Where the part begins.
+        nbytes: Its size.
+        keep: Kept alive too.
+        read_only: Whether arrays over it can never be made writable.
+    """
+
+    def __init__(self, mapping: object, address: int, nbytes: int, keep: object = None, *, read_only: bool) -> None:
         self._mapping = mapping
         self.keep: Final = keep
         self.__array_interface__ = {
@@ -124,7 +132,7 @@ def kept_by(array: np.ndarray[Any, Any]) -> object:
     base: object = array
     while isinstance(base, np.ndarray):
         base = base.base
-    return base.keep if isinstance(base, _HostPart) else None
+    return base.keep if isinstance(base, MappedPart) else None
 
 
 def make_sealed(name: str, nbytes: int) -> int:

@@ -6,13 +6,25 @@ import itertools
 import time
 from collections import deque
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.protocol.messages import operators, session, suspects
 from atomr_mp.transport.session import SessionConnection
 
+Request = (
+    operators.StatusRequest
+    | operators.InventoryRequest
+    | operators.RestartRequest
+    | operators.ReloadRequest
+    | operators.ListResidents
+    | operators.FreeResident
+    | operators.AdmitRequest
+    | operators.StopRequest
+)
 Answers = session.Answer | operators.Reloaded | operators.Residents | operators.Status | operators.Inventory
+
+A = TypeVar("A", bound=Answers)
 
 
 class OperatorSession:
@@ -41,15 +53,11 @@ class OperatorSession:
 
     def status(self, timeout_s: float = 10.0) -> operators.Status:
         """Return a snapshot of the pool."""
-        answer = self._ask(operators.StatusRequest(next(self._ids)), timeout_s)
-        assert isinstance(answer, operators.Status)
-        return answer
+        return self._ask(operators.Status, operators.StatusRequest(next(self._ids)), timeout_s)
 
     def inventory(self, timeout_s: float = 10.0) -> operators.Inventory:
         """Return all that the supervisor knows to be there."""
-        answer = self._ask(operators.InventoryRequest(next(self._ids)), timeout_s)
-        assert isinstance(answer, operators.Inventory)
-        return answer
+        return self._ask(operators.Inventory, operators.InventoryRequest(next(self._ids)), timeout_s)
 
     def restart(self, device: int, timeout_s: float = 10.0) -> None:
         """Have a device's worker replaced; returns once the order is taken.
@@ -57,21 +65,15 @@ class OperatorSession:
         Raises:
             InvalidRequest: There is no such device.
         """
-        self._order(operators.RestartRequest(next(self._ids), device), timeout_s)
+        self._ask(session.Answer, operators.RestartRequest(next(self._ids), device), timeout_s)
 
     def reload(self, timeout_s: float) -> list[str]:
         """Have the workers replaced; see `Pool.reload` for what is returned and raised."""
-        answer = self._ask(operators.ReloadRequest(next(self._ids)), timeout_s)
-        if isinstance(answer, session.Answer) and answer.error is not None:
-            raise answer.error.error()
-        assert isinstance(answer, operators.Reloaded)
-        return answer.pending
+        return self._ask(operators.Reloaded, operators.ReloadRequest(next(self._ids)), timeout_s).pending
 
     def residents(self, timeout_s: float = 10.0) -> operators.Residents:
         """Return all resident memory."""
-        answer = self._ask(operators.ListResidents(next(self._ids)), timeout_s)
-        assert isinstance(answer, operators.Residents)
-        return answer
+        return self._ask(operators.Residents, operators.ListResidents(next(self._ids)), timeout_s)
 
     def free_resident(
         self,
@@ -87,11 +89,9 @@ class OperatorSession:
         Raises:
             InvalidRequest: There is none of this name, it is being filled, or it is in use and this is not `force`.
         """
-        answer = self._ask(operators.FreeResident(next(self._ids), name, device, version, force), timeout_s)
-        if isinstance(answer, session.Answer) and answer.error is not None:
-            raise answer.error.error()
-        assert isinstance(answer, operators.Residents)
-        return answer.residents
+        return self._ask(
+            operators.Residents, operators.FreeResident(next(self._ids), name, device, version, force), timeout_s
+        ).residents
 
     def admit(self, request: suspects.RequestKey, timeout_s: float = 10.0) -> None:
         """Release a quarantined request: it is admitted again.
@@ -99,11 +99,11 @@ class OperatorSession:
         Raises:
             InvalidRequest: It is not in quarantine.
         """
-        self._order(operators.AdmitRequest(next(self._ids), request), timeout_s)
+        self._ask(session.Answer, operators.AdmitRequest(next(self._ids), request), timeout_s)
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """Have the pool stopped; returns once the order is taken."""
-        self._order(operators.StopRequest(next(self._ids)), timeout_s)
+        self._ask(session.Answer, operators.StopRequest(next(self._ids)), timeout_s)
 
     def next_event(self, timeout_s: float | None) -> session.FromSupervisor:
         """Return the next lifecycle event.
@@ -114,30 +114,22 @@ class OperatorSession:
         """
         return self._events.popleft() if self._events else self._connection.receive(timeout_s)
 
-    def _order(
-        self, request: operators.RestartRequest | operators.AdmitRequest | operators.StopRequest, timeout_s: float
-    ) -> None:
-        answer = self._ask(request, timeout_s)
-        if isinstance(answer, session.Answer) and answer.error is not None:
-            raise answer.error.error()
+    def _ask(self, kind: type[A], request: Request, timeout_s: float) -> A:
+        """Ask something and return the answer, of this kind.
 
-    def _ask(
-        self,
-        request: operators.StatusRequest
-        | operators.InventoryRequest
-        | operators.RestartRequest
-        | operators.ReloadRequest
-        | operators.ListResidents
-        | operators.FreeResident
-        | operators.AdmitRequest
-        | operators.StopRequest,
-        timeout_s: float,
-    ) -> Answers:
+        Raises:
+            AtomrError: It was refused.
+            PoolLost: The supervisor is gone.
+            TimeoutError: No answer came in time.
+        """
         self._connection.send(request)
         until = time.monotonic() + timeout_s
         while True:
             message = self._connection.receive(max(0.001, until - time.monotonic()))
             if isinstance(message, Answers) and message.id == request.id:
+                if isinstance(message, session.Answer) and message.error is not None:
+                    raise message.error.error()
+                assert isinstance(message, kind)
                 return message
             if isinstance(message, session.Goodbye):
                 raise message.error.error()

@@ -250,34 +250,21 @@ def spawn(
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     command = [*(argv or (sys.executable, "-m", WORKER_MODULE))]
     title = f"atomr-mp {pool} device {device} generation {generation}"
+
+    def start(control_fd: int, board_fd: int) -> subprocess.Popen[bytes]:
+        fds = ["--control-fd", str(control_fd), "--board-fd", str(board_fd)]
+        return subprocess.Popen(
+            [*command, *fds, "--parent", str(os.getpid()), "--title", title],
+            stdin=subprocess.DEVNULL,
+            stdout=output_fd,
+            stderr=output_fd,
+            env=dict(env),
+            pass_fds=(control_fd, board_fd),
+            process_group=0,  # set before exec, and the call returns after exec
+        )
+
     try:
-        with contextlib.ExitStack() as undo:
-            ours, theirs = _control_pair()
-            undo.enter_context(ours)
-            board_fd, board = _make_board()
-            undo.callback(board.close)
-            try:
-                fds = ["--control-fd", str(theirs.fileno()), "--board-fd", str(board_fd)]
-                popen = subprocess.Popen(
-                    [*command, *fds, "--parent", str(os.getpid()), "--title", title],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output_fd,
-                    stderr=output_fd,
-                    env=dict(env),
-                    pass_fds=(theirs.fileno(), board_fd),
-                    process_group=0,  # set before exec, and the call returns after exec
-                )
-            finally:
-                theirs.close()
-                os.close(board_fd)
-            undo.callback(abandon, popen)
-            pidfd = os.pidfd_open(popen.pid)
-            undo.callback(os.close, pidfd)
-            if not core_dumps:
-                _prevent_core_dumps(popen.pid)
-            worker = WorkerProcess(popen.pid, pidfd, ours, board, generation, popen)
-            undo.pop_all()
-            return worker
+        return _make(start, generation, core_dumps=core_dumps)
     except OSError as error:
         raise errors.SetupFailed(f"no process could be started for device {device} ({command[0]}): {error}") from error
 
@@ -295,25 +282,35 @@ def adopt_forked(fork: Callable[[int, int], int], *, generation: int, core_dumps
         SetupFailed: The kernel refused (descriptors, memory), or the process has ended already.
     """
     try:
-        with contextlib.ExitStack() as undo:
-            ours, theirs = _control_pair()
-            undo.enter_context(ours)
-            board_fd, board = _make_board()
-            undo.callback(board.close)
-            try:
-                pid = fork(theirs.fileno(), board_fd)
-            finally:
-                theirs.close()
-                os.close(board_fd)
-            pidfd = os.pidfd_open(pid)  # only we reap it, so the number is still its own
-            undo.callback(os.close, pidfd)
-            if not core_dumps:
-                _prevent_core_dumps(pid)
-            worker = WorkerProcess(pid, pidfd, ours, board, generation)
-            undo.pop_all()
-            return worker
+        return _make(fork, generation, core_dumps=core_dumps)
     except OSError as error:
         raise errors.SetupFailed(f"no process could be forked: {error}") from error
+
+
+def _make(
+    start: Callable[[int, int], int | subprocess.Popen[bytes]], generation: int, *, core_dumps: bool
+) -> WorkerProcess:
+    """Make a worker's channel and board, then its process, and hold all of them; leave nothing behind if one fails."""
+    with contextlib.ExitStack() as undo:
+        ours, theirs = _control_pair()
+        undo.enter_context(ours)
+        board_fd, board = _make_board()
+        undo.callback(board.close)
+        try:
+            started = start(theirs.fileno(), board_fd)
+        finally:
+            theirs.close()
+            os.close(board_fd)
+        pid, popen = (started, None) if isinstance(started, int) else (started.pid, started)
+        if popen is not None:
+            undo.callback(abandon, popen)
+        pidfd = os.pidfd_open(pid)  # only we reap it, so the number is still its own
+        undo.callback(os.close, pidfd)
+        if not core_dumps:
+            _prevent_core_dumps(pid)
+        worker = WorkerProcess(pid, pidfd, ours, board, generation, popen)
+        undo.pop_all()
+        return worker
 
 
 def _control_pair() -> tuple[socket.socket, socket.socket]:

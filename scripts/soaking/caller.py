@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import random
@@ -132,3 +133,23 @@ class Caller(ABC):
         self.tally.note(what)
         if not contents.same(expected, found):
             self.tally.wrong(f"{what}: {found!r} instead of {expected!r}")
+
+
+class AwaitingCaller(Caller):
+    """Lives in one event loop for a while, and does many things there at once."""
+
+    at_once: ClassVar[int] = 30
+    """Most of them."""
+
+    def act(self) -> None:
+        """Live through one event loop."""
+        asyncio.run(self._live())
+
+    async def _live(self) -> None:
+        until_s = min(self.links.until_s, time.monotonic() + self.chance.random())
+        while time.monotonic() < until_s:
+            await asyncio.gather(*(self.use_once() for _ in range(self.chance.randint(1, self.at_once))))
+
+    @abstractmethod
+    async def use_once(self) -> None:
+        """Do something that ends soon."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import threading
@@ -17,7 +16,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.mapping.run import Failure
 from soaking import contents
-from soaking.caller import DEADLINE_S, GRACE_S, Caller, Links
+from soaking.caller import DEADLINE_S, GRACE_S, AwaitingCaller, Caller, Links
 
 SHORT_S = 0.01
 """A deadline that may pass."""
@@ -84,19 +83,11 @@ class Large(Blocking):
                 self.settle(what, expected, reply.result)
 
 
-class Awaiting(Caller):
-    """Lives in one event loop for a while."""
+class Awaiting(AwaitingCaller):
+    """Has its answers awaited."""
 
-    def act(self) -> None:
-        """Do so once."""
-        asyncio.run(self._use())
-
-    async def _use(self) -> None:
-        until_s = min(self.links.until_s, time.monotonic() + self.chance.random())
-        while time.monotonic() < until_s:
-            await asyncio.gather(*(self._one() for _ in range(self.chance.randint(1, 30))))
-
-    async def _one(self) -> None:
+    async def use_once(self) -> None:
+        """Make a call and await it."""
         value = contents.value(self.chance)
         reply = self.call("Echo.on_loop", value)
         if reply is not None:

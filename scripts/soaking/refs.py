@@ -13,7 +13,7 @@ import numpy as np
 import atomr_mp
 from atomr_mp import errors
 from soaking import contents
-from soaking.caller import DEADLINE_S, Caller, Links
+from soaking.caller import DEADLINE_S, AwaitingCaller, Caller, Links
 from soaking.contents import Array, Pattern
 from soaking.tally import OF_MEMORY
 from soaking.words import Share
@@ -421,21 +421,14 @@ class RefUser(Caller):
         return OF_MEMORY if self.tally.kills and device != self.tally.spared else ()
 
 
-class AwaitingRefUser(Caller):
+class AwaitingRefUser(AwaitingCaller):
     """Uses refs in an event loop."""
 
     holds_buffers = True
+    at_once = 8
 
-    def act(self) -> None:
-        """Do so once."""
-        asyncio.run(self._use())
-
-    async def _use(self) -> None:
-        until_s = min(self.links.until_s, time.monotonic() + self.chance.random())
-        while time.monotonic() < until_s:
-            await asyncio.gather(*(self._one() for _ in range(self.chance.randint(1, 8))))
-
-    async def _one(self) -> None:
+    async def use_once(self) -> None:
+        """Make a buffer, add to it and sum it."""
         chance, pool = self.chance, self.pool
         array = Pattern(chance.randrange(10**6), "int64", [chance.randint(1, 60_000)]).array
         refs = []

@@ -18,12 +18,12 @@ import numpy as np
 import pytest
 
 from atomr_mp import errors
+from atomr_mp.interop.host import SEALS
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Event, Export, SlabMemory, Stream, WorkerDevice
-from atomr_mp_workers.device.host_memory import SEALS
 from atomr_mp_workers.device.streams import POOLED, StreamAllocator
 from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.arrays import DeviceArray

@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from atomr_mp import errors
+from atomr_mp.interop.host import SEALS
 from atomr_mp.protocol import allocation, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp_workers.device.base import Event, Slab, SlabMemory
 from atomr_mp_workers.device.host import HostDevice, HostEvent
-from atomr_mp_workers.device.host_memory import SEALS
 from atomr_mp_workers.memory import buffers as buffers_module
 from atomr_mp_workers.memory import shares as shares_module
 from atomr_mp_workers.memory import slabs as slabs_module

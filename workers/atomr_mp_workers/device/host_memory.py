@@ -7,17 +7,15 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.interop.host import SEALS, MappedPart, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import Export, Slab, SlabMemory
-
-SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-"""What a memfd must be sealed against before it is mapped: by nobody's doing can an access beyond its end occur."""
 
 
 class HostMemory(SlabMemory):
@@ -42,7 +40,7 @@ class HostMemory(SlabMemory):
 
     def bytes(self, owner: object, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
         """Return a part as an array of bytes; it holds `owner` and the mapping."""
-        return np.asarray(_MappedPart(self, owner, self.address + offset, nbytes, read_only=self._read_only))
+        return np.asarray(MappedPart(self, self.address + offset, nbytes, owner, read_only=self._read_only))
 
     def array(self, part: np.ndarray[Any, Any], layout: Layout, *, writable: bool) -> np.ndarray[Any, Any]:
         """Return a NumPy array over a part."""
@@ -65,9 +63,7 @@ class HostSlab(HostMemory, Slab):
     def __init__(self, nbytes: int, name: str) -> None:
         self._descriptor = -1
         try:
-            self._descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.ftruncate(self._descriptor, nbytes)
-            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, SEALS | fcntl.F_SEAL_SEAL)
+            self._descriptor = make_sealed(name, nbytes)
             super().__init__(self._descriptor, nbytes, writable=True)
         except OSError as error:  # the descriptor, if there is one, is closed with this object
             raise errors.OutOfMemory(f"no slab of {nbytes} bytes: {error}", requested_bytes=nbytes) from error
@@ -95,16 +91,3 @@ def map_sealed(descriptor: int, nbytes: int, *, writable: bool) -> HostMemory:
         raise errors.InvalidRequest(f"a slab of {nbytes} bytes cannot be mapped: {error}") from error
     finally:
         os.close(descriptor)
-
-
-class _MappedPart:
-    """What a NumPy array over a part of a mapping holds on to."""
-
-    def __init__(self, memory: HostMemory, owner: object, address: int, nbytes: int, *, read_only: bool) -> None:
-        self._held = (memory, owner)
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": "|u1",
-            "shape": (nbytes,),
-            "data": (address, read_only),
-        }

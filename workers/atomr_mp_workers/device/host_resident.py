@@ -11,9 +11,10 @@ from typing import Any, Final, Self
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.interop.host import SEALS
 from atomr_mp.protocol.process_tags import RESIDENT
 from atomr_mp_workers.device.base import Resident
-from atomr_mp_workers.device.host_memory import SEALS, HostMemory
+from atomr_mp_workers.device.host_memory import HostMemory
 
 SEALED: Final = SEALS | fcntl.F_SEAL_WRITE
 """What is never missing from sealed memory."""
