@@ -13,7 +13,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import program as messages
-from tests.support import Ledger
+from tests.support import Ledger, wait_generation
 from tests.tolerances import assert_close
 
 N: Final = 24
@@ -202,6 +202,7 @@ def test_a_program_outlives_its_worker_but_not_its_refs(backend: str) -> None:
             assert (free.run(x=np.ones(N)).result().numpy() == 2).all()
             assert (bound.run().result().numpy() == 4).all()
         pool.restart(0)
+        wait_generation(pool, 2)
         assert (free.run(x=np.ones(N)).result().numpy() == 2).all()
         with pytest.raises((errors.GpuRefStale, errors.GpuRefReleased)):
             bound.run().result()

@@ -10,6 +10,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Final, NamedTuple, cast
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.protocol.allocation import aligned
 from atomr_mp.protocol.declaration.arguments import with_arrays
@@ -53,6 +55,14 @@ class PreparedStep(NamedTuple):
     method: LibraryMethod
     request: LibraryRequest
     plan: Any
+    whole: dict[str, int] | None
+    """The slots of its arrays by field, where each is a whole slot and a field of its own; None otherwise."""
+
+    def actual(self, slots: list[DeviceArray]) -> LibraryRequest:
+        """Return the request with the arrays of a run."""
+        if self.whole is not None:
+            return msgspec.structs.replace(self.request, **{name: slots[slot] for name, slot in self.whole.items()})
+        return with_arrays(self.request, lambda view: _array(slots, cast("SlotView", view)))
 
 
 class Prepared(NamedTuple):
@@ -108,9 +118,8 @@ class ProgramLibrary(Library):
         slots += [cast("DeviceArray", each) for each in request.refs]
         slots += self._temporaries(plan)
         for number, step in enumerate(plan.steps):
-            actual = with_arrays(step.request, lambda view: _array(slots, cast("SlotView", view)))
             try:
-                step.method.step(actual, step.plan)
+                step.method.step(step.actual(slots), step.plan)
             except errors.AtomrError as error:
                 error.message = f"step {number} ({step.name}): {error.message}"
                 raise
@@ -195,10 +204,23 @@ class _Preparation:
                     raise errors.InvalidRequest(
                         f"it writes slot {view.slot}, which is not among those that are written"
                     )
-            return PreparedStep(step.name, method, request, method.step_plan(request))
+            return PreparedStep(step.name, method, request, method.step_plan(request), self._whole(request))
         except errors.AtomrError as error:
             error.message = f"step {number} ({step.name:.64}): {error.message}"
             raise
+
+    def _whole(self, request: LibraryRequest) -> dict[str, int] | None:
+        """Return the slots of a step's arrays, if each is a whole slot and a field of its own."""
+        definition, found = self._definition, dict[str, int]()
+        wires = [*definition.inputs, *definition.refs, *definition.temporaries]
+        for name, _, view in request.arrays():
+            if view is None:
+                continue
+            slot, within = cast("SlotView", view).slot, cast("SlotView", view).within
+            if name not in request.__struct_fields__ or within != wires[slot].layout._replace(offset=0):
+                return None
+            found[name] = slot
+        return found
 
     def _view(self, wire: WireRef | ClientArray) -> SlotView:
         """Return the array of a slot that a step names."""
