@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from atomr_mp.libraries.generated.blas import Blas
+from atomr_mp.libraries.generated.blas import BlasRequests
 
-Reference: Final = Blas
+Reference: Final = BlasRequests

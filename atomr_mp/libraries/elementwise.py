@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from atomr_mp.libraries.generated.elementwise import Elementwise
+from atomr_mp.libraries.generated.elementwise import ElementwiseRequests
 
-Reference: Final = Elementwise
+Reference: Final = ElementwiseRequests

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp.libraries.generated.fft import Fft as Requests
+from atomr_mp.libraries.generated.fft import FftRequests
 from atomr_mp.protocol.libraries.fft import Norm
 from atomr_mp.protocol.refs import Operand
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
 
-class Fft(Requests):
+class Fft(FftRequests):
     """Discrete Fourier transforms, with the names, axes and norms of scipy.fft; `transform` is the request under them.
 
     Each takes a ref and returns a `Reply` at once, whose result is a new ref, or None where `out` is given. Up to three

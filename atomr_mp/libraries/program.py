@@ -205,7 +205,7 @@ class Program:
             )
         given = [_fitting(name, inputs[name], layout) for name, layout in zip(self._names, self._inputs, strict=True)]
         definition, writes = self._recorded
-        return self._device.request("program", messages.Run(definition, given, self._refs, writes), deadline_s)
+        return self._device.request("program", messages.RunProgram(definition, given, self._refs, writes), deadline_s)
 
     # --- the definition -----------------------------------------------------------------------------------------------
 
@@ -238,7 +238,7 @@ class Program:
         steps = []
         for library, request in self._steps:
             told = with_arrays(request, numbered)
-            steps.append(messages.Step(library, request.name, values.encode(told)[0]))
+            steps.append(messages.ProgramStep(library, request.name, values.encode(told)[0]))
             writes |= {each.slot: None for each in told.written() if each.slot < len(self._inputs) + len(refs)}
         definition = messages.Definition(
             [messages.slot(0, layout) for layout in self._inputs],

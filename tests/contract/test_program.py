@@ -157,7 +157,7 @@ def test_what_is_sent_past_the_clients_checks_is_refused_by_step(device: atomr_m
 
     def sent(changed: Any, refs: Any = (ref,), writes: Any = (1,)) -> None:
         program = changed if isinstance(changed, bytes) else messages.DEFINITIONS.encode(changed)
-        request = messages.Run(program, [np.zeros(N)], list(refs), list(writes))
+        request = messages.RunProgram(program, [np.zeros(N)], list(refs), list(writes))
         device.request("program", request).result()
 
     replace = msgspec.structs.replace

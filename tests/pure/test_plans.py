@@ -12,7 +12,7 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.libraries.base import Library
-from atomr_mp_workers.libraries.plans import KEPT, Plan, Plans
+from atomr_mp_workers.libraries.plans import KEPT, LibraryPlan, LibraryPlans
 from atomr_mp_workers.requests.peers import Peer
 from tests.pure.test_dispatch import DEADLINE_S, NEVER_NS, TOKEN, Worker, outcomes
 
@@ -161,10 +161,10 @@ def test_a_deadline_that_passes_while_a_plan_is_made_ends_the_request(worker: Pl
 
 def test_the_plan_that_was_not_used_for_longest_is_dropped() -> None:
     """A library keeps so many."""
-    plans = Plans()
-    kept = [Plan() for _ in range(KEPT)]
+    plans = LibraryPlans()
+    kept = [LibraryPlan() for _ in range(KEPT)]
     assert all(plans.keep(number, plan) is None for number, plan in enumerate(kept))
     assert plans.find(0) is kept[0]
-    assert plans.keep("more", Plan()) is kept[1]
+    assert plans.keep("more", LibraryPlan()) is kept[1]
     assert plans.find(1) is None
     assert (plans.dropped, len(plans)) == (1, KEPT)

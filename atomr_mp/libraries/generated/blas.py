@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
 
-class Blas(LibraryReference):
+class BlasRequests(LibraryReference):
     """Dense linear algebra as BLAS defines it, level 1 to 3, and cuBLAS' geam and batched gemm.
 
     Sizes, increments and leading dimensions follow from the layouts of the arrays. A transpose is a view: a matrix may

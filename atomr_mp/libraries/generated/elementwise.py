@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
 
-class Elementwise(LibraryReference):
+class ElementwiseRequests(LibraryReference):
     """Arithmetic, element by element, with NumPy's names and broadcasting.
 
     The arrays of a request have the same element type: nothing is promoted, so `cast` first. Shapes are broadcast as

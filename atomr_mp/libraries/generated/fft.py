@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
 
-class Fft(LibraryReference):
+class FftRequests(LibraryReference):
     """Discrete Fourier transforms along one to three dimensions of an array.
 
     X_k = Σ x_j·exp(-2πi·jk/n), and with the opposite sign for the inverse. Dimensions that are not transformed are

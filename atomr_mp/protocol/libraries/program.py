@@ -29,7 +29,7 @@ MAX_BYTES: Final = 2**20
 Count = Annotated[int, Meta(ge=0, le=MAX_SLOTS)]
 
 
-class Step(Message, frozen=True):
+class ProgramStep(Message, frozen=True):
     """A request of a library."""
 
     library: Annotated[str, Meta(max_length=64)]
@@ -52,7 +52,7 @@ class Definition(Message, frozen=True):
     """How the refs lie that it was recorded with."""
     temporaries: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
     """How its temporaries lie; without gaps."""
-    steps: Annotated[list[Step], Meta(max_length=MAX_STEPS)]
+    steps: Annotated[list[ProgramStep], Meta(max_length=MAX_STEPS)]
     returns: Annotated[list[WireRef], Meta(max_length=MAX_SLOTS)]
     """Slots, or views of them, that a run answers with."""
 
@@ -65,7 +65,7 @@ class Definition(Message, frozen=True):
 DEFINITIONS: Final[Codec[Definition]] = Codec(Definition, channel="program")
 
 
-class Run(LibraryRequest, frozen=True):
+class RunProgram(LibraryRequest, frozen=True):
     """Run a program. Returns refs to what it returns."""
 
     name: ClassVar = "run"
@@ -110,7 +110,7 @@ class Run(LibraryRequest, frozen=True):
                 keys.append((at, groups.setdefault(each.memory, len(groups))))
             else:
                 keys.append(None)
-        return (Run, self.program, tuple(self.writes), *keys)
+        return (RunProgram, self.program, tuple(self.writes), *keys)
 
 
 def slot(number: int, layout: Layout) -> WireRef:

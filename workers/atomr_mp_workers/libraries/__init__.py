@@ -17,7 +17,7 @@ from atomr_mp.protocol.libraries import LIBRARIES, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.method import LibraryMethod, Planning
-from atomr_mp_workers.libraries.plans import Plans, Preparer
+from atomr_mp_workers.libraries.plans import LibraryPlans, Preparer
 
 BACKENDS: Final = ("host", "cuda")
 
@@ -33,7 +33,7 @@ class Libraries:
         self._context = context
         self._instances: dict[str, Library] = {}
         self._preparer = Preparer(context.device, context.wake)
-        self.plans: Final[dict[str, Plans]] = {}
+        self.plans: Final[dict[str, LibraryPlans]] = {}
         """Those of each library that has some."""
 
     def find(self, method: str) -> LibraryMethod | None:
@@ -59,7 +59,7 @@ class Libraries:
         prepare = getattr(instance, f"prepare_{name}", None)
         if prepare is None:
             return None
-        plans = self.plans.setdefault(library, Plans())
+        plans = self.plans.setdefault(library, LibraryPlans())
         return Planning(plans, self._preparer, prepare, name in instance.slow)
 
     def _make(self, library: str) -> Library:

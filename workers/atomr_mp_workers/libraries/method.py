@@ -13,7 +13,7 @@ from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries.base import Library, LibraryContext
-from atomr_mp_workers.libraries.plans import Plan, Plans, Preparer
+from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
 from atomr_mp_workers.loading import Method, Resolve
 from atomr_mp_workers.memory.arrays import DeviceArray
 
@@ -24,7 +24,7 @@ KNOWN_BYTES: Final = 1024
 class Planning(NamedTuple):
     """Where the plans of a library are from."""
 
-    plans: Plans
+    plans: LibraryPlans
     preparer: Preparer
     prepare: Callable[[Any], Any]
     slow: bool
@@ -103,7 +103,7 @@ class LibraryMethod(Method):
         request.check()
         return request
 
-    def step_plan(self, request: LibraryRequest) -> Plan | None:
+    def step_plan(self, request: LibraryRequest) -> LibraryPlan | None:
         """Return the plan of a step, made at once if there is none."""
         planning = self._planning
         if planning is None:
@@ -111,24 +111,24 @@ class LibraryMethod(Method):
         key = request.plan_key()
         plan = planning.plans.find(key)
         if plan is None:
-            plan = Plan()
+            plan = LibraryPlan()
             plan.make(lambda: planning.prepare(request))
             planning.plans.keep(key, plan)
         plan.get()
         return plan
 
-    def step(self, request: LibraryRequest, plan: Plan | None) -> None:
+    def step(self, request: LibraryRequest, plan: LibraryPlan | None) -> None:
         """Do a step."""
         if plan is None:
             self._run(request)
         else:
             self._run(request, plan.get())
 
-    def _plan(self, planning: Planning, request: LibraryRequest, known: Known) -> Plan:
+    def _plan(self, planning: Planning, request: LibraryRequest, known: Known) -> LibraryPlan:
         """Make a plan, or have it made."""
         filled = {name: LaidOut(layout) for name, layout in known.left_out.items()}
         laid_out = msgspec.structs.replace(request, **filled) if filled else request
-        plan = Plan(self._context.device.make_event() if planning.slow else None)
+        plan = LibraryPlan(self._context.device.make_event() if planning.slow else None)
         if planning.slow:
             planning.preparer.prepare(plan, lambda: planning.prepare(laid_out))
         else:
@@ -138,7 +138,7 @@ class LibraryMethod(Method):
             planning.preparer.drop(dropped)
         return plan
 
-    def _call(self, request: LibraryRequest, known: Known, plan: Plan | None = None) -> Any:
+    def _call(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:
         """Do a request; outputs that were left out lie in new memory of the caller's."""
         made: dict[str, Any] = {}
         if known.left_out:

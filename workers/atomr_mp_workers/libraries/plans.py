@@ -1,6 +1,6 @@
-"""Plans: what a library makes for a request and uses again for later ones like it.
+"""LibraryPlans: what a library makes for a request and uses again for later ones like it.
 
-Plans are kept by everything that the declaration says of a request (`LibraryRequest.plan_key`), so that none can be
+LibraryPlans are kept by everything that the declaration says of a request (`LibraryRequest.plan_key`), so that none can be
 taken for another's; those that were not used for longest are dropped. Only with the loop's turn, but for the thread
 that makes what takes long.
 """
@@ -16,10 +16,10 @@ from typing import Any, Final
 from atomr_mp_workers.device.base import Event, WorkerDevice
 
 KEPT: Final = 256
-"""Plans of a library."""
+"""LibraryPlans of a library."""
 
 
-class Plan:
+class LibraryPlan:
     """A plan, or what has become of making it."""
 
     __slots__ = ("_error", "_made", "event")
@@ -57,7 +57,7 @@ class Plan:
         return self._made
 
 
-class Plans:
+class LibraryPlans:
     """The plans of a library.
 
     Args:
@@ -66,7 +66,7 @@ class Plans:
 
     def __init__(self, kept: int = KEPT) -> None:
         self._kept = kept
-        self._plans: OrderedDict[object, Plan] = OrderedDict()
+        self._plans: OrderedDict[object, LibraryPlan] = OrderedDict()
         self.made = 0
         self.used = 0
         """How often one was there already."""
@@ -75,7 +75,7 @@ class Plans:
     def __len__(self) -> int:
         return len(self._plans)
 
-    def find(self, key: object) -> Plan | None:
+    def find(self, key: object) -> LibraryPlan | None:
         """Return a plan that was made or is being made; None if there is none, or it has failed."""
         plan = self._plans.get(key)
         if plan is None or plan.has_failed:
@@ -84,7 +84,7 @@ class Plans:
         self.used += 1
         return plan
 
-    def keep(self, key: object, plan: Plan) -> Plan | None:
+    def keep(self, key: object, plan: LibraryPlan) -> LibraryPlan | None:
         """Keep a plan; return the one that is dropped for it, if one is."""
         self._plans[key] = plan
         self._plans.move_to_end(key)
@@ -109,11 +109,11 @@ class Preparer:
         self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._started = False
 
-    def prepare(self, plan: Plan, prepare: Callable[[], Any]) -> None:
+    def prepare(self, plan: LibraryPlan, prepare: Callable[[], Any]) -> None:
         """Have a plan made; its event ends then."""
         self._submit(lambda: self._prepare(plan, prepare))
 
-    def drop(self, plan: Plan) -> None:
+    def drop(self, plan: LibraryPlan) -> None:
         """Let go of a plan where that may wait for the device."""
         self._submit(lambda held=[plan]: held.clear())  # type: ignore[misc]
 
@@ -124,7 +124,7 @@ class Preparer:
             threading.Thread(target=self._run, name="plans", daemon=True).start()
         self._queue.put(work)
 
-    def _prepare(self, plan: Plan, prepare: Callable[[], Any]) -> None:
+    def _prepare(self, plan: LibraryPlan, prepare: Callable[[], Any]) -> None:
         try:
             self._device.on_thread(lambda: plan.make(prepare))
         except BaseException as error:  # noqa: BLE001 - of the device: the requests that wait are told

@@ -12,7 +12,7 @@ from nvmath.bindings import cufft
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import fft
 from atomr_mp_workers.libraries.base import Library, array, given
-from atomr_mp_workers.libraries.fft.embedding import Placed, embedding, placed
+from atomr_mp_workers.libraries.fft.embedding import TransformLayout, embedding, placed
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.cuda_streams import CudaStream
@@ -91,7 +91,7 @@ class CudaFft(Library):
             out[...] = cupy.moveaxis(made, range(-len(how.axes), 0), how.axes)
 
 
-def _copying(how: Placed, kind: str) -> Placed:
+def _copying(how: TransformLayout, kind: str) -> TransformLayout:
     """Return how a transform is done that must leave its input as it is: cuFFT writes over that of c2r."""
     return how._replace(source=None) if kind == "c2r" else how
 

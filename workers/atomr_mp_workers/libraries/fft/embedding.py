@@ -22,7 +22,7 @@ class Embedding(NamedTuple):
     distance: int
 
 
-class Placed(NamedTuple):
+class TransformLayout(NamedTuple):
     """A transform as cuFFT is asked for it."""
 
     axes: tuple[int, ...]
@@ -33,7 +33,7 @@ class Placed(NamedTuple):
     """None if the result has to be copied."""
 
 
-def placed(source: Layout, target: Layout, axes: Sequence[int], *, halved: bool) -> Placed:
+def placed(source: Layout, target: Layout, axes: Sequence[int], *, halved: bool) -> TransformLayout:
     """Return in which order the axes are told so that as little as possible is copied.
 
     Args:
@@ -48,7 +48,7 @@ def placed(source: Layout, target: Layout, axes: Sequence[int], *, halved: bool)
     found = []
     for order in orders:
         told = (*order, whole[-1]) if halved else order
-        found.append(Placed(told, embedding(source, told), embedding(target, told)))
+        found.append(TransformLayout(told, embedding(source, told), embedding(target, told)))
     return min(found, key=lambda each: (each.source is None) + (each.target is None))
 
 

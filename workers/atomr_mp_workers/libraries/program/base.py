@@ -99,7 +99,7 @@ class ProgramLibrary(Library):
         own = dataclasses.replace(context, streams=cast("Any", OneStream(stream)))
         self._libraries = Libraries(own)
 
-    def prepare_run(self, request: program.Run) -> Prepared:
+    def prepare_run(self, request: program.RunProgram) -> Prepared:
         """Decode and check a program's steps, and make their plans; on a thread of its own.
 
         Raises:
@@ -111,7 +111,7 @@ class ProgramLibrary(Library):
             raise errors.InvalidRequest(f"the program cannot be decoded: {error}") from error
         return _Preparation(definition, request, self._libraries).prepared()
 
-    def run(self, request: program.Run, plan: Prepared) -> Any:
+    def run(self, request: program.RunProgram, plan: Prepared) -> Any:
         """Run a program."""
         store, holder = self.context.store, self.context.holder()
         slots = [each if isinstance(each, DeviceArray) else store.buffers.keep(holder, each) for each in request.inputs]
@@ -147,7 +147,7 @@ class _Preparation:
         libraries: What its steps are requests of.
     """
 
-    def __init__(self, definition: program.Definition, request: program.Run, libraries: Libraries) -> None:
+    def __init__(self, definition: program.Definition, request: program.RunProgram, libraries: Libraries) -> None:
         self._definition = definition
         self._given = [*request.inputs, *request.refs]
         self._writes = frozenset(request.writes)
@@ -169,7 +169,7 @@ class _Preparation:
                 end = aligned(end + layout.nbytes)
         return Prepared(steps, temporaries, end, apart, returns)
 
-    def _check_given(self, request: program.Run) -> None:
+    def _check_given(self, request: program.RunProgram) -> None:
         """Check that inputs and refs are those that the program was recorded with."""
         definition = self._definition
         if len(request.inputs) != len(definition.inputs) or len(request.refs) != len(definition.refs):
@@ -190,7 +190,7 @@ class _Preparation:
             if not fits:
                 raise errors.InvalidRequest(f"slot {number} does not lie as the program was recorded with")
 
-    def _step(self, number: int, step: program.Step) -> PreparedStep:
+    def _step(self, number: int, step: program.ProgramStep) -> PreparedStep:
         try:
             if step.library not in DECLARED:
                 raise errors.InvalidRequest(f"{step.library} has no requests that can be steps")
