@@ -1,6 +1,6 @@
-"""LibraryPlans: what a library makes for a request and uses again for later ones like it.
+"""Plans: what a library makes for a request and uses again for later ones like it.
 
-LibraryPlans are kept by everything that the declaration says of a request (`LibraryRequest.plan_key`), so that none can be
+Plans are kept by everything that the declaration says of a request (`LibraryRequest.plan_key`), so that none can be
 taken for another's; those that were not used for longest are dropped. Only with the loop's turn, but for the thread
 that makes what takes long.
 """
