@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import resource
 import select
@@ -170,6 +171,56 @@ def test_a_library_of_zeromq_s_may_connect(ends: Ends) -> None:
         ends.look(lambda: ends.received)
         assert ends.received.pop() == (routing_id, b"")
         assert not ends.socket.send(routing_id, b"it is closed", [])
+
+
+def test_a_heartbeat_of_zeromq_s_is_answered(ends: Ends) -> None:
+    """Libzmq would end a connection that is silent for so long."""
+    routing_id = data.routing_id(SESSIONS[0], 7)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.routing_id, dealer.reconnect_ivl = 0, routing_id, -1
+        dealer.plain_username = dealer.plain_password = SESSIONS[0].hex().encode()
+        dealer.heartbeat_ivl, dealer.heartbeat_timeout = 20, 200
+        monitor = dealer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        dealer.connect(ends.endpoint)
+        dealer.send(b"first")
+        ends.look(lambda: ends.received)
+        until = time.monotonic() + 0.6  # three times as long as libzmq waits for an answer
+        ends.look(lambda: time.monotonic() > until)
+        dealer.send(b"second")
+        ends.look(lambda: len(ends.received) == 2)
+        assert not monitor.poll(0)
+        dealer.disable_monitor()
+        monitor.close()
+
+
+def test_who_sends_pings_and_reads_nothing_is_closed(ends: Ends) -> None:
+    """What waits for it is bounded."""
+    secret = SESSIONS[0].hex().encode()
+    talk = stream.Dealer(data.routing_id(SESSIONS[0], 7), secret, secret)
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connected.connect(ends.endpoint.removeprefix("ipc://"))
+    connected.sendall(talk.opening)
+    connected.setblocking(False)
+
+    def is_logged_in() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            connected.send(talk.feed(connected.recv(4096)))
+        return talk.ready
+
+    ends.look(is_logged_in)
+    pings = b"\x04\x17\x04PING\x00\x0a" + b"c" * 16
+    with connected:
+
+        def is_closed() -> bool:
+            try:
+                connected.send(pings * 4096)
+            except BlockingIOError:
+                return False
+            except OSError:
+                return True
+            return False
+
+        ends.look(is_closed)
 
 
 @pytest.mark.parametrize(

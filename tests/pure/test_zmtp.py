@@ -203,8 +203,26 @@ def test_what_no_client_says_is_refused(content: bytes, reason: str) -> None:
         pour(router(ready=False), content)
 
 
-def test_commands_after_the_login_are_passed_over() -> None:
+@pytest.mark.parametrize("context", [b"", b"c", b"sixteen bytes ::"])
+def test_a_ping_is_answered_with_its_context_whoever_sends_it(context: bytes) -> None:
+    """As RFC 37 has it; messages before and after it arrive."""
+    for taker in (dealer(), router()):
+        ping = bytes((4, 7 + len(context))) + b"\x04PING\x00\x0a" + context
+        answer = pour(taker, stream.frame(b"before") + ping + stream.frame(b"after"))
+        assert answer == bytes((4, 5 + len(context))) + b"\x04PONG" + context
+        assert list(taker.messages) == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00", b"\x00\x0a" + b"c" * 17])
+def test_a_ping_that_is_none_is_refused(content: bytes) -> None:
+    """Its TTL has two bytes, and its context at most 16."""
+    with pytest.raises(errors.ProtocolError, match="a TTL of 2 and a context of at most 16"):
+        pour(dealer(), bytes((4, 5 + len(content))) + b"\x04PING" + content)
+
+
+def test_other_commands_after_the_login_are_passed_over() -> None:
     """As RFC 23 asks of those that a peer does not know."""
-    taker = dealer()
-    assert pour(taker, b"\x04\x05\x04PING" + stream.frame(b"message")) == b""
-    assert list(taker.messages) == [b"message"]
+    for command in (b"\x04PONG", b"\x09SUBSCRIBEx", b"\x00"):
+        taker = dealer()
+        assert pour(taker, bytes((4, len(command))) + command + stream.frame(b"message")) == b""
+        assert list(taker.messages) == [b"message"]

@@ -1,7 +1,7 @@
-"""ZMTP 3.0, by which ZeroMQ's sockets talk, with a login by PLAIN: what a DEALER says, and what a ROUTER. Pure.
+"""ZMTP, by which ZeroMQ's sockets talk, with a login by PLAIN: what a DEALER says, and what a ROUTER. Pure.
 
-By ZeroMQ's RFCs 23 (ZMTP) and 24 (PLAIN). The other end may be any library's that speaks them: a newer one speaks 3.0
-with whoever says that it does.
+By ZeroMQ's RFCs 23 (ZMTP 3.0), 24 (PLAIN) and 37 (ZMTP 3.1). A greeting says 3.0, which every library speaks; of 3.1,
+PING is answered, also from libraries that send it whatever a greeting says, and other commands are passed over.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ from atomr_mp.protocol.values import Buffer
 
 MAX_COMMAND_BYTES: Final = 4096
 """Of a frame that is no message: more is never needed, and anybody may send it."""
+
+
+MAX_CONTEXT_BYTES: Final = 16
+"""Of a PING, by RFC 37."""
 
 
 def frame(message: bytes) -> bytes:
@@ -108,7 +112,7 @@ class Stream(ABC):
 
     def _take(self, flags: int, body: bytes | bytearray) -> bytes:
         if flags & _COMMAND:
-            return b"" if self.ready else self._log_in(bytes(body))
+            return _answer(bytes(body)) if self.ready else self._log_in(bytes(body))
         self.messages.append(memoryview(body))
         return b""
 
@@ -199,6 +203,9 @@ class Router(Stream):
         return _command(b"ERROR", _short(b"400"))
 
 
+_TTL_BYTES: Final = 2
+"""How long the sender of a PING waits. It ends the connection by itself; this end learns of a peer's end otherwise."""
+
 _MAJOR: Final = 3
 _MECHANISM: Final = b"PLAIN".ljust(20, b"\0")
 _SIGNATURE: Final = b"\xff" + bytes(8) + b"\x7f"
@@ -227,6 +234,21 @@ def _check_greeting(greeting: bytes) -> None:
 def _command(name: bytes, content: bytes) -> bytes:
     body = _short(name) + content
     return bytes((_COMMAND, len(body))) + body
+
+
+def _answer(command: bytes) -> bytes:
+    """Return what a command after the login is answered with: a PING with a PONG of the same context.
+
+    Raises:
+        ProtocolError: The PING is none that RFC 37 has.
+    """
+    name, content = _take_short(command)
+    if name != b"PING":
+        return b""
+    context = content[_TTL_BYTES:]
+    if len(content) < _TTL_BYTES or len(context) > MAX_CONTEXT_BYTES:
+        raise errors.ProtocolError(f"a PING with {len(content)} bytes; it has a TTL of 2 and a context of at most 16")
+    return _command(b"PONG", context)
 
 
 def _short(text: bytes) -> bytes:

@@ -19,6 +19,9 @@ CHUNK_BYTES: Final = 65536
 SEND_BUFFER_BYTES: Final = 2**20
 """What is asked of the kernel, which may grant less."""
 
+PONGS_BYTES: Final = 256 * 1024
+"""By how much more a peer may be behind that sends PINGs and does not read."""
+
 PIECE_BYTES: Final = 256
 """What is needed to keep what waits, besides itself."""
 
@@ -31,9 +34,17 @@ class DataPeer:
         stream: What it says.
         poll: What the loop waits with.
         late: Sends what cannot be sent at once, because the peer makes no room.
+        unread_bytes: What may wait for a peer that does not read; who only asks for more of it is closed beyond.
     """
 
-    def __init__(self, connected: socket.socket, stream: stream.Router, poll: select.epoll, late: LateAnswers) -> None:
+    def __init__(
+        self,
+        connected: socket.socket,
+        stream: stream.Router,
+        poll: select.epoll,
+        late: LateAnswers,
+        unread_bytes: int,
+    ) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._socket = connected
@@ -41,6 +52,7 @@ class DataPeer:
         self._stream = stream
         self._poll = poll
         self._late = late
+        self._most_unsent_bytes = unread_bytes + PONGS_BYTES
         self.descriptor: Final = connected.fileno()
         self.messages: Final = stream.messages
         """Those that have come."""
@@ -104,7 +116,7 @@ class DataPeer:
             return
         if answer:
             self._put(answer)
-        if stream.refused:
+        if stream.refused or self.unsent_bytes > self._most_unsent_bytes:
             self.gone = True
 
     def send_late(self) -> bool:

@@ -189,7 +189,8 @@ class DataSocket:
                     return  # it has gone again
                 self._turn_away()
                 return
-            peer = DataPeer(connected, stream.Router(self._admits, self._takes), self._poll, self._late)
+            router = stream.Router(self._admits, self._takes)
+            peer = DataPeer(connected, router, self._poll, self._late, self._unread_bytes)
             self._peers[peer.descriptor] = peer
 
     def _turn_away(self) -> None:
