@@ -14,6 +14,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.messages.devices import DeviceState
+from atomr_mp.protocol.messages.operators import StandbyStatus
 from tests.support import BACKEND, Ledger, settled, wait_generation, wait_state
 
 ACTOR = """
@@ -48,6 +49,13 @@ def versions(ledger: Ledger) -> Versions:
     made = Versions(ledger)
     made.write("first")
     return made
+
+
+def standby_of(pool: atomr_mp.Pool) -> StandbyStatus:
+    """Return what stands by."""
+    told = pool.status().workers[0].standby
+    assert told is not None
+    return told
 
 
 def events(run_dir: Path, name: str) -> list[dict[str, Any]]:
@@ -121,6 +129,52 @@ def test_code_that_is_not_imported_in_time_is_given_up(ledger: Ledger, versions:
         assert pool.call("Versioned.version").result() == "first"
 
 
+def test_with_a_standby_a_version_that_does_not_start_takes_nothing_down(ledger: Ledger, versions: Versions) -> None:
+    """It is set up beside the worker that runs, which goes on; the error is the command's."""
+    with ledger.start(versions.target, gpus=2, standby="hot") as pool:
+        before = [(device.generation, device.pid, device.restarts) for device in pool.devices]
+        for setup, why in (
+            ("raise ValueError('no such weights')", r"stopped before device 0, 1 other device keeps .*no such weights"),
+            ("import os; os._exit(3)", r"stopped before device 0, .*exited with status 3"),
+        ):
+            versions.write("broken", setup)
+            with pytest.raises(errors.SetupFailed, match=why):
+                pool.reload()
+            assert pool.call("Versioned.version").result() == "first"
+        assert [(device.generation, device.pid, device.restarts) for device in pool.devices] == before
+        versions.write("repaired")
+        assert pool.reload() == []
+        for device in range(2):
+            assert pool.call("Versioned.version", device=device).result() == "repaired"
+            ended = pool.devices[device]
+            os.kill(ended.pid, signal.SIGKILL)
+            wait_generation(pool, ended.generation + 1, device)
+            assert pool.call("Versioned.version", device=device).result() == "repaired"
+
+
+def test_a_worker_that_dies_while_the_next_is_set_up_is_followed_by_that(ledger: Ledger, versions: Versions) -> None:
+    """The reload says that the worker has ended; what was being set up is not thrown away."""
+    with ledger.start(versions.target, gpus=1, standby="hot") as pool, ledger.gate("gate") as gate:
+        assert settled(lambda: standby_of(pool).state == "ready")
+        versions.write("slow", setup=ARRIVE.format(gate=gate.path))
+        failed: list[BaseException] = []
+
+        def reload() -> None:
+            try:
+                pool.reload()
+            except errors.AtomrError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=reload)
+        thread.start()
+        gate.wait()
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        thread.join()
+        assert "killed by SIGKILL" in str(failed[0])
+        gate.open(10)
+        assert pool.call("Versioned.version").result() == "slow"
+
+
 def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions: Versions) -> None:
     """The error is the new worker's, and says how far it came; the second device keeps the old code."""
     with ledger.start(versions.target, gpus=2, max_restarts=1, give_up=True) as pool:
@@ -143,12 +197,11 @@ def test_a_version_that_does_not_start_stops_the_reload(ledger: Ledger, versions
 
 
 def test_a_reload_starts_workers_and_standbys_anew(ledger: Ledger, versions: Versions) -> None:
-    """A standby has the old code: none takes part in a reload, and those that come after it have the new."""
+    """A standby has the old code: it makes room for one that has the new, which takes over."""
     with ledger.start(versions.target, gpus=1, standby="hot") as pool:
 
         def standby() -> int:
-            told = pool.status().workers[0].standby
-            assert told is not None
+            told = standby_of(pool)
             assert told.restarts == 0
             return told.generation if told.state == "ready" else 0
 
@@ -163,7 +216,7 @@ def test_a_reload_starts_workers_and_standbys_anew(ledger: Ledger, versions: Ver
         assert pool.call("Versioned.version").result() == "the second"
         assert not events(pool.run_dir, "standby_end")
         # It is written down after the clients were told.
-        assert settled(lambda: [event["generation"] for event in events(pool.run_dir, "promoted")] == [4])
+        assert settled(lambda: [event["generation"] for event in events(pool.run_dir, "promoted")] == [3, 4])
 
 
 def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:

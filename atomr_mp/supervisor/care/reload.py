@@ -90,7 +90,7 @@ class Reload:
         # An end counts when it is heard of; why is known once the process has gone. It may be tried again by then.
         failed = device.restarts > self._restarts and device.lost not in {None, self._lost}
         if failed or device.state is State.QUARANTINED:
-            self._give_up(_stopped_at(device, len(self._left) - 1))
+            self._give_up(_stopped_at(device, len(self._left) - 1, device.lost, "the reload stopped at device"))
         elif device.state is State.READY and device.generation > self._generation:
             device.take_plan(self._new)
             self._left.pop(0)
@@ -163,8 +163,26 @@ class Reload:
             self._loop.call_later(0, self._next)
             return
         self._generation, self._restarts, self._lost = device.generation, device.restarts, device.lost
-        device.try_plan(self._new)
-        device.replace("reload", "its worker is replaced, to run the code that is there now", anew=True)
+        if device.may_set_up:
+            device.set_up(self._new, self._was_set_up)
+        else:
+            device.try_plan(self._new)
+            self._replace(device, anew=True)
+
+    def _was_set_up(self, error: errors.AtomrError | None) -> None:
+        """The first device's new worker is ready beside the old one, has taken its place already, or has failed."""
+        if self._over:
+            return
+        device = self._left[0]
+        if error is not None:
+            self._give_up(_stopped_at(device, len(self._left) - 1, error, "the reload stopped before device"))
+        elif device.generation == self._generation:
+            self._replace(device, anew=False)
+        else:
+            self.advance()
+
+    def _replace(self, device: SupervisedDevice, *, anew: bool) -> None:
+        device.replace("reload", "its worker is replaced, to run the code that is there now", anew=anew)
 
     def _give_up(self, error: errors.AtomrError) -> None:
         self._over = True
@@ -174,11 +192,17 @@ class Reload:
         self._done(error, self._pending)
 
 
-def _stopped_at(device: SupervisedDevice, left: int) -> errors.AtomrError:
-    """Return the error of a reload whose new worker does not start."""
-    lost = device.lost
+def _stopped_at(device: SupervisedDevice, left: int, lost: errors.AtomrError | None, where: str) -> errors.AtomrError:
+    """Return the error of a reload whose new worker does not start.
+
+    Args:
+        device: Whose new worker that is.
+        left: How many devices behind it keep the old code.
+        lost: Why it does not start, if that is known.
+        where: The beginning of the error's text: "at" a device that was replaced, "before" one that goes on.
+    """
     untouched = f"{left} other device{'' if left == 1 else 's'} keep{'s' if left == 1 else ''} the old code"
-    text = f"the reload stopped at device {device.index}, {untouched}: {lost.message if lost else device.reason}"
+    text = f"{where} {device.index}, {untouched}: {lost.message if lost else device.reason}"
     if isinstance(lost, errors.ActorLoadFailed):
         return errors.ActorLoadFailed(text)
     if isinstance(lost, errors.SetupFailed):

@@ -13,7 +13,7 @@ from atomr_mp.process.files.logs import RotatedOutput
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.spawn import WorkerProcess
 from atomr_mp.protocol.codec import ErrorInfo, clip
-from atomr_mp.protocol.messages.devices import OUT_OF_USE, ActorInfo, DeviceInfo, StandbyInfo
+from atomr_mp.protocol.messages.devices import OUT_OF_USE, ActorInfo, Circuit, DeviceInfo, StandbyInfo
 from atomr_mp.protocol.messages.operators import Figures, StandbyStatus
 from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State
 from atomr_mp.supervision.standby import Turns
@@ -303,10 +303,25 @@ class SupervisedDevice:
         """Start the next incarnation by another plan, and those after it by the one that holds."""
         self._plans.try_next(plan)
 
+    @property
+    def may_set_up(self) -> bool:
+        """Whether a next worker can be set up beside the one that runs: there are standbys, and all is well."""
+        well = self._restarts.circuit is Circuit.CLOSED and not self.quarantine.reason
+        return self._takeover.is_hot and well and self.state is State.READY and self.predecessor is None
+
+    def set_up(self, plan: Plan, done: Callable[[errors.AtomrError | None], None]) -> None:
+        """Have the next worker set up by another plan beside the one that runs, as its standby.
+
+        Args:
+            plan: The plan; `take_plan` ends the attempt.
+            done: Called once, later: with None when it could take over, or has; with why it has ended.
+        """
+        self._life.take(lambda: self._takeover.set_up(plan, done))
+
     def take_plan(self, plan: Plan) -> None:
         """Start further incarnations by another plan."""
         self._plans.hold(plan)
-        self._takeover.take_plan()
+        self._life.take(self._takeover.take_plan)
 
     def stop(self) -> None:
         """Let the worker finish, and start no other."""
@@ -367,8 +382,8 @@ class SupervisedDevice:
             self._not_started(errors.DeviceUnavailable(why, device=self.index))
             return None
         self._restarts.tried()
-        on_trial, standby = self._plans.begin(), self.standby
-        if not on_trial and standby is not None and not standby.leaving:
+        fits, standby = self._plans.begin(), self.standby
+        if fits and standby is not None and not standby.leaving:
             return self._takeover.use()
         self._takeover.try_again()
         try:

@@ -15,6 +15,10 @@ not allocate what the predecessor still holds.
 A standby that is not ready yet when its worker ends is not started again: once the worker's end has been judged and the
 back-off has passed, `SPAWN` takes it as the active incarnation, and its `READY` is awaited (`use`).
 
+A reload tries new code in a standby (`set_up`): the one that there is leaves, another is started by the new plan beside
+the worker that runs, and is promoted by the `DRAIN` that follows its being ready. If it ends before, nothing has
+happened to the worker.
+
 A standby's own end costs nobody anything. It is not judged by the restart intensity but counted by `StandbyTimer`,
 which gives up after several in a row. One that was told to leave, or has failed, takes over no more, but keeps the role
 until its process has ended, so that no second one is started beside it.
@@ -40,6 +44,7 @@ from atomr_mp.supervisor.device.restarts import Restarts
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.standby_timer import StandbyTimer
 from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.incarnation_end import cause_of_end
@@ -93,6 +98,9 @@ class Takeover:
         self._restarts = restarts
         self._quarantine = quarantine
         self._release = release
+        self._set_up_generation = 0
+        """The standby that a reload has set up, while its outcome is awaited."""
+        self._set_up_done: Callable[[errors.AtomrError | None], None] | None = None
         plan = plans.held
         self._timer: Final = StandbyTimer(
             device.index, StandbyMode(plan.standby), plan.intensity, loop, turns, self._on_due
@@ -105,18 +113,25 @@ class Takeover:
         if self._timer.mode is StandbyMode.WARM:
             # After this step, which has something better to do first.
             self._loop.call_later(0, self._make_ahead)
+        if self._set_up_done is not None and (why := self._quarantine.reason):
+            self._set_up_over(errors.DeviceUnavailable(why, device=self._device.index))
         if self._has_room:
             self._timer.want()
 
     def spawn(self) -> None:
         """`SPAWN_STANDBY`: start a standby."""
+        plan, for_reload = self._plans.begin_standby()
         try:
-            worker = self._starter.start(self._plans.in_use, standby=True)
+            worker = self._starter.start(plan, standby=True)
         except errors.SetupFailed as error:
             self._failed(error.message, None)
+            if for_reload:
+                self._set_up_over(error)
             self._loop.call_later(0, lambda: self._life.feed(LifecycleEvent.STANDBY_LOST))
             return
         self._roles.stand_by(worker)
+        if for_reload:
+            self._set_up_generation = worker.generation
         self._log.note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
 
     def announce(self) -> None:
@@ -140,13 +155,13 @@ class Takeover:
         predecessor = self._roles.active
         assert predecessor is not None
         self._roles.promote().promote(_end_of(predecessor))
-        self._timer.used()
+        self._used()
 
     def use(self) -> LifecycleEvent | None:
         """Put the standby in the place of an incarnation that has ended; it may be ready already."""
         worker = self._roles.promote()
         worker.promote(None)
-        self._timer.used()
+        self._used()
         if worker.is_ready:
             return LifecycleEvent.READY
         self._life.reason = "its worker, which was to stand by, still starts"
@@ -179,6 +194,8 @@ class Takeover:
         self.started(worker)
         text = f"ready to take over after {worker.start_s * 1000:.0f} ms"
         self._log.note("standby_ready", text, generation=worker.generation, pid=worker.pid)
+        if worker.generation == self._set_up_generation:
+            self._set_up_over(None)
         self._life.step(LifecycleEvent.STANDBY_READY)
 
     def ended(self, worker: Incarnation) -> None:
@@ -193,6 +210,8 @@ class Takeover:
             self._note_death(worker)
         self._release(worker)
         self._life.step(LifecycleEvent.STANDBY_LOST)
+        if worker.generation == self._set_up_generation:
+            self._set_up_over(worker.parting.fault or errors.SetupFailed(f"its new worker {worker.end}"))
         if worker.was_ready:  # it was announced
             self._sessions.device_changed(self._device)
 
@@ -214,9 +233,28 @@ class Takeover:
         """Start no standby for now."""
         self._timer.forget()
 
+    @property
+    def is_hot(self) -> bool:
+        """Whether the pool has standbys that are processes of their own."""
+        return self._timer.mode is StandbyMode.HOT
+
+    def set_up(self, plan: Plan, done: Callable[[errors.AtomrError | None], None]) -> None:
+        """Have a standby set up by another plan in the place of the one that there is; see `SupervisedDevice.set_up`.
+
+        This is part of a fact.
+        """
+        self._plans.set_up_by(plan)
+        self._set_up_done = done
+        self._timer.forgive()
+        self.dismiss()
+        self.want()  # else when the one that leaves has ended, or the predecessor
+
     def take_plan(self) -> None:
-        """Go by the plan that holds from now on."""
+        """Go by the plan that holds from now on; a standby by one that was given up leaves. This is part of a fact."""
         self._timer.policy = self._plans.held.intensity
+        self._set_up_generation, self._set_up_done = 0, None
+        if self._roles.standby is not None and not self._plans.fits_standby:
+            self.dismiss()
 
     def status(self, factory: ProcessFactory) -> StandbyStatus:
         """Return what an operator is told of the standby."""
@@ -230,6 +268,19 @@ class Takeover:
         """
         roles, tried = self._roles, self._restarts.circuit is Circuit.HALF_OPEN
         return roles.standby is None and roles.predecessor is None and not tried and not self._quarantine.reason
+
+    def _used(self) -> None:
+        """The standby has become the active incarnation."""
+        self._timer.used()
+        self._plans.promoted()
+        if self._set_up_generation == self._roles.generation:
+            self._set_up_over(None)
+
+    def _set_up_over(self, error: errors.AtomrError | None) -> None:
+        """Tell the outcome of what a reload has set up; later, for this is in the middle of a step."""
+        done, self._set_up_done, self._set_up_generation = self._set_up_done, None, 0
+        if done is not None:
+            self._loop.call_later(0, lambda: done(error))
 
     def _make_ahead(self) -> None:
         if self._life.state is State.READY:
