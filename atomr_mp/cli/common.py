@@ -160,7 +160,8 @@ def short_size(nbytes: int) -> str:
         return f"{nbytes / 2**20:.0f}M"
     for unit, scale in (("G", 2**30), ("T", 2**40)):
         if nbytes < 999.5 * scale or unit == "T":
-            return f"{nbytes / scale:.3g}{unit}"
+            value = nbytes / scale  # may be a little less than 1, for there are 1,024 of each in the next
+            return f"{value:.2f}{unit}" if value < 1 else f"{value:.3g}{unit}"
     raise AssertionError
 
 

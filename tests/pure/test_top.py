@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -145,6 +145,8 @@ def test_the_widest_figures_fit_into_80_columns() -> None:
 
 
 @given(st.integers(0, 2**60))
+@example(1000 * 2**20)
+@example(1000 * 2**30)
 def test_short_figures_are_short(value: int) -> None:
     """At most five characters, up to what a machine can have."""
     assert len(short_count(min(value, 10**12 - 10**9))) <= 5
