@@ -1,9 +1,4 @@
-"""What both kinds of lanes share, and how their parts are put together.
-
-A lane is a set of connections to workers, one for each device, with the requests on them. To hand a call over to a
-thread of its own costs more than the call. So every asyncio loop has a lane of its own (`event_loop`), and all other
-threads share one (`threads`), on which the first thread that waits receives for all.
-"""
+"""What both kinds of lanes share, and how their parts are put together; see the package for the theory."""
 
 from __future__ import annotations
 
@@ -69,6 +64,7 @@ class Lane(ABC):
 
     # --- what replies and the client call --------------------------------------------------------------------------
 
+    # Each call takes this way, so its steps are written out here, and not taken from the table.
     def submit(  # noqa: C901, PLR0912 - a further call would cost more
         self,
         request_id: int,
