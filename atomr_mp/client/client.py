@@ -329,6 +329,10 @@ class Client:
         self.tell(suspects.Suspect(number, device, generation, requests[: suspects.MAX_SUSPECTS]))
         return number
 
+    def tell_reach(self, device: int, generation: int, failures: int) -> None:
+        """Say how attempts to connect to a worker that lives fare; 0 if one has succeeded."""
+        self.tell(session.Reach(device, generation, failures))
+
     def acquit(self, reply: Reply) -> None:
         """Say that a request has run alone and its worker lives, if that is how it has ended."""
         request = reply.alone

@@ -262,10 +262,14 @@ class Supervisor:
             stopping=self._stopping,
             sessions=len(self._sessions),
             refused=self._sessions.refused,
-            workers=[_worker_status(device, self._health.notes(device.index)) for device in self.devices],
+            workers=[_worker_status(device, self._notes(device)) for device in self.devices],
             resident_bytes=self._residents.nbytes,
             quarantined=self._sessions.suspects.quarantined,
         )
+
+    def _notes(self, device: SupervisedDevice) -> list[str]:
+        """Return what an operator has to know of a device."""
+        return [*self._health.notes(device.index), *self._sessions.notes(device.index, device.generation)]
 
     def inventory(self, request_id: int) -> operators.Inventory:
         """Return all that there has to be.

@@ -12,6 +12,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.operator.session import OperatorSession
 from tests.support import ACTORS, DEADLINE_S, Ledger, open_descriptors, settled
 
 CUTTING = f"{ACTORS}/cutting.py:Cutting"
@@ -127,17 +128,25 @@ def no_descriptors(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
 
 
+def notes(pool: atomr_mp.Pool) -> list[str]:
+    """Return what `status` notes of the device."""
+    with OperatorSession(pool.run_dir / "session.sock") as observer:
+        return observer.status().workers[0].notes
+
+
 def test_a_worker_without_descriptors_is_unreachable_for_a_while(ledger: Ledger) -> None:
     """Who comes meanwhile is told, long before the deadline; who came before goes on; then all is as before."""
     with ledger.start(CUTTING) as pool:
         pid = pool.call("Cutting.pid").result()
         with no_descriptors(pid):
-            with atomr_mp.connect(run_dir=pool.run_dir) as late:
+            with atomr_mp.connect(run_dir=pool.run_dir, name="late") as late:
                 with pytest.raises(errors.DeviceUnavailable, match="cannot be reached by this client") as refused:
                     late.call("Cutting.pid", device=0, deadline_s=10 * DEADLINE_S).result(DEADLINE_S)
                 assert not refused.value.maybe_executed
                 with pytest.raises(errors.DeviceUnavailable, match="cannot be reached by this client"):
                     late.call("Cutting.pid")
+                assert any("client late cannot reach its worker" in note for note in notes(pool))
+            assert settled(lambda: not notes(pool))
             assert pool.call("Cutting.pid").result() == pid
         with atomr_mp.connect(run_dir=pool.run_dir) as later:
             assert later.call("Cutting.pid").result(DEADLINE_S) == pid
@@ -151,6 +160,8 @@ def test_a_device_that_could_not_be_reached_is_called_again(ledger: Ledger) -> N
             with no_descriptors(pid), pytest.raises(errors.DeviceUnavailable):
                 late.call("Cutting.pid").result(DEADLINE_S)
 
+            assert notes(pool)
+
             def reached() -> bool:
                 try:
                     return bool(late.call("Cutting.pid").result(DEADLINE_S) == pid)
@@ -158,3 +169,4 @@ def test_a_device_that_could_not_be_reached_is_called_again(ledger: Ledger) -> N
                     return False
 
             assert settled(reached)
+            assert settled(lambda: not notes(pool))

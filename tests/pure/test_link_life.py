@@ -155,6 +155,9 @@ class Link:
                 assert self.connected
                 assert self.admitted
                 return replace(self, untold=False)
+            case A.TELL:
+                assert event in {E.REFUSED, E.GIVEN_UP, E.ADMITTED}
+                return self
             case A.HOLD | A.CONDEMN | A.TAKE_LAST:
                 return self
 

@@ -105,6 +105,7 @@ class FakeClient:
         self.reports: list[tuple[int, int, int, list[suspects.RequestKey]]] = []
         self.acquitted: list[suspects.RequestKey] = []
         self.numbers = 0
+        self.failures: Counter[tuple[int, int]] = Counter()
 
     def place(self, _array: Any) -> None:
         """Nothing is in shared memory."""
@@ -112,6 +113,10 @@ class FakeClient:
     def releases(self, device: int, generation: int) -> Releases:
         """Return what is to be given back: nothing."""
         return Releases(token.pack(EPOCH, device, generation))
+
+    def tell_reach(self, device: int, generation: int, failures: int) -> None:
+        """Keep what was told last."""
+        self.failures[device, generation] = failures
 
     def new_lane_number(self) -> int:
         """Return another number each time."""
@@ -326,8 +331,10 @@ class Model(RuleBasedStateMachine):
             assert not waiting, "a call waits for what cannot be reached"
             with pytest.raises(errors.DeviceUnavailable, match="cannot be reached by this client"):
                 self.lane.submit(10**6, device, "A.once", (-1,), time.monotonic_ns() + 10**12)
+            assert self.client.failures[device, link.generation] == link.failures
         self.lane.retry(device)
         assert link.sending
+        assert not self.client.failures[device, link.generation]
 
     @precondition(lambda self: self.open_reports)
     @rule(data=st.data())

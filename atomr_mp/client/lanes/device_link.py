@@ -59,6 +59,8 @@ class DeviceLink:
         """Whether the state is `SERVING`: requests may be sent now. If not, they are held, or refused."""
         self.failures = 0
         """Attempts to connect that have failed in a row."""
+        self.told_failures = 0
+        """How many of them the supervisor was told."""
         self.lacks_descriptor = False
         """The last of them failed in this process, for which the next call may be a reason to try again."""
         self.lost: list[int] = []

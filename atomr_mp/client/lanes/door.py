@@ -97,6 +97,9 @@ class LaneClient(Protocol):
     def acquit(self, reply: Reply) -> None:
         """Tell the supervisor that a request has run alone, and its worker lives, if that is how it has ended."""
 
+    def tell_reach(self, device: int, generation: int, failures: int) -> None:
+        """Tell the supervisor how attempts to connect to a worker that lives fare."""
+
     def new_lane_number(self) -> int:
         """Return a number for a connection that no other connection of the session has."""
 

@@ -153,8 +153,7 @@ class Failover:
         if connection.ended:
             self._receive(link)
         elif link.state in _ATTEMPTS or link.state is LinkState.SERVING:
-            link.failures = 0
-            self._feed(link, LinkEvent.ADMITTED)
+            self._admitted(link)
 
     def retry(self, link: DeviceLink, number: int) -> None:
         """Take in that a timer has run out."""
@@ -225,6 +224,10 @@ class Failover:
                 self._retry.lose(link, [reply for reply in _requests(link) if _is_on(reply, link.generation)])
             case LinkAction.REPEAT:
                 self._repeat(link)
+            case LinkAction.TELL:
+                if link.failures or link.told_failures:
+                    link.told_failures = link.failures
+                    self._client.tell_reach(link.device, link.generation, link.failures)
             case LinkAction.ARM:
                 link.timer += 1
                 self._connections.retry_later(link, link.timer, retry_s(link.failures))
@@ -250,6 +253,7 @@ class Failover:
         info, standby = link.info, link.standby
         if link.generation != info.generation:
             link.lost.clear()
+            link.told_failures = 0
             link.generation = info.generation
             link.releases = self._client.releases(info.index, info.generation)
             link.token = link.releases.token
@@ -271,7 +275,11 @@ class Failover:
         self._connections.connected(link, link.connection)
         self._feed(link, LinkEvent.CONNECTED)
         if link.connection.ready and link.state in _ATTEMPTS:
-            self._feed(link, LinkEvent.ADMITTED)
+            self._admitted(link)
+
+    def _admitted(self, link: DeviceLink) -> None:
+        link.failures = 0
+        self._feed(link, LinkEvent.ADMITTED)
 
     def _repeat(self, link: DeviceLink) -> None:
         """Say what never arrived on lost connections, in either direction."""

@@ -117,6 +117,8 @@ class LinkAction(StrEnum):
     """Lose the requests that were on the lost connection: their answers come no more."""
     REPEAT = auto()
     """Tell the worker what it has sent in vain, and repeat the releases that it has not acknowledged."""
+    TELL = auto()
+    """Tell the supervisor how the attempts fare."""
     ARM = auto()
     """Start the timer of the next attempt."""
     DRAIN = auto()
@@ -179,9 +181,9 @@ TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.TRYING, _E.HOLDS): LinkStep(_S.HOLDING, (_A.CLOSE,)),
     (_S.TRYING, _E.CLOSES): LinkStep(_S.CLOSED, (_A.CLOSE, _A.REFUSE_HELD)),
     (_S.TRYING, _E.CONNECTED): LinkStep(_S.TRYING),
-    (_S.TRYING, _E.REFUSED): LinkStep(_S.CUT, (_A.CLOSE, _A.ARM)),
-    (_S.TRYING, _E.GIVEN_UP): LinkStep(_S.UNREACHABLE, (_A.CLOSE, _A.LOSE, _A.REFUSE_HELD, _A.ARM)),
-    (_S.TRYING, _E.ADMITTED): LinkStep(_S.SERVING, (_A.REPEAT, _A.LOSE, _A.SEND_HELD)),
+    (_S.TRYING, _E.REFUSED): LinkStep(_S.CUT, (_A.CLOSE, _A.TELL, _A.ARM)),
+    (_S.TRYING, _E.GIVEN_UP): LinkStep(_S.UNREACHABLE, (_A.CLOSE, _A.TELL, _A.LOSE, _A.REFUSE_HELD, _A.ARM)),
+    (_S.TRYING, _E.ADMITTED): LinkStep(_S.SERVING, (_A.REPEAT, _A.TELL, _A.LOSE, _A.SEND_HELD)),
     (_S.TRYING, _E.ENDED): _ENDED,
     (_S.TRYING, _E.FORMER_ENDED): LinkStep(_S.TRYING, _FORMER),
     (_S.TRYING, _E.POOL_LOST): _OVER,
@@ -198,9 +200,9 @@ TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.PROBING, _E.HOLDS): LinkStep(_S.HOLDING, (_A.CLOSE,)),
     (_S.PROBING, _E.CLOSES): LinkStep(_S.CLOSED, (_A.CLOSE,)),
     (_S.PROBING, _E.CONNECTED): LinkStep(_S.PROBING),
-    (_S.PROBING, _E.REFUSED): LinkStep(_S.UNREACHABLE, (_A.CLOSE, _A.ARM)),
-    (_S.PROBING, _E.GIVEN_UP): LinkStep(_S.UNREACHABLE, (_A.CLOSE, _A.ARM)),
-    (_S.PROBING, _E.ADMITTED): LinkStep(_S.SERVING, (_A.REPEAT,)),
+    (_S.PROBING, _E.REFUSED): LinkStep(_S.UNREACHABLE, (_A.CLOSE, _A.TELL, _A.ARM)),
+    (_S.PROBING, _E.GIVEN_UP): LinkStep(_S.UNREACHABLE, (_A.CLOSE, _A.TELL, _A.ARM)),
+    (_S.PROBING, _E.ADMITTED): LinkStep(_S.SERVING, (_A.REPEAT, _A.TELL)),
     (_S.PROBING, _E.ENDED): _ENDED,
     (_S.PROBING, _E.FORMER_ENDED): LinkStep(_S.PROBING, _FORMER),
     (_S.PROBING, _E.POOL_LOST): _OVER,

@@ -109,6 +109,15 @@ class LendSlab(Message, frozen=True, tag="lend_slab"):
     to_device: U16
 
 
+class Reach(Message, frozen=True, tag="reach"):
+    """How the client's connections to a worker that lives fare. Not answered."""
+
+    device: U16
+    generation: U32
+    failures: U32
+    """How many in a row have failed on one of its lanes; 0 if it has one again."""
+
+
 class Bye(Message, frozen=True, tag="bye"):
     """The last message: the client has closed all its mappings of slabs, so their memory need not wait for its end."""
 
@@ -129,6 +138,7 @@ FromClient = (
     | LendSlab
     | Suspect
     | Acquit
+    | Reach
     | Bye
 )
 

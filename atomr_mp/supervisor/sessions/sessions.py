@@ -13,6 +13,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.codec import VERSION, ErrorInfo, clip
 from atomr_mp.protocol.messages import control, devices, operators, session, suspects
+from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.suspicion import Death
 from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.device.listener import DeviceView
@@ -112,6 +113,14 @@ class ClientSession:
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
         self.closed = False
+        self.unreached: dict[int, session.Reach] = {}
+        """Devices to which its attempts to connect fail, as it said last."""
+
+    def take_reach(self, message: session.Reach, devices: int) -> None:
+        """Keep how its connections to a device fare, if there is such a device."""
+        self.unreached.pop(message.device, None)
+        if message.failures and message.device < devices:
+            self.unreached[message.device] = message
 
     @property
     def may_call(self) -> bool:
@@ -304,7 +313,16 @@ class Sessions:
             self.refused += 1
             self._end(each, error)
 
-    def _hear(self, each: ClientSession, message: session.FromClient) -> None:
+    def notes(self, device: int, generation: int) -> list[str]:
+        """Return which clients cannot reach a device's worker, for an operator."""
+        told = [(each.name, each.unreached.get(device)) for each in self._sessions.values()]
+        return [
+            f"client {name} cannot reach its worker: {counted(reach.failures, 'connection')} in a row failed"
+            for name, reach in told
+            if reach is not None and reach.generation == generation
+        ]
+
+    def _hear(self, each: ClientSession, message: session.FromClient) -> None:  # noqa: C901 - one case for each kind
         match message:
             case session.Hello() if not each.name:
                 session.check_version(message.version)
@@ -322,6 +340,9 @@ class Sessions:
                 self._carry_out(each, message)
             case suspects.Suspect() | suspects.Acquit():
                 self.suspects.hear(each.number, message)
+            case session.Reach():
+                self._snapshot = None
+                each.take_reach(message, len(self._orders.devices))
             case session.Bye():
                 self._end(each, None, bye=True)
             case session.OpenSlab() | session.RegisterSlab() | session.ForgetSlab() | session.LendSlab():
