@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.operator.dial import turned_away
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.census import look
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory
@@ -48,6 +49,9 @@ def examine(run_dir: Path, lasts_s: float = LASTS_S) -> tuple[Supervision, list[
 def _once(run_dir: Path, *, gpus: bool) -> tuple[Supervision, list[Finding]]:
     believed, supervision = _ask(run_dir)
     observed = look(run_dir, gpus=gpus)
+    if supervision is Supervision.ANSWERS:
+        workers = [name for name, found in observed.sockets.items() if found.listeners and name != SESSION_SOCKET]
+        observed = observed._replace(turned_away=turned_away(run_dir, workers))
     if supervision is Supervision.ENDED and observed.supervisor:
         supervision = Supervision.KILLED
     return supervision, compare(observed, supervision, believed)

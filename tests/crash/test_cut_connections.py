@@ -12,7 +12,9 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.operator.doctor import examine
 from atomr_mp.operator.session import OperatorSession
+from atomr_mp.supervision.audit.findings import State
 from tests.support import ACTORS, DEADLINE_S, Ledger, open_descriptors, settled
 
 CUTTING = f"{ACTORS}/cutting.py:Cutting"
@@ -150,6 +152,20 @@ def test_a_worker_without_descriptors_is_unreachable_for_a_while(ledger: Ledger)
             assert pool.call("Cutting.pid").result() == pid
         with atomr_mp.connect(run_dir=pool.run_dir) as later:
             assert later.call("Cutting.pid").result(DEADLINE_S) == pid
+
+
+def test_the_doctor_dials(ledger: Ledger) -> None:
+    """A worker that ends connections at once is a finding; afterwards it is none."""
+    with ledger.start(CUTTING) as pool:
+        with no_descriptors(pool.call("Cutting.pid").result()):
+            _, findings = examine(pool.run_dir, lasts_s=0)
+            (found,) = [each for each in findings if each.state is State.UNACCOUNTED]
+            assert "ends connections at once" in found.what
+            assert found.pid == pool.devices[0].pid
+            assert "ulimit -n" in found.remedy
+        _, findings = examine(pool.run_dir, lasts_s=0)
+        assert not [each for each in findings if each.state is State.UNACCOUNTED]
+        assert pool.call("Cutting.pid").result() == pool.devices[0].pid
 
 
 def test_a_device_that_could_not_be_reached_is_called_again(ledger: Ledger) -> None:

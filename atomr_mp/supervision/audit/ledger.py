@@ -9,7 +9,16 @@ from atomr_mp.protocol.messages.operators import Inventory, ProcessHeld
 from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.audit.findings import Finding, State, Supervision
 from atomr_mp.supervision.audit.leftovers import Unsupervised, still_mapped
-from atomr_mp.supervision.audit.observed import Memfd, Observed, Worker, ancestors, descriptors, slab_size, worker_name
+from atomr_mp.supervision.audit.observed import (
+    Memfd,
+    Observed,
+    Socket,
+    Worker,
+    ancestors,
+    descriptors,
+    slab_size,
+    worker_name,
+)
 
 
 def compare(observed: Observed, supervision: Supervision, believed: Inventory | None) -> list[Finding]:
@@ -190,7 +199,19 @@ class _Compared:
                 )
             else:
                 (pid, *_) = expected & set(socket.listeners)
-                yield Finding(State.OK, "socket", f"{name}: pid {pid} listens", since=socket.since, pid=pid)
+                yield self._listens(name, socket, pid)
+
+    def _listens(self, name: str, socket: Socket, pid: int) -> Finding:
+        if name in self._observed.turned_away:
+            return Finding(
+                State.UNACCOUNTED,
+                "socket",
+                f"{name}: pid {pid} listens, and ends connections at once",
+                "it has no descriptor left: raise its limit (ulimit -n), or have its actors close what they open",
+                socket.since,
+                pid,
+            )
+        return Finding(State.OK, "socket", f"{name}: pid {pid} listens", since=socket.since, pid=pid)
 
     def _notes(self) -> Iterator[Finding]:
         for pid in sorted(self._observed.notes - self._held.keys()):

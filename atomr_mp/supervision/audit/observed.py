@@ -71,6 +71,8 @@ class Observed(NamedTuple):
     """Of the pool's latest life, as its event log says; see `process_tags.epoch_label`."""
     ended: Mapping[Worker, float] = {}
     """When its incarnations have ended in that life, by the same log; seconds since the epoch."""
+    turned_away: frozenset[str] = frozenset()
+    """Sockets of workers at which a connection was ended at once."""
 
 
 def ancestors(process: Process, processes: Mapping[int, Process]) -> Iterator[int]:
