@@ -185,8 +185,8 @@ def _table(before: Sample, after: Sample) -> RenderableType:
         table.add_column(title, justify="left" if title == "state" else "right", no_wrap=True)
     for earlier, worker in zip(before.status.workers, after.status.workers, strict=True):
         state = worker.device.state.value
-        if worker.device.circuit.value == "half_open":
-            state += ", half open"
+        if state == "ready" and worker.device.circuit.value == "half_open":
+            state = "half open"  # no longer than others: 80 columns are full
         table.add_row(
             str(worker.device.index),
             state if state == "ready" else f"[yellow]{state}[/]",

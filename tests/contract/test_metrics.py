@@ -108,6 +108,8 @@ def test_requests_are_counted_by_outcome_and_latency(pool: atomr_mp.Pool, ledger
     assert (found["atomr_mp_restarts_total", "0"], found["atomr_mp_restarts_total", "1"]) == (1, 0)
     assert (found["atomr_mp_generation", "0"], found["atomr_mp_generation", "1"]) == (3, 1)
     assert found["atomr_mp_device_state", "1", "ready"] == 1
+    assert found["atomr_mp_device_circuit", "closed", "1"] == 1
+    assert found["atomr_mp_device_circuit", "open", "1"] == 0
     assert found["atomr_mp_worker_memory_bytes", "1"] > 2**20
     assert found["atomr_mp_sessions",] == 1
 

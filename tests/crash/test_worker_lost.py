@@ -144,7 +144,13 @@ def test_the_fourth_unplanned_end_opens_the_circuit(ledger: Ledger) -> None:
 
 def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: Ledger) -> None:
     """Nobody need come: one process is tried; it opens the circuit again by ending, and closes it by serving."""
-    with ledger.start(max_restarts=0, within_s=2.0, backoff_initial_s=0.1) as pool:
+
+    def standby() -> tuple[Circuit, str]:
+        worker = pool.status().workers[0]
+        assert worker.standby is not None
+        return worker.device.circuit, worker.standby.state
+
+    with ledger.start(standby="hot", max_restarts=0, within_s=2.0, backoff_initial_s=0.1) as pool:
         for generation in (1, 2):
             os.kill(wait_generation(pool, generation).pid, signal.SIGKILL)
             tripped = wait_state(pool, DeviceState.TRIPPED)
@@ -153,8 +159,10 @@ def test_an_open_circuit_half_opens_and_closes_when_a_worker_has_served(ledger: 
         tried = wait_generation(pool, 3)
         assert (tried.circuit, tried.retry_at) == (Circuit.HALF_OPEN, 0)
         assert pool.call("Probe.where").result()[2] == 3
+        assert standby() in {(Circuit.HALF_OPEN, "none"), (Circuit.CLOSED, "starting"), (Circuit.CLOSED, "ready")}
         assert pool._client.wait_until(lambda: pool.devices[0].circuit is Circuit.CLOSED, DEADLINE_S)
         assert pool.devices[0].generation == 3
+        assert settled(lambda: standby() == (Circuit.CLOSED, "ready"))
         told = [event["event"] for event in read_events(pool.run_dir / "events.msgpack")]
         assert (told.count("circuit_open"), told.count("circuit_closed")) == (2, 1)
 

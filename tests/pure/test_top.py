@@ -13,7 +13,7 @@ from rich.console import Console
 from atomr_mp.cli import status, top
 from atomr_mp.cli.common import short_count, short_duration, short_size
 from atomr_mp.cli.top import Sample, batches, quantile, view
-from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
+from atomr_mp.protocol.messages.devices import Circuit, DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.operators import BatchStatus, Figures, StandbyStatus, Status, WorkerStatus
 
 NS = st.integers(1, 2**40)
@@ -69,6 +69,21 @@ def test_a_view_shows_the_last_interval(monkeypatch: pytest.MonkeyPatch) -> None
     assert rows["0"][6:8] == ["1.45µs", "2.03µs"]
     assert rows["1"][1:8] == ["rebuilding", "4", "1", "0", "0", "-", "-"]
     assert lines[-1] == "device 1, 1 min 0 s ago: killed by [SIGKILL]"
+
+
+def test_a_worker_on_trial_is_told_from_one_that_is_well() -> None:
+    """Its device's circuit is half open; it counts as ready, for it takes calls."""
+    tried = worker(0, Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), []))
+    tried = msgspec.structs.replace(tried, device=msgspec.structs.replace(tried.device, circuit=Circuit.HALF_OPEN))
+    told = Sample(1.0, Status(1, "p", "host", "1", 7, 0.0, 0, False, 1, 0, [tried]))
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(view(told, told))
+    assert "1 of 1 device ready" in capture.get()
+    assert "half open" in capture.get()
+    open_circuit = msgspec.structs.replace(tried.device, circuit=Circuit.OPEN, retry_at=1.0)
+    shown = status._device(msgspec.structs.replace(tried, device=open_circuit))
+    assert (shown["circuit"], shown["retry_after_s"]) == ("open", 0.001)
 
 
 def test_batches_of_the_last_interval_are_shown() -> None:
