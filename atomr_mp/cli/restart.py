@@ -24,7 +24,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "restart",
         help="replace a device's worker",
         description="Replaces a device's worker after it has finished what it holds, and waits until the new one is "
-        "ready. Also gets a device going again that was stopped after too many restarts.",
+        "ready. Also starts a device at once that is stopped, or tripped after too many ends.",
     )
     parser.add_argument("device", type=int, metavar="DEVICE", help="index of the device")
     add_timeout(parser, TIMEOUT_S)
