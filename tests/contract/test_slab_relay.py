@@ -768,13 +768,13 @@ def test_sessions_that_come_and_go_cost_nothing_while_a_worker_does_not_read(
     worker = Incarnation(0, process, supervisor.loop, None, Silent(), Mock(), 1.0)  # type: ignore[arg-type]
     supervisor.devices = [Alone(worker)]
     sent = fall_behind(worker)
-    waiting = len(worker._unsent)
+    waiting = len(worker._outbox)
     stays = supervisor.connect()
     for _ in range(200):
         leaves = supervisor.connect()
         leaves.close()
         supervisor.until(lambda: len(supervisor.sessions) == 2)
-    assert len(worker._unsent) == waiting + 1
+    assert len(worker._outbox) == waiting + 1
     assert [held.state for held in supervisor.sessions.held()] == ["calls", "calls"]
     client.close()  # of which it has heard
     supervisor.until(lambda: len(supervisor.sessions) == 1)

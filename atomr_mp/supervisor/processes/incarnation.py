@@ -6,10 +6,9 @@ import functools
 import os
 import select
 import time
-from collections import deque
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.process.cgroup import WorkerCgroup
@@ -20,6 +19,7 @@ from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.processes.live_board import LiveBoard
+from atomr_mp.supervisor.processes.outbox import Outbox
 from atomr_mp.supervisor.processes.parting import Parting
 from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
@@ -120,7 +120,7 @@ class Incarnation:
         self._loop = loop
         self._messages = messages
         self._deaths = deaths
-        self._unsent: deque[_Unsent] = deque()
+        self._outbox = Outbox(process.control)
         self._hears = True
         """Its control channel has not ended."""
         self._once_frozen: Callable[[], object] | None = None
@@ -193,7 +193,7 @@ class Incarnation:
     @property
     def is_behind(self) -> bool:
         """Whether messages to it wait here, since it has not read earlier ones."""
-        return bool(self._unsent)
+        return bool(self._outbox)
 
     @property
     def board(self) -> BoardReader:
@@ -242,7 +242,7 @@ class Incarnation:
 
     def admit(self) -> list[int]:
         """Return the sessions that may call it from now on; none while messages to it wait."""
-        if self._unsent:
+        if self._outbox:
             return []
         admitting, self._admitting = sorted(self._admitting), set()
         self._admitted.update(admitting)
@@ -261,26 +261,14 @@ class Incarnation:
             descriptor: Travels with it; owned from here on.
         """
         if self._hears:
-            session = message.number if isinstance(message, _OF_A_SESSION) else 0
-            opens = isinstance(message, control.SessionOpened)
-            self._unsent.append(_Unsent(control.FROM_SUPERVISOR.encode(message), descriptor, session, opens))
+            self._outbox.put(message, descriptor)
             self.flush()
         elif descriptor is not None:
             descriptor.close()
 
     def withdraw(self, session: int) -> bool:
-        """Drop what waits here of a session that has ended; False if the process may have heard of it.
-
-        Else a process that does not read would be owed two messages for each session that comes and goes.
-        """
-        if not any(each.opens and each.session == session for each in self._unsent):
-            return False
-        kept = deque(each for each in self._unsent if each.session != session)
-        for each in self._unsent:
-            if each.session == session and each.descriptor is not None:
-                each.descriptor.close()
-        self._unsent = kept
-        return True
+        """Drop what waits here of a session that has ended; False if the process may have heard of it."""
+        return self._outbox.withdraw(session)
 
     def listen(self) -> bool:
         """Take in what it has said; return False if its control channel has ended."""
@@ -344,19 +332,12 @@ class Incarnation:
     def flush(self) -> None:
         """Send what waits."""
         channel = self.process.control
-        while self._unsent:
-            packet, descriptor, _, _ = self._unsent[0]
-            try:
-                descriptors.send(channel, packet, None if descriptor is None else descriptor.fileno())
-            except BlockingIOError:
+        try:
+            if not self._outbox.send():
                 self._loop.rewatch(channel.fileno(), select.EPOLLIN | select.EPOLLOUT)
                 return
-            except OSError:  # its end of file will tell
-                self._drop_unsent()
-                return
-            self._unsent.popleft()
-            if descriptor is not None:
-                descriptor.close()
+        except OSError:  # its end of file will tell
+            return
         self._loop.rewatch(channel.fileno(), select.EPOLLIN)
         self._messages.caught_up(self)
 
@@ -438,30 +419,4 @@ class Incarnation:
         if self._hears:
             self._hears = False
             self._loop.forget(self.process.control.fileno())
-            self._drop_unsent()
-
-    def _drop_unsent(self) -> None:
-        for each in self._unsent:
-            if each.descriptor is not None:
-                each.descriptor.close()
-        self._unsent.clear()
-
-
-class _Unsent(NamedTuple):
-    """A message that the process has not taken."""
-
-    packet: bytes
-    descriptor: Descriptor | None
-    session: int
-    """Of which session it tells; 0 if of none."""
-    opens: bool
-    """The process hears of that session by this."""
-
-
-_OF_A_SESSION: Final = (
-    control.SessionOpened,
-    control.ClientSlab,
-    control.ClientSlabForgotten,
-    control.ForeignSlab,
-    control.ExportSlab,
-)
+            self._outbox.drop()
