@@ -6,7 +6,7 @@ import itertools
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,7 +21,8 @@ from atomr_mp.protocol.declaration.arguments import Argument, arrays_of, declare
 from atomr_mp.protocol.declaration.checks import is_zero
 from atomr_mp.protocol.declaration.shapes import shape_of
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar, Shape
+from atomr_mp.protocol.libraries.rng import AboveZero, NotNegative
 from tests.fake_arrays import GUARD_BYTES, FakeArray
 from tests.tolerances import assert_close
 
@@ -120,6 +121,8 @@ def parameter(hint: Any, *, is_complex: bool) -> st.SearchStrategy[Any]:
         return st.sampled_from(typing.get_args(hint))
     if hint is bool:
         return st.booleans()
+    if hint in {AboveZero, NotNegative}:
+        return st.sampled_from([0.6, 1.0, 2.5])
     if hint is float:
         return st.sampled_from([0.0, 0.6, -1.25])
     raise TypeError(f"nothing says what to draw a {hint} from: give it in `fixed`")
@@ -268,6 +271,8 @@ def breakages(request: Any) -> Iterator[tuple[str, Any]]:
     for name, hint in fields.parameters.items():
         for what, value in _broken_values(hint, request):
             yield f"{name} {what}", _with(request, name, value)
+    for name, struct in fields.structs.items():
+        yield from _broken_struct(request, name, struct)
 
 
 def refused_in_the_worker(request: Any) -> bool:
@@ -297,7 +302,8 @@ def _broken_layouts(
         yield "of another type", Layout.contiguous("float64" if dtype != "float64" else "float32", shape)
     if not isinstance(argument.shape, str) or "*" not in argument.shape:
         yield "with a dimension more", Layout.contiguous(dtype, (1, *shape))
-        yield "with a dimension less", Layout.contiguous(dtype, shape[1:])
+        if shape:
+            yield "with a dimension less", Layout.contiguous(dtype, shape[1:])
         for at in _tied(argument, names, len(shape)):
             yield f"one longer in {at}", Layout.contiguous(dtype, [n + (axis == at) for axis, n in enumerate(shape)])
     if item > 1 and layout.size > 1:
@@ -357,7 +363,31 @@ def _overlapping(request: Any, name: str, other: str) -> Iterator[tuple[str, Any
             yield f"{name} over {other}", _with(request, other, moved)
 
 
+def _broken_struct(request: Any, name: str, struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
+    """Return requests with a struct one of whose parameters is broken."""
+    for inner, hint in declared(struct).parameters.items():
+        for what, value in _broken_values(hint, request):
+            yield f"{name}.{inner} {what}", _with(request, name, _with(getattr(request, name), inner, value))
+
+
 def _broken_values(hint: Any, request: Any) -> Iterator[tuple[str, Any]]:
+    """Return values that a type does not admit."""
+    if typing.get_origin(hint) is Annotated:
+        hint, *metas = typing.get_args(hint)
+        yield from _out_of_bounds(hint, metas)
+    elif typing.get_origin(hint) in {typing.Union, types.UnionType} and hint != Scalar:
+        hint = typing.get_args(hint)[0]
+    yield from _broken_plain(hint, request)
+
+
+def _out_of_bounds(plain: Any, metas: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    for meta in metas:
+        for what, bound, step in (("below", meta.ge, -1), ("at the bound", meta.gt, 0), ("above", meta.le, 1)):
+            if bound is not None:
+                yield what, plain(bound + step)
+
+
+def _broken_plain(hint: Any, request: Any) -> Iterator[tuple[str, Any]]:
     if hint == Scalar:
         yield "a text", "1"
         if not any(array.dtype.startswith("complex") for _, _, array in arrays_of(request) if array is not None):
@@ -368,3 +398,8 @@ def _broken_values(hint: Any, request: Any) -> Iterator[tuple[str, Any]]:
         yield "a number", 2
     elif hint is float:
         yield "a pair", (1.0, 0.0)
+    elif hint is int:
+        yield "a fraction", 0.5
+    elif hint == Shape:
+        yield "with a negative length", (-1,)
+        yield "with a text", ("3",)

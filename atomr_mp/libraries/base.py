@@ -5,11 +5,12 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final, Protocol, SupportsFloat, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, SupportsFloat, SupportsIndex
 
 import msgspec
 
 from atomr_mp import errors
+from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, Scalar, to_scalar
 
 if TYPE_CHECKING:
@@ -89,6 +90,15 @@ def wholes(name: str, values: Sequence[SupportsIndex]) -> tuple[int, ...]:
         raise errors.InvalidRequest(f"{name} is {values!r}; it must be a sequence of whole numbers") from error
 
 
+def lengths(name: str, values: SupportsIndex | Sequence[SupportsIndex]) -> tuple[int, ...]:
+    """Return a shape; a whole number is that of a vector.
+
+    Raises:
+        InvalidRequest: It is neither that nor a sequence of whole numbers.
+    """
+    return (operator.index(values),) if isinstance(values, SupportsIndex) else wholes(name, values)
+
+
 def check(request: LibraryRequest) -> None:
     """Check a request, unless one like it was checked before: with the same numbers, on the same memory.
 
@@ -120,7 +130,7 @@ def check_fields(request: LibraryRequest) -> None:
     kind = type(request)
     try:
         if kind in _known:
-            msgspec.convert(msgspec.structs.astuple(request), kind)
+            msgspec.convert(_values(request), kind)
         else:
             _check_first(request)
     except msgspec.ValidationError as error:
@@ -135,7 +145,7 @@ def _check_first(request: LibraryRequest) -> None:
     """
     with _learning:
         try:
-            msgspec.convert(msgspec.structs.astuple(request), type(request))
+            msgspec.convert(_values(request), type(request))
         finally:
             _known.add(type(request))
 
@@ -145,10 +155,20 @@ _known: Final[set[type[LibraryRequest]]] = set()
 """Types that msgspec knows."""
 
 
-def _first_misfit(request: LibraryRequest) -> str | None:
+def _values(struct: msgspec.Struct) -> tuple[Any, ...]:
+    """Return the fields as messages have them; msgspec would not look into a struct that it is given as such."""
+    values: tuple[Any, ...] = msgspec.structs.astuple(struct)
+    if not declared(type(struct)).structs:
+        return values
+    return tuple(_values(value) if isinstance(value, msgspec.Struct) else value for value in values)
+
+
+def _first_misfit(struct: msgspec.Struct) -> str | None:
     """Return what is wrong with which field; msgspec names fields of arrays by their number only."""
-    for field in msgspec.structs.fields(request):
-        value = getattr(request, field.name)
+    for field in msgspec.structs.fields(struct):
+        value = getattr(struct, field.name)
+        if isinstance(value, msgspec.Struct) and (misfit := _first_misfit(value)):
+            return misfit
         try:
             msgspec.convert(value, field.type)
         except msgspec.ValidationError as error:

@@ -19,11 +19,11 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.declaration import overlap, strides
 from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of
+from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of, rng
 from atomr_mp.protocol.libraries.base import LibraryRequest, Moving, Scalar
 from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp.protocol.refs import Operand
-from tests import elementwise_cases, fft_cases
+from tests import elementwise_cases, fft_cases, rng_cases
 from tests.declared import breakages, positions, refused_in_the_worker, requests
 from tests.fake_arrays import FakeArray
 
@@ -37,6 +37,8 @@ def drawn(cls: type[LibraryRequest]) -> st.SearchStrategy[Any]:
     """Return what valid requests of a type are drawn from."""
     if cls.__module__ == elementwise.__name__:
         return elementwise_cases.requests(cls)
+    if cls.__module__ == rng.__name__:
+        return rng_cases.requests(cls)
     return DRAWN[cls] if cls in DRAWN else requests(cls)
 
 
@@ -89,7 +91,7 @@ def test_a_reference_has_a_method_for_each_request(library: str) -> None:
     reference: type[LibraryReference] = importlib.import_module(f"atomr_mp.libraries.{library}").Reference
     for name, cls in requests_of(library).items():
         text = getattr(reference, name).__doc__
-        assert all(f"    {field}: " in text for field in cls.__struct_fields__), name
+        assert all(f"    {field}: " in text for field in cls.__struct_fields__ if field not in cls.held), name
 
 
 # --- what a declaration gives -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Final
 
 from atomr_mp.protocol.libraries.base import LibraryRequest, requests_in
 
-DECLARED: Final = ("blas", "fft", "elementwise")
+DECLARED: Final = ("blas", "fft", "elementwise", "rng")
 """Libraries whose methods are written from their requests, by the name of their files."""
 
 LIBRARIES: Final = ("memory", "program", *DECLARED)

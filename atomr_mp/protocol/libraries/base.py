@@ -37,6 +37,9 @@ Scalar = int | float | tuple[float, float]
 Moving = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1, extra={"moving": True})]
 """A parameter that is another one in each request, such as an offset; plans do not depend on it."""
 
+Shape = tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+"""The shape of an output, as a parameter."""
+
 Rule = Callable[[Any, Sizes], bool]
 """Returns whether something holds of a request and its sizes; its docstring says what, for an error's message."""
 
@@ -59,6 +62,8 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
     """Element types by their letter; a letter that is missing admits all."""
     rules: ClassVar[tuple[Rule, ...]] = ()
     """What must hold besides shapes and element types."""
+    held: ClassVar[tuple[str, ...]] = ()
+    """Fields that the library's reference fills in: its methods have no arguments for them."""
     captured: ClassVar[bool] = True
     """Whether CUDA can record it in a graph: it allocates nothing and does not depend on the host."""
     answers: ClassVar[bool] = False
@@ -150,7 +155,16 @@ class _Parameters:
 
 @functools.cache
 def _parameters(cls: type[LibraryRequest]) -> _Parameters:
-    return _Parameters(declared(cls).parameters)
+    return _Parameters(dict(_hints(cls)))
+
+
+def _hints(cls: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the types of parameters, with those of the structs among them, by the names of `parameters_of`."""
+    fields = declared(cls)
+    for name, hint in fields.parameters.items():
+        yield prefix + name, hint
+    for name, struct in fields.structs.items():
+        yield from _hints(struct, f"{prefix}{name}.")
 
 
 def element_types(request: type[LibraryRequest]) -> list[str]:

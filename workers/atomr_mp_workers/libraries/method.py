@@ -16,6 +16,7 @@ from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
 from atomr_mp_workers.loading import Method, Resolve
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.request import Later
 
 KNOWN_BYTES: Final = 1024
 """Messages up to this size are remembered."""
@@ -150,7 +151,9 @@ class LibraryMethod(Method):
         result = self._run(request) if plan is None else self._run(request, plan.get())
         if not made:
             return result
-        return next(iter(made.values())) if len(made) == 1 else list(made.values())
+        outputs = next(iter(made.values())) if len(made) == 1 else list(made.values())
+        # What fails by its data says so later.
+        return Later(lambda: (result.read(), outputs)[1]) if type(result) is Later else outputs
 
 
 class LaidOut(Operand):

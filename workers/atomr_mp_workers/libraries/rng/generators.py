@@ -1,0 +1,96 @@
+"""cuRAND's generators, each set where a request's numbers begin."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from nvmath.bindings import curand
+
+from atomr_mp.protocol.libraries import rng
+
+TYPES: Final = {
+    "philox4_32_10": curand.RngType.PSEUDO_PHILOX4_32_10,
+    "xorwow": curand.RngType.PSEUDO_XORWOW,
+    "mrg32k3a": curand.RngType.PSEUDO_MRG32K3A,
+    "sobol32": curand.RngType.QUASI_SOBOL32,
+    "scrambled_sobol32": curand.RngType.QUASI_SCRAMBLED_SOBOL32,
+    "sobol64": curand.RngType.QUASI_SOBOL64,
+    "scrambled_sobol64": curand.RngType.QUASI_SCRAMBLED_SOBOL64,
+}
+
+KEPT: Final = 8
+"""Generators of a kind, each with a seed: as many take turns without being seeded anew."""
+
+
+class _Made:
+    """A generator.
+
+    Args:
+        handle: cuRAND's.
+        seed: Its seed.
+    """
+
+    def __init__(self, handle: int, seed: int) -> None:
+        self.handle: Final = handle
+        self.seed = seed
+        self.at: int | None = None
+        """The offset at which it goes on by itself; None if that is not known."""
+
+
+class Generators:
+    """The generators of a library. They stay until the process ends.
+
+    Args:
+        stream: Address of the stream that they use.
+    """
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+        self._made: dict[tuple[str, int], list[_Made]] = {}
+
+    def generate(self, source: rng.Source, address: int, count: int, moves: int) -> None:
+        """Have words written.
+
+        Args:
+            source: Which ones.
+            address: Where to.
+            count: How many, each of the generator's bits.
+            moves: By how much that moves the generator.
+        """
+        made = self._find(source)
+        if made.at != source.offset:
+            made.at = None
+            curand.set_generator_offset(made.handle, source.offset)
+        made.at = None  # unless it succeeds
+        generate = curand.generate_long_long if source.word_bits == 64 else curand.generate
+        generate(made.handle, address, count)
+        made.at = source.offset + moves
+
+    def _find(self, source: rng.Source) -> _Made:
+        """Return a generator with this seed; the one that was used last is the last of its kind."""
+        of_kind = self._made.setdefault((source.kind, source.dimensions), [])
+        found = next((each for each in of_kind if each.seed == source.seed), None)
+        if found is not None:
+            of_kind.remove(found)
+        elif len(of_kind) < KEPT:
+            found = self._make(source)
+        else:
+            found = of_kind.pop(0)
+            self._seed(found, source.seed)
+        of_kind.append(found)
+        return found
+
+    def _make(self, source: rng.Source) -> _Made:
+        made = _Made(curand.create_generator(TYPES[source.kind]), source.seed)
+        curand.set_stream(made.handle, self._stream)
+        if source.is_quasi:
+            curand.set_quasi_random_generator_dimensions(made.handle, source.dimensions)
+        else:
+            self._seed(made, source.seed)
+        return made
+
+    @staticmethod
+    def _seed(made: _Made, seed: int) -> None:
+        made.at = None
+        curand.set_pseudo_random_generator_seed(made.handle, seed)
+        made.seed = seed
