@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import re
 import sys
 from typing import Any, Final
@@ -125,7 +124,6 @@ def test_scalars_are_read_later_each_from_a_slot_of_its_own(actor: Actor) -> Non
     assert actor.cublas.mode == actor.cublas.PointerMode.HOST
 
 
-@pytest.mark.skipif(importlib.util.find_spec("nvmath") is None, reason="needs nvmath-python")
 def test_the_stand_ins_take_what_the_binding_takes() -> None:
     """Arguments are of the same meaning, in the same order."""
     binding = importlib.import_module("nvmath.bindings.cublas")
