@@ -92,3 +92,15 @@ def test_what_the_host_does_not_have_names_the_nearest(ledger: Ledger) -> None:
         generator = pool.device().rng.generator(seed=3, kind="xorwow")
         with pytest.raises(errors.Unsupported, match="nearest that it has is philox4_32_10"):
             generator.random(size=3).result()
+
+
+def test_a_program_gives_the_same_numbers_in_every_run(ledger: Ledger, backend: str) -> None:
+    """Those that its request gives alone, for it says where they begin; another step uses them."""
+    with ledger.start(backend=backend) as pool:
+        device = pool.device()
+        with device.program() as p:
+            noise = p.rng.generator(seed=5, offset=9).normal(size=(4, 8))
+            p.returns(p.elementwise.add(noise, noise))
+        alone = device.rng.generator(seed=5, offset=9).normal(size=(4, 8)).result().numpy()
+        for _ in range(2):
+            np.testing.assert_array_equal(p.run().result().numpy(), alone + alone)

@@ -32,7 +32,7 @@ class _Made:
 
     def __init__(self, handle: int, seed: int) -> None:
         self.handle: Final = handle
-        self.seed = seed
+        self.seed: Final = seed
         self.at: int | None = None
         """The offset at which it goes on by itself; None if that is not known."""
 
@@ -75,22 +75,24 @@ class Generators:
         elif len(of_kind) < KEPT:
             found = self._make(source)
         else:
-            found = of_kind.pop(0)
-            self._seed(found, source.seed)
+            found = _Made(of_kind.pop(0).handle, source.seed)
+            self._set(found, source)
         of_kind.append(found)
         return found
 
     def _make(self, source: rng.Source) -> _Made:
         made = _Made(curand.create_generator(TYPES[source.kind]), source.seed)
-        curand.set_stream(made.handle, self._stream)
-        if source.is_quasi:
-            curand.set_quasi_random_generator_dimensions(made.handle, source.dimensions)
-        else:
-            self._seed(made, source.seed)
+        self._set(made, source)
         return made
 
-    @staticmethod
-    def _seed(made: _Made, seed: int) -> None:
-        made.at = None
-        curand.set_pseudo_random_generator_seed(made.handle, seed)
-        made.seed = seed
+    def _set(self, made: _Made, source: rng.Source) -> None:
+        """Set what a generator's words depend on; one that cannot be set is given back, and nobody knows it."""
+        try:
+            curand.set_stream(made.handle, self._stream)
+            if source.is_quasi:
+                curand.set_quasi_random_generator_dimensions(made.handle, source.dimensions)
+            else:
+                curand.set_pseudo_random_generator_seed(made.handle, source.seed)
+        except BaseException:
+            curand.destroy_generator(made.handle)
+            raise
