@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -63,14 +64,28 @@ def read_until(stream: IO[bytes], text: str) -> str:
     return seen.decode()
 
 
-@pytest.fixture
-def detached(ledger: Ledger) -> Iterator[Path]:
+@contextmanager
+def detached_pool(ledger: Ledger) -> Iterator[Path]:
     """Start a detached pool of two devices by the command line; give its run directory, and stop it."""
     run_dir = ledger.run_dir()
     started = cli("start", *HOST, "--detach", "--actor", DIGITS, "--actor", MAPPED, "--gpus", "2", "--run-dir", run_dir)
     assert started.returncode == 0, started.stderr
     yield run_dir
     cli("stop", "--run-dir", run_dir)
+
+
+@pytest.fixture
+def detached(ledger: Ledger) -> Iterator[Path]:
+    """Give a detached pool of the test's own, by its run directory."""
+    with detached_pool(ledger) as run_dir:
+        yield run_dir
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Path]:
+    """Give the detached pool of all tests that end none of its processes, by its run directory."""
+    with Ledger() as ledger, detached_pool(ledger) as run_dir:
+        yield run_dir
 
 
 def status(run_dir: Path) -> dict[str, Any]:
@@ -137,11 +152,11 @@ def test_interrupted_in_the_foreground_a_pool_says_what_it_waits_for(ledger: Led
 
 
 @pytest.mark.parametrize("how", [["--detach"], []])
-def test_second_start_on_a_run_directory_is_refused(detached: Path, how: list[str]) -> None:
+def test_second_start_on_a_run_directory_is_refused(shared: Path, how: list[str]) -> None:
     """It names the living supervisor, and does it no harm."""
-    line = refusal("start", *HOST, "--run-dir", detached, *how)
-    assert f"(pid {status(detached)['supervisor_pid']}) already holds {detached}" in line
-    assert status(detached)["state"] == "healthy"
+    line = refusal("start", *HOST, "--run-dir", shared, *how)
+    assert f"(pid {status(shared)['supervisor_pid']}) already holds {shared}" in line
+    assert status(shared)["state"] == "healthy"
 
 
 def test_start_after_a_killed_supervisor_cleans_up(detached: Path) -> None:
@@ -259,30 +274,30 @@ def test_config_shows_where_each_setting_comes_from(ledger: Ledger, monkeypatch:
     assert "ATOMR_MP_MAX_RESTARTS is '-x'" in refusal("start", *HOST, "--run-dir", ledger.run_dir())
 
 
-def test_the_environment_says_which_pool_is_meant(detached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_says_which_pool_is_meant(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To commands and to `connect`; an option comes before it."""
-    monkeypatch.setenv("ATOMR_MP_RUN_DIR", str(detached))
-    assert json.loads(cli("status", "--json").stdout)["run_dir"] == str(detached)
+    monkeypatch.setenv("ATOMR_MP_RUN_DIR", str(shared))
+    assert json.loads(cli("status", "--json").stdout)["run_dir"] == str(shared)
     with atomr_mp.connect() as pool:
-        assert pool.run_dir == detached
+        assert pool.run_dir == shared
     assert cli("status", "--pool", "another").returncode == 2
 
 
 # --- status, restart, logs, events ---------------------------------------------------------------------------------
 
 
-def test_status_tells_a_healthy_pool(detached: Path) -> None:
+def test_status_tells_a_healthy_pool(shared: Path) -> None:
     """As JSON and as a table; exit status 0."""
-    done = cli("status", "--json", "--run-dir", detached)
+    done = cli("status", "--json", "--run-dir", shared)
     assert done.returncode == 0
     shown = json.loads(done.stdout)
-    assert (shown["state"], shown["backend"], shown["run_dir"]) == ("healthy", "host", str(detached))
+    assert (shown["state"], shown["backend"], shown["run_dir"]) == ("healthy", "host", str(shared))
     assert [device["index"] for device in shown["devices"]] == [0, 1]
     for device in shown["devices"]:
         assert device["state"] == "ready"
         assert device["pid"] > 0
         assert (device["generation"], device["restarts"], device["queue_depth"]) == (1, 0, 0)
-    table = cli("status", "--run-dir", detached)
+    table = cli("status", "--run-dir", shared)
     assert table.returncode == 0
     assert "pool default is healthy" in table.stdout
     assert all(str(device["pid"]) in table.stdout for device in shown["devices"])
@@ -465,13 +480,13 @@ def test_wrong_usage_has_status_2(arguments: list[str]) -> None:
     assert done.stderr.startswith("usage: atomr-mp")
 
 
-def test_reader_that_goes_away_is_no_error_of_ours(detached: Path) -> None:
+def test_reader_that_goes_away_is_no_error_of_ours(shared: Path) -> None:
     """As with `| head`: no traceback."""
     reading, writing = os.pipe()
     os.close(reading)
     try:
         done = subprocess.run(
-            [*CLI, "status", "--run-dir", str(detached)],
+            [*CLI, "status", "--run-dir", str(shared)],
             stdout=writing,
             stderr=subprocess.PIPE,
             timeout=DEADLINE_S,
@@ -485,12 +500,12 @@ def test_reader_that_goes_away_is_no_error_of_ours(detached: Path) -> None:
 # --- map -----------------------------------------------------------------------------------------------------------
 
 
-def test_map_of_rows_gives_rows(detached: Path, ledger: Ledger) -> None:
+def test_map_of_rows_gives_rows(shared: Path, ledger: Ledger) -> None:
     """The images in a .npy file become the digits in another, in order; nothing else is left beside it."""
     output = ledger.path / "out" / "digits.npy"
     output.parent.mkdir()
     done = cli(
-        "map", "Digits.predict", "--input", EXAMPLES / "data/digits_all.npy", "--output", output, "--run-dir", detached
+        "map", "Digits.predict", "--input", EXAMPLES / "data/digits_all.npy", "--output", output, "--run-dir", shared
     )
     assert done.returncode == 0, done.stderr
     digits = np.load(output)
@@ -551,44 +566,44 @@ def test_map_survives_a_kill_in_the_middle(detached: Path, ledger: Ledger) -> No
     assert "0 failed" in told
 
 
-def test_rows_of_failed_items_are_marked(detached: Path, ledger: Ledger) -> None:
+def test_rows_of_failed_items_are_marked(shared: Path, ledger: Ledger) -> None:
     """NaN in the .npy file, and a line in the file of failures; the first rows may be among them."""
     source, output = ledger.path / "in.npy", ledger.path / "out.npy"
     np.save(source, np.array([-1.0, 4.0, 9.0, -1.0]))
-    done = cli("map", "Mapped.root", "--input", source, "--output", output, "--run-dir", detached)
+    done = cli("map", "Mapped.root", "--input", source, "--output", output, "--run-dir", shared)
     assert done.returncode == 1, done.stderr
     np.testing.assert_array_equal(np.load(output), [np.nan, 2.0, 3.0, np.nan])
     failures = [json.loads(line) for line in Path(f"{output}.failures.jsonl").read_text().splitlines()]
     assert [failure["index"] for failure in failures] == [0, 3]
     assert all(failure["error"]["code"] == "actor_failed" for failure in failures)
     np.save(source, np.array([4.0]))
-    assert cli("map", "Mapped.root", "--input", source, "--output", output, "--run-dir", detached).returncode == 0
+    assert cli("map", "Mapped.root", "--input", source, "--output", output, "--run-dir", shared).returncode == 0
     assert not Path(f"{output}.failures.jsonl").exists(), "an earlier job's failures are not this one's"
 
 
-def test_results_that_are_not_alike_are_failures_of_their_items(detached: Path, ledger: Ledger) -> None:
+def test_results_that_are_not_alike_are_failures_of_their_items(shared: Path, ledger: Ledger) -> None:
     """A .npy file takes the form of its first row; what does not fit is reported, not bent."""
     source, output = ledger.path / "in.jsonl", ledger.path / "out.npy"
     source.write_text('[1,2]\n[1,2,3]\n"a"\n[3,4]\n')
-    done = cli("map", "Mapped.refuse_3", "--input", source, "--output", output, "--run-dir", detached)
+    done = cli("map", "Mapped.refuse_3", "--input", source, "--output", output, "--run-dir", shared)
     assert done.returncode == 1
     np.testing.assert_array_equal(np.load(output), [[1, 2], [0, 0], [0, 0], [3, 4]])
     assert "item 1 failed: unsupported: its result is int64 of shape (3,)" in done.stderr
     assert "item 2 failed: unsupported: its result is no number" in done.stderr
 
 
-def test_map_from_stdin_to_stdout(detached: Path) -> None:
+def test_map_from_stdin_to_stdout(shared: Path) -> None:
     """Results alone on stdout; the rest on stderr; arrays as lists."""
-    done = cli("map", "Mapped.square", "--input", "-", "--output", "-", "--run-dir", detached, stdin="1\n2\n3\n")
+    done = cli("map", "Mapped.square", "--input", "-", "--output", "-", "--run-dir", shared, stdin="1\n2\n3\n")
     assert (done.returncode, done.stdout) == (0, "1\n4\n9\n")
     assert "3 items" in done.stderr
 
 
-def test_only_some_failures_are_told_and_all_are_counted(detached: Path, ledger: Ledger) -> None:
+def test_only_some_failures_are_told_and_all_are_counted(shared: Path, ledger: Ledger) -> None:
     """Ten lines, then how many more."""
     source = ledger.path / "in.jsonl"
     source.write_text("3\n" * 25)
-    done = cli("map", "Mapped.refuse_3", "--input", source, "--output", ledger.path / "o.jsonl", "--run-dir", detached)
+    done = cli("map", "Mapped.refuse_3", "--input", source, "--output", ledger.path / "o.jsonl", "--run-dir", shared)
     assert done.returncode == 1
     assert done.stderr.count("failed: actor_failed") == 10
     assert "15 more items failed" in done.stderr
@@ -604,15 +619,15 @@ class TestJobThatCannotRun:
         line = self.refused(ledger, "Digits.predict", "--run-dir", run_dir)
         assert f"there is no pool at {run_dir}" in line
 
-    def test_method_is_unknown(self, ledger: Ledger, detached: Path) -> None:
+    def test_method_is_unknown(self, ledger: Ledger, shared: Path) -> None:
         """The methods that there are are named."""
-        line = self.refused(ledger, "Digits.read", "--run-dir", detached)
+        line = self.refused(ledger, "Digits.read", "--run-dir", shared)
         assert "there is no request 'Digits.read'" in line
         assert "Digits.predict" in line
 
-    def test_input_is_no_json(self, ledger: Ledger, detached: Path) -> None:
+    def test_input_is_no_json(self, ledger: Ledger, shared: Path) -> None:
         """Found before the job begins."""
-        line = self.refused(ledger, "Mapped.square", "--run-dir", detached, text="1\n2\n{oops\n")
+        line = self.refused(ledger, "Mapped.square", "--run-dir", shared, text="1\n2\n{oops\n")
         assert "line 3 of" in line
         assert "is not JSON" in line
 
@@ -622,12 +637,12 @@ class TestJobThatCannotRun:
         line = refusal("map", "A.b", "--input", ledger.path / name, "--output", ledger.path / "o.jsonl", status=2)
         assert name in line
 
-    def test_output_has_no_place(self, ledger: Ledger, detached: Path) -> None:
+    def test_output_has_no_place(self, ledger: Ledger, shared: Path) -> None:
         """Found before the job begins."""
         (ledger.path / "in.jsonl").write_text("1\n")
         line = refusal(
             *("map", "Mapped.square", "--input", ledger.path / "in.jsonl"),
-            *("--output", ledger.path / "no/such/o.jsonl", "--run-dir", detached),
+            *("--output", ledger.path / "no/such/o.jsonl", "--run-dir", shared),
             status=2,
         )
         assert "the output cannot be written" in line
@@ -695,11 +710,9 @@ def test_a_map_whose_pool_is_stopped_ends_without_output(detached: Path, ledger:
     assert not list(ledger.path.glob("out.*"))
 
 
-def test_a_bad_line_of_stdin_fails_in_its_place(detached: Path) -> None:
+def test_a_bad_line_of_stdin_fails_in_its_place(shared: Path) -> None:
     """What comes before and behind it is done: nobody can look at all of stdin beforehand."""
-    done = cli(
-        *("map", "Mapped.square", "--input", "-", "--output", "-", "--run-dir", detached), stdin="1\n2\n{no\n4\n"
-    )
+    done = cli(*("map", "Mapped.square", "--input", "-", "--output", "-", "--run-dir", shared), stdin="1\n2\n{no\n4\n")
     assert done.returncode == 1, done.stderr
     first, second, bad, last = map(json.loads, done.stdout.splitlines())
     assert (first, second, last) == (1, 4, 16)
@@ -707,7 +720,7 @@ def test_a_bad_line_of_stdin_fails_in_its_place(detached: Path) -> None:
     assert "line 3 of stdin is not JSON" in bad["error"]["message"]
 
 
-def test_a_map_does_not_write_over_its_own_files(detached: Path, ledger: Ledger) -> None:
+def test_a_map_does_not_write_over_its_own_files(shared: Path, ledger: Ledger) -> None:
     """However they are named."""
     source, link = ledger.path / "in.jsonl", ledger.path / "link.jsonl"
     source.write_text("1\n")
@@ -720,7 +733,7 @@ def test_a_map_does_not_write_over_its_own_files(detached: Path, ledger: Ledger)
         ("--output", new, "--journal", source),
         ("--output", new, "--journal", new),
     ):
-        line = refusal("map", "Mapped.square", "--input", source, *files, "--run-dir", detached, status=2)
+        line = refusal("map", "Mapped.square", "--input", source, *files, "--run-dir", shared, status=2)
         assert "are the same file" in line
     assert source.read_text() == "1\n"
     assert not new.exists()
