@@ -42,11 +42,18 @@ def exporter(provider: TracerProvider) -> InMemorySpanExporter:
     return found
 
 
-@pytest.fixture
-def pool(ledger: Ledger) -> Iterator[atomr_mp.Pool]:
+@pytest.fixture(scope="module")
+def running() -> Iterator[atomr_mp.Pool]:
     """A pool whose worker makes spans."""
-    with ledger.start(f"{ACTORS}/traced.py:Traced") as started:
+    with Ledger() as ledger, ledger.start(f"{ACTORS}/traced.py:Traced") as started:
         yield started
+
+
+@pytest.fixture
+def pool(running: atomr_mp.Pool) -> atomr_mp.Pool:
+    """The same, for all tests; its worker has forgotten the spans of earlier ones."""
+    running.call("Traced.spans").result()
+    return running
 
 
 def of_worker(pool: atomr_mp.Pool) -> list[Spans]:
