@@ -20,6 +20,7 @@ TESTS: Final = (
     "tests/contract/test_buffers.py",
     "tests/contract/test_blas.py",
     "tests/contract/test_fft.py",
+    "tests/contract/test_rng.py",
     "tests/contract/test_elementwise.py",
     "tests/contract/test_program.py",
     "tests/contract/test_client.py",

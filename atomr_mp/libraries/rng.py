@@ -19,6 +19,9 @@ from atomr_mp.protocol.words import did_you_mean
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
+LAST: Final = 2**63 - 1
+"""The largest offset."""
+
 QUASI: Final = tuple(kind for kind in rng.Kind.__args__ if "sobol" in kind)  # type: ignore[attr-defined]
 
 
@@ -38,6 +41,7 @@ class Generator(RngRequests):
     def __init__(self, device: LibraryDevice, source: rng.Source) -> None:
         super().__init__(device)
         self._source = source
+        self._first: Final = msgspec.structs.replace(source, offset=0)
         self._moving: Final = threading.Lock()
 
     def __repr__(self) -> str:
@@ -115,12 +119,15 @@ class Generator(RngRequests):
         return Generator(self._device, source)
 
     def _request(self, request: Any, deadline_s: float | None) -> Reply:
+        request = msgspec.structs.replace(request, source=self._first)
+        check(request)  # at offset 0: what comes again with another one is known
+        taken = rng.taken(request)
         with self._moving:
             source = self._source
-            request = msgspec.structs.replace(request, source=source)
-            check(request)
-            self._source = msgspec.structs.replace(source, offset=source.offset + rng.taken(request))
-        return super()._request(request, deadline_s)
+            if source.offset + taken > LAST:
+                raise errors.InvalidRequest(f"{self!r} ends before {taken} more; make one with another seed")
+            self._source = msgspec.structs.replace(source, offset=source.offset + taken)
+        return self._device.request(self.library, msgspec.structs.replace(request, source=source), deadline_s)
 
 
 class Rng(Generator):

@@ -232,6 +232,18 @@ def test_a_request_that_is_refused_takes_no_numbers() -> None:
     assert (generator.offset, device.requests) == (0, [])
 
 
+def test_a_generator_ends() -> None:
+    """Its last words can be drawn, and then there are no more: it does not begin again."""
+    generator = Reference(device := Device()).generator(seed=1, offset=2**63 - 4)
+    generator.random(size=3)
+    with pytest.raises(errors.InvalidRequest, match="ends before 1 more"):
+        generator.random(size=1)
+    assert (generator.offset, len(device.requests)) == (2**63 - 1, 1)
+    assert_follows_its_law(
+        numbers(run, "uniform", "float32", 1001, rng.Source(seed=1, offset=2**63 - 1002)), "uniform", {}
+    )
+
+
 def test_threads_share_a_generator() -> None:
     """None gets the numbers of another."""
     generator: Generator = Reference(device := Device()).generator(seed=1)
