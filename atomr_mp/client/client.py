@@ -168,8 +168,8 @@ class Client:
         Args:
             method: "Actor.method", which takes as many items in a call (`MethodInfo.call_items`).
             items: The arguments of each, by position.
-            deadline_s: Of all of them.
-            priority: Likewise.
+            deadline_s: The deadline of all of them.
+            priority: The priority of all of them.
 
         Raises:
             InvalidRequest: They cannot be sent, or not in one call: one is a ref, or large, or has ended workers.

@@ -43,11 +43,11 @@ class Counter(IntEnum):
     DISCARDED = 5
     """Dropped before they ran: cancelled, expired, refused while they waited, or of an ended session."""
     FAILED = 7
-    """Of those completed: answered with an error."""
+    """Completed requests that were answered with an error."""
     CANCELLED = 8
-    """Of those discarded."""
+    """Discarded requests that were cancelled."""
     EXPIRED = 9
-    """Of those discarded: the deadline had passed."""
+    """Discarded requests whose deadline had passed."""
     REJECTED = 10
     """Answered with an error without being received: no such method, too many that wait, of another incarnation."""
     LATENCY_NS = 11

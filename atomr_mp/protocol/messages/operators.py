@@ -108,7 +108,7 @@ class Figures(Message, frozen=True):
     received: U64
     """Requests that a worker has taken."""
     answered: U64
-    """Of those: with a result."""
+    """Requests that a worker has answered with a result."""
     failed: U64
     """With an error of the request."""
     cancelled: U64

@@ -64,7 +64,7 @@ class Reload:
         self._generation = 0
         """What the first device's was before it was replaced; 0 before that."""
         self._restarts = 0
-        """Likewise."""
+        """How often the first device had restarted before it was replaced; 0 before that."""
         self._lost: errors.AtomrError | None = None
         """How its last had ended, if there was none any more."""
         self._take = take

@@ -157,7 +157,7 @@ class Sessions:
         self._snapshot: operators.Status | None = None
         """Answers all that is asked in one read: a client that asks without end must not keep the others waiting."""
         self._inventory: operators.Inventory | None = None
-        """Likewise."""
+        """The same for questions about what is held."""
         self.refused = 0
 
     def __len__(self) -> int:

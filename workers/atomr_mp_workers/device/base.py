@@ -160,10 +160,10 @@ class WorkerDevice(ABC):
     memory that nothing refers to any more may still be in use by what was submitted before."""
 
     slab_name = SLAB
-    """Of the memfds of its slabs, if they are memfds: it tells others whose they are."""
+    """Name of the memfds of its slabs, if they are memfds: it tells others whose they are."""
 
     resident_name = RESIDENT
-    """Of those of memory that outlives this process."""
+    """Name of the memfds of memory that outlives this process."""
 
     @property
     @abstractmethod

@@ -18,9 +18,9 @@ class Borrows:
     def __init__(self) -> None:
         # No event stands for earlier ones too: that of a dropped request ends before what it would have waited for.
         self._writers: list[Event] = []
-        """Of the requests that write."""
+        """Ends of the requests that write."""
         self._readers: list[Event] = []
-        """Of those that read."""
+        """Ends of the requests that read."""
         self._views: dict[tuple[int, int], bool] = {}
         """Clients' views by (session, id), and whether each may write."""
 
