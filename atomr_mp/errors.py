@@ -26,6 +26,7 @@ __all__ = [
     "GpuRefReleased",
     "GpuRefSameProcess",
     "GpuRefStale",
+    "GpuRefUndefined",
     "GpuRefWrongDevice",
     "InvalidRequest",
     "JournalDamaged",
@@ -417,6 +418,27 @@ class GpuRefOutOfExtent(RequestError):
     """
 
     code: ClassVar[str] = "gpu_ref_out_of_extent"
+
+
+@dataclass(eq=False)
+class GpuRefUndefined(RequestError):
+    """The request reads memory that another one should have written, which failed; what is in it is undefined.
+
+    Holds: the memory, as the failed request left it; everything else in the buffer.
+    Do: write it again, all of it or just what the failed request was to write; or take it as it is (`GpuRef.accept`).
+
+    Args:
+        device: Index of the ref's device in the pool.
+        failed_method: The failed request's actor and method.
+        failed_request: Its number on its client's connection.
+        failed_with: The code of its error.
+    """
+
+    code: ClassVar[str] = "gpu_ref_undefined"
+    device: int = -1
+    failed_method: str = ""
+    failed_request: int = 0
+    failed_with: str = ""
 
 
 class GpuRefSameProcess(RequestError):

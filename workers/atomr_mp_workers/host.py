@@ -147,13 +147,19 @@ class Host:
             late = (plain or levels) and self._dispatcher.work()
             if batches and self._dispatcher.batching:
                 self._dispatcher.start_batches()
-            if self._outbox:
-                self._flush()
+            self._answer_peers()
             if self._ending:
                 self._close_ended()
             self._tidy()
-            idle = not (received and self._serves) and not (late and (plain or levels))
+            idle = not (received and self._serves) and not (late and (plain or levels)) and not self._envelope.withheld
         self._leave()
+
+    def _answer_peers(self) -> None:
+        """Send the answers of this turn."""
+        if self._envelope.withheld and not self._data.received:
+            self._envelope.end_turn(self._outbox)
+        if self._outbox:
+            self._flush()
 
     def _sleep(self, patience_s: float) -> dict[int, int]:
         """Wait until something happens, and return which descriptors tell of it. Meanwhile others may have the turn."""
@@ -184,7 +190,7 @@ class Host:
         except BaseException as error:  # noqa: BLE001 - it ends the worker, which is not for the actor's thread to do
             self._failed = error
             return False
-        if self._ending or patience_s is None:
+        if self._ending or patience_s is None or self._envelope.withheld:
             return False
         return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
@@ -470,6 +476,8 @@ class Host:
         if isinstance(error, errors.ContextPoisoned):
             self._dispatcher.fail_all(error)
             self._envelope.distrust(self._outbox, error)
+        while self._envelope.withheld:
+            self._envelope.end_turn(self._outbox)
         self._send()
 
     def _stand_still(self) -> None:

@@ -59,6 +59,8 @@ class Method(ABC):
     """It runs on its actor's thread."""
     reads = False
     """It writes none of its arguments."""
+    takes_refs = False
+    """Some of its arguments have to be refs, which `written` checks."""
     batch: Batch | None = None
     """Its requests are put together."""
     key: Callable[..., Hashable] | None = None
@@ -115,6 +117,14 @@ class Method(ABC):
             BorrowConflict: It would write what it also reads, or writes twice.
         """
 
+    def read(self, _arguments: tuple[Any, ...], arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+        """Return the arrays whose content matters: by default those that are not written."""
+        return [array for array in arrays if not array.writable]
+
+    def triangle_of(self, _arguments: tuple[Any, ...], _array: DeviceArray) -> str | None:
+        """Return which triangle of an array alone is written, "" for all of it; None if anything may be left out."""
+        return ""
+
     def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments as the function takes them, once the arrays are borrowed."""
         return arguments
@@ -148,6 +158,7 @@ class LoadedMethod(Method):
         super().__init__(name, function)
         self.thread = options.thread
         self.reads = not options.writes
+        self.takes_refs = bool(options.writes)
         self.batch = options.batch
         self.most_queued = options.queue or sys.maxsize
         self.apart = options.thread or options.batch is not None
@@ -220,7 +231,10 @@ class LoadedMethod(Method):
         for at in self._writes:
             array = arguments[at]
             if not isinstance(array, DeviceArray):
-                raise InvalidRequest(f"{self._parameters[at].name} is written, so it must be a ref")
+                raise InvalidRequest(
+                    f"{self._parameters[at].name} is written, so it must be a ref (Device.put makes one of an array): "
+                    "of an array by value nobody would see what is written"
+                )
             for other, argument in enumerate(arguments):
                 if other != at and isinstance(argument, DeviceArray) and array.overlaps(argument):
                     raise BorrowConflict(

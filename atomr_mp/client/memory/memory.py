@@ -242,6 +242,10 @@ class ClientMemory:
         """Write a value into all elements."""
         self.request(memory.Fill(ref, to_scalar(value)), ref.device)
 
+    def accept(self, ref: GpuRef) -> None:
+        """Take a buffer's content as it is."""
+        self.request(memory.Accept(ref), ref.device)
+
     def copy_on_device(self, source: GpuRef, target: GpuRef) -> None:
         """Copy elements on the target's device."""
         self.request(memory.Copy(source, target), target.device)

@@ -47,6 +47,9 @@ class RefMemory(Protocol):
     def fill(self, ref: GpuRef, value: complex) -> None:
         """Write a value into all elements."""
 
+    def accept(self, ref: GpuRef) -> None:
+        """Take a buffer's content as it is."""
+
     def copy_on_device(self, source: GpuRef, target: GpuRef) -> None:
         """Copy elements on the target's device."""
 
@@ -249,6 +252,18 @@ class GpuRef(Operand):
             BorrowConflict: A view of the memory is open.
         """
         self._buffers.fill(self, value)
+
+    def accept(self) -> None:
+        """Take the buffer's content as it is, though a request that should have written it has failed. Blocks.
+
+        Requests that read the buffer are then no longer refused with `GpuRefUndefined`. That is for whoever knows what
+        the failed request has left there: a method that raised at its first line has written nothing.
+
+        Raises:
+            GpuRefReleased: It was freed.
+            GpuRefStale: Its incarnation has ended.
+        """
+        self._buffers.accept(self)
 
     # --- its life --------------------------------------------------------------------------------------------------
 

@@ -84,6 +84,24 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         """Return the arrays that it writes."""
         return [operand for _, argument, operand in arrays_of(self) if argument.writes and operand is not None]
 
+    def read(self) -> list[Any]:
+        """Return the arrays whose content matters; not those with a factor that is 0."""
+        return [
+            operand
+            for _, argument, operand in arrays_of(self)
+            if operand is not None and argument.reads and (argument.reads is True or self._has(argument.reads))
+        ]
+
+    def _has(self, factor: str) -> bool:
+        return not checks.is_zero(getattr(self, factor))
+
+    def triangle_of(self, array: Operand) -> str | None:
+        """Return which triangle of an array alone is written, "" for all of it; None if anything may be left out."""
+        for _, argument, operand in arrays_of(self):
+            if operand is array:
+                return str(getattr(self, argument.triangle)) if argument.triangle else ""
+        return None
+
     def sizes(self) -> dict[str, Any]:
         """Return the length of each dimension that the declaration names."""
         return sizes_of(self)

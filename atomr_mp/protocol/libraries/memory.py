@@ -118,6 +118,17 @@ class Borrow(LibraryRequest, frozen=True):
         return [self.array] if self.write else []
 
 
+class Accept(LibraryRequest, frozen=True):
+    """Take a buffer's content as it is, once requests that write it have ended: nothing in it is undefined any more."""
+
+    name: ClassVar[str] = "accept"
+    array: Read
+
+    def read(self) -> list[Any]:
+        """Return nothing: undefined content does not keep it from being accepted."""
+        return []
+
+
 class Share(LibraryRequest, frozen=True):
     """Keep a buffer for another session that will claim it, once."""
 

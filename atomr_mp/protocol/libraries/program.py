@@ -90,6 +90,14 @@ class RunProgram(LibraryRequest, frozen=True):
         given = [*self.inputs, *self.refs]
         return [given[slot] for slot in self.writes if isinstance(given[slot], Operand)]
 
+    def read(self) -> list[Any]:
+        """Return the refs that no step writes."""
+        given = enumerate([*self.inputs, *self.refs])
+        return [each for slot, each in given if slot not in self.writes and isinstance(each, Operand)]
+
+    def triangle_of(self, _array: Operand) -> None:
+        """Return None: steps may write any part of a slot."""
+
     def identity(self) -> tuple[object, ...]:
         """Return nothing that recurs: programs are not remembered by the client."""
         return (id(self),)

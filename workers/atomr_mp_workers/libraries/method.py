@@ -89,6 +89,16 @@ class LibraryMethod(Method):
         request: LibraryRequest = arguments[0]
         return request.written()
 
+    def read(self, arguments: tuple[Any, ...], _arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
+        """Return what the message says is read, those of a factor that is not 0 included."""
+        request: LibraryRequest = arguments[0]
+        return request.read()
+
+    def triangle_of(self, arguments: tuple[Any, ...], array: DeviceArray) -> str | None:
+        """Return which triangle of an array alone the message says is written."""
+        request: LibraryRequest = arguments[0]
+        return request.triangle_of(array)
+
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
         """Return the arguments with the plan, and the end of its making if that is elsewhere."""
         request, known = arguments

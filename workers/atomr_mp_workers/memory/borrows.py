@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Event
+from atomr_mp_workers.memory.content import Content
 
 
 class Borrows:
     """The borrows of one buffer."""
 
-    __slots__ = ("_readers", "_views", "_writers")
+    __slots__ = ("_readers", "_views", "_writers", "content", "open_writers")
 
     def __init__(self) -> None:
         # No event stands for earlier ones too: that of a dropped request ends before what it would have waited for.
@@ -23,6 +24,10 @@ class Borrows:
         """Ends of the requests that read."""
         self._views: dict[tuple[int, int], bool] = {}
         """Clients' views by (session, id), and whether each may write."""
+        self.content: Content | None = None
+        """What is known of the content, if it is not all well."""
+        self.open_writers: list[int] = []
+        """Places in the order of borrows of writers that run elsewhere, or wait, and have not been answered."""
 
     def before(self, *, write: bool) -> tuple[Event, ...]:
         """Return what a new request has to wait for.

@@ -16,6 +16,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Event, Stream, WorkerDevice
 from atomr_mp_workers.fatal import FatalError
+from atomr_mp_workers.requests import contents
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.requests.batches.items import ItemsSlice
 from atomr_mp_workers.requests.completions import Completions
@@ -77,6 +78,8 @@ class Dispatcher:
         self._held: set[Event] = set()
         """The ends of those that wait for a plan, their own or another's: a stream that waited for one of these would
         hold up the request itself."""
+        self._early: list[Run] = []
+        """What has run, and has read what a request wrote that has ended too, but was not taken back yet."""
         self._ahead: Counter[Stream] = Counter()
         """Requests on each stream, without batches."""
         self._full = 0
@@ -168,7 +171,11 @@ class Dispatcher:
             elif (stream := run.method.stream) is not None:
                 self._full -= self._ahead[stream] == AHEAD
                 self._ahead[stream] -= 1
-            self._complete(run)
+            self._complete_in_order(run)
+        if self._early:
+            early, self._early = self._early, []
+            for run in early:
+                self._complete_in_order(run)
         self.advance()
 
     def advance(self) -> None:
@@ -218,25 +225,21 @@ class Dispatcher:
             if started is not None:
                 return started
         stream = request.method.stream
+        if request.after or request.reads:
+            answered = self._look_ahead(request, stream)
+            if answered is not None:
+                return answered
         if stream is None:
-            if request.after:
-                if not _is_free(request):
-                    return False
-                self._envelope.show_waiting(request, waits=False)
             request.call()
             self._envelope.complete(request)
             return True
-        if request.after:
-            if not stream.takes(request.after):
-                return False
-            self._envelope.show_waiting(request, waits=not _is_free(request))
         self._envelope.lend(request)
         if request.event is None:
             request.event = self._device.make_event()
         self._completions.begin(request)
         if stream.submit(request, request.after, sum([block.nbytes for block, _ in request.borrows])):
             self._completions.in_progress.end(request)
-            self._envelope.complete(request)
+            self._complete_in_order(request)
         else:
             self._ahead[stream] += 1
             self._full += self._ahead[stream] == AHEAD
@@ -255,9 +258,24 @@ class Dispatcher:
             self._held.discard(request.event)
         if request.making is None or time.monotonic_ns() <= request.deadline_ns:
             return None
-        request.error = errors.DeadlineExceeded("the deadline passed while the request's plan was made")
-        self._envelope.complete(request)
+        self._keep_out(request, errors.DeadlineExceeded("the deadline passed while the request's plan was made"))
         return True
+
+    def _look_ahead(self, request: Request, stream: Stream | None) -> bool | None:
+        """Return None if nothing is in a request's way, False if it has to wait, True if it is refused and answered."""
+        free = _is_free(request)
+        if not free and (stream is None or not stream.takes(request.after)):
+            return False
+        self._envelope.show_waiting(request, waits=not free)
+        undefined = contents.undefined(request)
+        if undefined is not None:
+            self._keep_out(request, undefined)
+        return None if undefined is None else True
+
+    def _keep_out(self, request: Request, error: errors.RequestError) -> None:
+        """Answer a request that has begun, and is not run."""
+        request.error, request.kept_out = error, True
+        self._envelope.complete(request)
 
     def _park(self, request: Request) -> None:
         """Let a request that has begun wait until it can start."""
@@ -341,7 +359,7 @@ class Dispatcher:
 
     def _is_at_work(self) -> bool:
         """Return whether requests run elsewhere, wait for some that do, or for a batch."""
-        if self._completions.in_progress.requests or self._parked or self.batching:
+        if self._completions.in_progress.requests or self._parked or self._early or self.batching:
             return True
         return any(threads.waiting for threads in self._threads.values())
 
@@ -393,6 +411,13 @@ class Dispatcher:
         stream = request.method.stream
         return stream is None or self._ahead[stream] < AHEAD
 
+    def _complete_in_order(self, run: Run) -> None:
+        """Answer what has run; later, if one has not been answered yet that wrote what it has read."""
+        if run.reads and any(contents.are_open(request) for request in run.requests):
+            self._early.append(run)
+        else:
+            self._complete(run)
+
     def _complete(self, run: Run) -> None:
         """Answer what has run."""
         if isinstance(run, Request):
@@ -422,4 +447,4 @@ class Dispatcher:
 
 def _is_free(request: Request) -> bool:
     """Return whether nothing uses the request's memory any more that came before it; what is dropped uses none."""
-    return all(event.done for event in request.after)
+    return all(event.done for event in request.after) and not (request.reads and contents.are_open(request))

@@ -6,10 +6,11 @@ once. Only with the loop's turn.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
@@ -23,8 +24,9 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests import contents
 from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.request import Request, Run
@@ -74,6 +76,11 @@ class Envelope:
         for each in methods.values():
             each.watched = watched(each)
         self._board = board
+        self.withheld: list[tuple[Request, errors.AtomrError | None, Sequence[Block]]] = []
+        """Answers of writers that did not start, and what they have not written. As long as they wait, whoever reads it
+        cannot know; from then on it does."""
+        self._withheld_before = 0
+        """How many of them have waited for a whole turn."""
         self._token = current
         self._libraries = libraries
         self._store = store
@@ -162,6 +169,9 @@ class Envelope:
             rows = method.items(many.body, many.frames)
             if len(rows) != many.items:
                 raise errors.InvalidRequest(f"{counted(len(rows), 'item')} in a call of {many.items}")
+            if method.takes_refs:
+                for row in rows:
+                    method.written(row)
         except errors.RequestError as error:
             error.message = f"{method.name}: {error.message}"
             self.refuse(many, error)
@@ -200,6 +210,8 @@ class Envelope:
             event = request.event = self._store.device.make_event()
             for block, write in request.borrows:
                 block.borrows.add(event, write=write)
+            if request.writes:
+                contents.open_writes(request)
 
     def begin(self, request: Request, now_ns: int) -> bool:
         """Note the request's start and decode its arguments; False if it must not run (it has been answered).
@@ -221,7 +233,11 @@ class Envelope:
         request.started_ns = now_ns
         if now_ns > deadline_ns:
             self._board.count(Counter.EXPIRED, items)
-            self._drop(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
+            self._expire(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
+            return False
+        if request.reads and (undefined := contents.undefined(request)) is not None:
+            contents.note_absent(request, undefined)
+            self._drop(request, undefined)
             return False
         # First: decoding may run code of the actor's, and what ends this process then is to be found on the board.
         request.slot = self._board.start(session.number, request_id, now_ns, deadline_ns, method.watched, items)
@@ -244,6 +260,22 @@ class Envelope:
         if request.trace and tracing.tracer is not None:
             request.span = tracing.tracer.begin(request)
         return True
+
+    def _expire(self, request: Request, error: errors.DeadlineExceeded) -> None:
+        """Answer a request that is late; who was queued behind it must not read what it was to write."""
+        method, session = request.method, request.peer.session
+        if request.refs and not request.decoded and not method.reads and method.admit is None:
+            # Shown on the board, as decoding always is.
+            now_ns = time.monotonic_ns()
+            slot = self._board.start(session.number, request.id, now_ns, request.deadline_ns, method.watched, 1)
+            with contextlib.suppress(errors.RequestError):
+                request.arguments = method.arguments(request.body, request.frames, session.resolve)
+                request.writes = [each for each in method.written(request.arguments) if not each.block.foreign]
+                request.order = next(contents.orders)
+            session.holder.resolved.clear()
+            self._board.end(slot, time.monotonic_ns())
+        contents.note_absent(request, error)
+        self._drop(request, error)
 
     def discard(self, session: AdmittedSession) -> bool:
         """Let go of all that has not started of a session that has ended; return whether there was anything.
@@ -271,6 +303,8 @@ class Envelope:
         if isinstance(request, ItemsRequest):
             request.rows = []
         self._left_queue(request)
+        if request.writes:
+            contents.close_writes(request)
         self._end(request)
 
     def show_waiting(self, request: Request, *, waits: bool) -> None:
@@ -293,6 +327,10 @@ class Envelope:
             request.error = self.explain(request, request.raised)
             request.raised = None
         error = request.error
+        if request.writes or request.reads:
+            error = request.error = contents.settle(request, error)
+            if error is not None:
+                request.encoded = None
         self._finish(request, error)
         if error is not None and error.ends_worker:
             raise FatalError(error)
@@ -329,6 +367,7 @@ class Envelope:
             FatalError: The error ends this worker.
         """
         error = raised if isinstance(raised, errors.AtomrError) else self.explain(request, raised)
+        contents.note_absent(request, error)
         self._drop(request, error)
         if error.ends_worker:
             raise FatalError(error)
@@ -352,10 +391,10 @@ class Envelope:
                 slot = OFF_BOARD
             self._board.count(Counter.FAILED, request.items)
             if isinstance(error, errors.RequestError):
-                error.maybe_executed = True
+                error.maybe_executed = not request.kept_out
         self._board.end(slot, now_ns, request.received_ns, request.items)
         request.method.took(now_ns - request.started_ns)
-        request.arguments = ()  # only now: the device may have read them until it had ended
+        request.arguments = request.reads = request.writes = ()  # only now: the device may use them until it has ended
         if request.event is not None:
             self._end(request)
         peer.session.running -= 1
@@ -396,11 +435,14 @@ class Envelope:
                 if method.admit is not None:
                     method.admit(request.arguments[0], session.holder)
                 request.arguments = method.converted(request.arguments)
+            elif method.takes_refs:
+                method.written(request.arguments)
             if method.prepares:
                 request.arguments, request.making = method.prepared(request.arguments)
         except errors.RequestError as error:
             request.borrows = ()
             error.message = f"{method.name}: {error.message}"
+            contents.note_absent(request, error)
             raise
         finally:
             if resolved:
@@ -413,26 +455,45 @@ class Envelope:
             block = arrays[0].block
             request.borrows = ((block, False),)
             request.after = block.borrows.before(write=False)
+            if request.after or block.borrows.content is not None or block.borrows.open_writers:
+                self._read(request, arguments, arrays)
             return
         blocks = dict.fromkeys([array.block for array in arrays], False)
-        for array in request.method.written(arguments):
+        written = request.method.written(arguments)
+        for array in written:
             if array.block.foreign:
                 raise errors.GpuRefWrongDevice(
                     "a request writes only memory of the device that it runs on", device=array.block.device
                 )
             array.writable = True
             blocks[array.block] = True
+        if written and request.method.admit is None:  # a view writes nothing by itself
+            request.writes, request.order = written, next(contents.orders)
         after: list[Event] = []
         for block, write in blocks.items():
             after += block.borrows.before(write=write)
         request.borrows = tuple(blocks.items())
         request.after = after
+        if after or contents.are_doubtful(blocks):
+            self._read(request, arguments, arrays)
+
+    def _read(self, request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
+        """Note what a request reads that is undefined, or may be once those before it have ended.
+
+        Raises:
+            GpuRefUndefined: It is.
+        """
+        request.order = request.order or next(contents.orders)
+        request.reads = request.method.read(arguments, list(arrays))
+        error = contents.undefined(request)
+        if error is not None:
+            raise error
 
     def _end(self, request: Request) -> None:
         """Let go of what a request has borrowed."""
         if request.event is not None and not request.event.done:
             request.event.end()
-        request.borrows = request.after = request.arguments = ()
+        request.borrows = request.after = request.arguments = request.reads = request.writes = ()
 
     def _drop(self, request: Request, error: errors.AtomrError) -> None:
         self._board.count(Counter.DISCARDED, request.items)
@@ -446,7 +507,28 @@ class Envelope:
         request.encoded = None
         self._answer(request, error)
 
+    def end_turn(self, outbox: dict[Peer, None]) -> None:
+        """Give the answers that wait since an earlier turn of the loop: whatever was sent before them has been read.
+
+        Args:
+            outbox: Takes the peers that get one.
+        """
+        due, self.withheld, self._withheld_before = (
+            self.withheld[: self._withheld_before],
+            self.withheld[self._withheld_before :],
+            len(self.withheld) - self._withheld_before,
+        )
+        now_ns = time.monotonic_ns()
+        for request, error, blocks in due:
+            contents.note_heard(blocks, now_ns)
+            outbox[request.peer] = None
+            self._answer(request, error)
+
     def _answer(self, request: Request, error: errors.AtomrError | None) -> None:
+        if request.missed:
+            self.withheld.append((request, error, request.missed))
+            request.missed = ()
+            return
         if type(request) is ItemsSlice:  # to ask an abstract class's instance what it is takes as long as the answer
             self._reply_part(request, error)
         else:

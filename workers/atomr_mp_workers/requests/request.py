@@ -16,7 +16,7 @@ from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.memory.arrays import Block
+from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.peers import Peer
 
@@ -49,6 +49,8 @@ class Run(ABC):
     """Its own end, if others may have to wait for it."""
     completions: Returns | None = None
     """Where it comes back if it is not run by the loop."""
+    reads: Sequence[DeviceArray] = ()
+    """What it reads, if that may turn out to be undefined."""
     number = 0
     """Its place among those that run elsewhere."""
     span: Any = None
@@ -110,6 +112,13 @@ class Request(Run):
     """The memory that it uses, and whether it writes it."""
     after: Sequence[Event] = ()
     """What uses that memory and has to end first."""
+    writes: Sequence[DeviceArray] = ()
+    order = 0
+    """Its place in the order of borrows, if it writes, or reads what may turn out to be undefined."""
+    missed: Sequence[Block] = ()
+    """What it should have written, as it did not start; its answer waits for those that may be queued behind it."""
+    kept_out = False
+    """It has begun, and its method was not run."""
     making: Event | None = None
     """The end of the making of its plan, if that is elsewhere."""
     items = 1

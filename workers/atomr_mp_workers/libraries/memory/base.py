@@ -67,6 +67,16 @@ class MemoryLibrary(Library):
     def borrow(self, _request: memory.Borrow) -> None:
         """Answer that what the view waits for has ended; it was noted before."""
 
+    def accept(self, request: memory.Accept) -> Later:
+        """Take a buffer's content as it is, once the device has done what is ahead."""
+        assert isinstance(request.array, DeviceArray)
+        borrows = request.array.block.borrows
+
+        def take() -> None:
+            borrows.content = None
+
+        return Later(take)
+
     def share(self, request: memory.Share) -> None:
         """Keep a buffer for another session."""
         assert isinstance(request.array, DeviceArray)

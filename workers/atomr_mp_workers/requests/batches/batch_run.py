@@ -14,8 +14,10 @@ from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.loading import Method
+from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests import contents
 from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
 from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice, results_of
 from atomr_mp_workers.requests.envelope import Envelope, describe
@@ -64,6 +66,11 @@ class BatchRun(Run):
     def after(self) -> list[Event]:
         """What uses the requests' memory and has to end first."""
         return [event for request in self._requests for event in request.after if not event.done]
+
+    @property
+    def reads(self) -> Sequence[DeviceArray]:  # type: ignore[override]
+        """What the requests read that may turn out to be undefined."""
+        return [array for request in self._requests for array in request.reads]
 
     @property
     def nbytes(self) -> int:
@@ -223,6 +230,8 @@ class BatchedMethod:
         stream = self.method.stream
         if stream is not None:
             return not request.after or stream.takes(request.after)
+        if request.reads and contents.are_open(request):
+            return False
         return not request.after or all(event.done for event in request.after)
 
 
