@@ -26,9 +26,9 @@ from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.protocol import token
 from atomr_mp.protocol.messages import devices, session, suspects
-from atomr_mp.transport.courier import Courier
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection
+from atomr_mp.wire.courier import Courier
 
 if TYPE_CHECKING:
     import asyncio

@@ -11,8 +11,8 @@ from typing import cast
 
 import pytest
 
-from atomr_mp.transport.courier import Courier
 from atomr_mp.transport.data import DataConnection
+from atomr_mp.wire.courier import Courier
 
 DEADLINE_S = 10.0
 OFTEN_S = 1e-6

@@ -22,6 +22,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
+from atomr_mp.wire.ends import PeerNotReadingError
 from atomr_mp_workers.building import Parts, build
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
@@ -32,7 +33,7 @@ from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispa
 from atomr_mp_workers.requests.envelope import wire_form
 from atomr_mp_workers.requests.peers import AdmittedSession, Carried, Peer
 from atomr_mp_workers.wire.control import ControlChannel
-from atomr_mp_workers.wire.data_socket import DataSocket, PeerNotReadingError
+from atomr_mp_workers.wire.data_socket import DataSocket
 
 TURN_MESSAGES: Final = 32
 """Messages read in one turn, before the supervisor is listened to again."""

@@ -10,8 +10,8 @@ from atomr_mp.client.memory.leases import Lease, Releases
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.messages.suspects import RequestKey
-from atomr_mp.transport.courier import Courier
 from atomr_mp.transport.data import Login
+from atomr_mp.wire.courier import Courier
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.argument_slabs import Placement

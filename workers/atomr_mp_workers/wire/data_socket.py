@@ -25,8 +25,9 @@ from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages.data import session_of
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp import stream
+from atomr_mp.wire.courier import Courier
+from atomr_mp.wire.ends import PeerNotReadingError
 from atomr_mp_workers.wire.data_peer import DataPeer
-from atomr_mp_workers.wire.late_answers import LateAnswers
 
 FLUSH_MS: Final = 1000
 """How long the last answers may take to reach the kernel when the socket is closed in good order."""
@@ -38,12 +39,8 @@ BACKLOG: Final = 4096
 """A client whose connection finds it full does not try again."""
 
 
-class PeerNotReadingError(Exception):
-    """Too much waits for the peer, because it does not read its answers."""
-
-
 class DataSocket:
-    """Receives calls and sends replies; never blocks. One thread only.
+    """Receives calls and sends replies; never blocks. One thread only. A `WorkerEnd`.
 
     Args:
         endpoint: Address to bind.
@@ -65,7 +62,7 @@ class DataSocket:
         self._former_secret = former_secret
         self._unread_bytes = max(window.payload_bytes, UNREAD_BYTES)
         self._poll = poll
-        self._late = LateAnswers()
+        self._courier = Courier("atomr-mp late answers", at_once=True)
         self._peers: dict[int, DataPeer] = {}
         """By descriptor."""
         self._logged_in: dict[bytes, DataPeer] = {}
@@ -140,7 +137,7 @@ class DataSocket:
         for peer in list(self._peers.values()):
             peer.flush(until_s)
             self._close(peer)
-        self._late.close()
+        self._courier.close()
         self._poll.unregister(self._listener)
         self._listener.close()
         self._path.unlink(missing_ok=True)
@@ -151,7 +148,7 @@ class DataSocket:
         if not peer.ready:
             self._log_in(peer)
         elif not self._reads:  # an end: of nothing else it tells
-            peer.gone = True
+            peer.drop()
         else:
             self._receive(peer)
         if peer.gone:
@@ -168,7 +165,7 @@ class DataSocket:
         try:
             peer.receive()
         except errors.ProtocolError as error:
-            peer.gone = True
+            peer.drop()
             if not peer.ready:
                 self._refused += 1
                 return
@@ -190,7 +187,7 @@ class DataSocket:
                 self._turn_away()
                 return
             router = stream.Router(self._admits, self._takes)
-            peer = DataPeer(connected, router, self._poll, self._late, self._unread_bytes)
+            peer = DataPeer(connected, router, self._poll, self._courier)
             self._peers[peer.descriptor] = peer
 
     def _turn_away(self) -> None:

@@ -1,4 +1,4 @@
-"""Moves on what data connections owe while nobody waits for them: logins, and what the kernel did not take at once."""
+"""Moves on what connections owe while their thread does something else: logins, and what the kernel did not take."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
-from atomr_mp.transport.data import DataConnection
+from atomr_mp.wire.connection import Connection
 
 
 class Debt(NamedTuple):
     """A connection that owes something."""
 
-    connection: DataConnection
+    connection: Connection
     lock: AbstractContextManager[object]
     """Held to use it."""
     paid: Callable[[], object]
@@ -23,9 +23,16 @@ class Debt(NamedTuple):
 
 
 class Courier:
-    """A thread, from the first time on that it is needed."""
+    """A thread, from the first time on that it is needed.
 
-    def __init__(self) -> None:
+    Args:
+        name: The thread's.
+        at_once: The thread is there from the beginning. Of a process that is killed, the last thread to end takes the
+            memory down, so a supervisor hears early of an end only where there are two.
+    """
+
+    def __init__(self, name: str = "atomr-mp courier", *, at_once: bool = False) -> None:
+        self._name = name
         self._epoll: Final = select.epoll()
         self._wake: Final = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._epoll.register(self._wake, select.EPOLLIN)
@@ -35,10 +42,12 @@ class Courier:
         """To be taken last, to change any of this."""
         self._thread: threading.Thread | None = None
         self._closed = False
+        if at_once:
+            self._start()
 
     def owes(
         self,
-        connection: DataConnection,
+        connection: Connection,
         lock: AbstractContextManager[object],
         paid: Callable[[], object] = lambda: None,
     ) -> None:
@@ -53,10 +62,9 @@ class Courier:
                 self._epoll.register(descriptor, events | select.EPOLLONESHOT)
             self._debts[descriptor] = Debt(connection, lock, paid)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="atomr-mp courier", daemon=True)
-                self._thread.start()
+                self._start()
 
-    def forget(self, connection: DataConnection) -> None:
+    def forget(self, connection: Connection) -> None:
         """See to a connection no more; it is about to be closed. With its lock held."""
         with self._lock:
             if self._debts.pop(connection.fileno(), None) is not None:
@@ -72,6 +80,10 @@ class Courier:
             self._thread.join()
         self._epoll.close()
         os.close(self._wake)
+
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         while True:

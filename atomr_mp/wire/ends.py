@@ -1,0 +1,78 @@
+"""What each end of the data channel is to the rest of its process, whatever carries its messages."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection
+from typing import Protocol
+
+from atomr_mp.protocol.values import Buffer
+
+
+class PeerNotReadingError(Exception):
+    """Too much waits for the peer, because it does not read its answers."""
+
+
+class ClientEnd(Protocol):
+    """A client's connection to one incarnation of a worker. For one thread at a time."""
+
+    ended: bool
+    """The worker's end is closed, and all that it had sent has been received."""
+    broken: bool
+    """Something could not be sent: the worker's end is closed."""
+
+    def fileno(self) -> int:
+        """Return the descriptor that says when to look again, unless `has_message`; readable for ever once `ended`."""
+
+    @property
+    def has_message(self) -> bool:
+        """Whether `receive` would return a message of which the descriptor does not tell any more."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the worker has let it in."""
+
+    @property
+    def waits_for(self) -> int:
+        """Events to poll the descriptor for before `advance`; 0 if there is nothing to be done."""
+
+    def send(self, header: bytes, frames: list[Buffer]) -> None:
+        """Send a message. If the worker has ended, it goes nowhere."""
+
+    def receive(self) -> memoryview | None:
+        """Return the next message, or None if there is none; see `framing.unpack`."""
+
+    def advance(self) -> None:
+        """Do what can be done of what is owed."""
+
+    def wait_disconnected(self, timeout_ms: int) -> None:
+        """Wait until everything has been received that the ended worker had sent, at most `timeout_ms`."""
+
+    def close(self) -> None:
+        """Close; may be called twice."""
+
+
+class WorkerEnd(Protocol):
+    """A worker's socket, with all its peers. One thread only."""
+
+    received: deque[tuple[bytes, memoryview]]
+    """(routing id, message); a violation of the protocol is queued as an empty message."""
+
+    def read(self) -> None:
+        """From now on receive messages; before, peers are only let in."""
+
+    def look(self, ready: Collection[int]) -> int:
+        """Do what can be done with these descriptors; return how many peers were refused."""
+
+    def send(self, routing_id: bytes, header: bytes, frames: list[Buffer]) -> bool:
+        """Send a message; False if the peer has disconnected.
+
+        Raises:
+            PeerNotReadingError: Too much waits for the peer.
+        """
+
+    def forget(self, session: bytes) -> None:
+        """Close a session's connections: it has ended."""
+
+    def close(self, *, flush: bool) -> None:
+        """Close; with `flush`, wait for a bounded time until the replies that were sent have left."""
