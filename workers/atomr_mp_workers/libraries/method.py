@@ -16,7 +16,7 @@ from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
 from atomr_mp_workers.loading import Method, Resolve
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.requests.request import Later
+from atomr_mp_workers.requests.request import Later, current_request
 
 KNOWN_BYTES: Final = 1024
 """Messages up to this size are remembered."""
@@ -158,12 +158,23 @@ class LibraryMethod(Method):
                 name: store.buffers.allocate(holder, each.dtype, each.shape) for name, each in known.left_out.items()
             }
             request = msgspec.structs.replace(request, **made)
-        result = self._run(request) if plan is None else self._run(request, plan.get())
+        result = self._run(request) if plan is None else self._run(request, _made(plan))
         if not made:
             return result
         outputs = next(iter(made.values())) if len(made) == 1 else list(made.values())
         # What fails by its data says so later.
         return Later(lambda: (result.read(), outputs)[1]) if type(result) is Later else outputs
+
+
+def _made(plan: LibraryPlan) -> Any:
+    """Return what a plan is; if it could not be made, the request that needs it has not run."""
+    try:
+        return plan.get()
+    except BaseException:
+        request = current_request()
+        if request is not None:
+            request.kept_out = True
+        raise
 
 
 class LaidOut(Operand):
