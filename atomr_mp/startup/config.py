@@ -28,7 +28,7 @@ from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import RecycleLimits
-from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, Plan, Source
+from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, Plan, PlanSource
 
 Backend = Literal["auto", "cuda", "host"]
 
@@ -379,7 +379,7 @@ def from_text(where: str, name: str, text: str) -> Any:
 def with_source(plan: Plan, file: Path, settings: dict[str, Any]) -> Plan:
     """Return a plan that says what it was made from, so that it can be made again: a file, and what came before it."""
     given = {name: value for name, value in settings.items() if value is not None}
-    return msgspec.structs.replace(plan, source=Source(str(file.absolute()), msgspec.json.encode(given).decode()))
+    return msgspec.structs.replace(plan, source=PlanSource(str(file.absolute()), msgspec.json.encode(given).decode()))
 
 
 def actor_specs(actors: list[str]) -> list[ActorSpec]:

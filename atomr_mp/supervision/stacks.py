@@ -27,7 +27,7 @@ INNERMOST: Final = 3
 code there are no frames: where that waits, the device's unfinished work tells."""
 
 
-class Where(StrEnum):
+class CallSite(StrEnum):
     """In what kind of code a worker hangs."""
 
     PYTHON = "python"
@@ -37,7 +37,7 @@ class Where(StrEnum):
     """In a call that waits for the GPU, or on the GPU itself."""
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     """A function that has been called and not returned."""
 
     file: str
@@ -48,12 +48,12 @@ class Frame(NamedTuple):
 class HangReport(NamedTuple):
     """What there is to say of a hang."""
 
-    where: Where
+    where: CallSite
     stack: str
     """Of the thread that hangs, or of those that may; empty if there is none in this process."""
-    at: Frame | None
+    at: StackFrame | None
     """Its innermost frame."""
-    method: Frame | None = None
+    method: StackFrame | None = None
     """The request's method in it."""
 
 
@@ -69,48 +69,48 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = Fa
     threads = [part for part in re.split(r"^(?=Thread 0x|Current thread 0x)", text, flags=re.MULTILINE) if part]
     stacks = [(part, frames(part)) for part in threads]
     if not stacks:
-        return HangReport(Where.CUDA if unfinished else Where.NATIVE, "", None)
+        return HangReport(CallSite.CUDA if unfinished else CallSite.NATIVE, "", None)
     main = next((each for each in stacks if _is_main(each[1])), stacks[-1])
     calling = [each for each in stacks if each is not main and _calls(each[1])]
     busy = not _is_idle(main[1])
     found = [main] if busy and (kind is not PlaceKind.THREAD or not calling) else calling
     if not found:
         # Nothing runs here: it was given to the GPU, which has not done it.
-        return HangReport(Where.CUDA if kind is PlaceKind.STREAM else Where.PYTHON, "", None)
+        return HangReport(CallSite.CUDA if kind is PlaceKind.STREAM else CallSite.PYTHON, "", None)
     stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
     own = list(itertools.takewhile(lambda frame: not _is(frame, "requests/request.py", "call"), inner))
     # Of another thread than the main one it cannot be told whether it runs Python code.
     in_c = not answers or found[0] is not main
     if (in_c and unfinished) or any(CUDA.search(frame.file) for frame in own[:INNERMOST]):
-        where = Where.CUDA
+        where = CallSite.CUDA
     else:
-        where = Where.PYTHON if answers else Where.NATIVE
+        where = CallSite.PYTHON if answers else CallSite.NATIVE
     methods = [frame for frame, outer in pairwise(inner) if _is(outer, "requests/request.py", "call")]
     return HangReport(where, stack, inner[0] if inner else None, methods[0] if methods else None)
 
 
-def frames(text: str) -> Sequence[Frame]:
+def frames(text: str) -> Sequence[StackFrame]:
     """Return the frames in a paragraph, innermost first."""
     return [
-        Frame(found["file"], int(found["line"]), found["function"])
+        StackFrame(found["file"], int(found["line"]), found["function"])
         for line in text.splitlines()
         if (found := FRAME.fullmatch(line))
     ]
 
 
-def _is_main(stack: Sequence[Frame]) -> bool:
+def _is_main(stack: Sequence[StackFrame]) -> bool:
     return any(_is(frame, "host.py", "_serve") for frame in stack)
 
 
-def _is_idle(stack: Sequence[Frame]) -> bool:
+def _is_idle(stack: Sequence[StackFrame]) -> bool:
     """Whether the loop waits, or is on its way to."""
     return bool(stack) and (_is(stack[0], "host.py", "_serve") or _is(stack[0], "host.py", "_sleep"))
 
 
-def _calls(stack: Sequence[Frame]) -> bool:
+def _calls(stack: Sequence[StackFrame]) -> bool:
     """Whether a request's method runs here."""
     return any(_is(frame, "requests/request.py", "call") for frame in stack)
 
 
-def _is(frame: Frame, file: str, function: str) -> bool:
+def _is(frame: StackFrame, file: str, function: str) -> bool:
     return frame.function == function and frame.file.endswith(f"/atomr_mp_workers/{file}")

@@ -30,7 +30,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     """What an operator should know of it."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class PlanSource(msgspec.Struct, frozen=True):
     """What a plan was made from, to make it again."""
 
     file: str
@@ -76,7 +76,7 @@ class Plan(msgspec.Struct, frozen=True):
     """Ends of workers after which a request is quarantined; 0 for never."""
     max_weight: float = 10.0
     """Largest weight that a client may have."""
-    source: Source | None = None
+    source: PlanSource | None = None
     """None if no configuration file was given."""
 
     def encoded(self) -> bytes:

@@ -41,7 +41,7 @@ class Connection:
     def __init__(
         self,
         connected: socket.socket,
-        talk: stream.Stream,
+        talk: stream.ZmtpStream,
         owes: Callable[[Any], object],
         keeping: AbstractContextManager[object] | None = None,
         patience_ms: int = 0,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp.supervision.lifecycle import TRANSITIONS, Action, LifecycleEvent, State, UnexpectedEventError
-from atomr_mp.supervisor.device.life import Act, Life
+from atomr_mp.supervisor.device.life import Act, DeviceLife
 
 
 class Stage:
@@ -19,7 +19,7 @@ class Stage:
         self.done: list[str] = []
         """Actions, and the states that were told, in their order."""
         self.does: dict[Action, Act] = {}
-        self.life = Life(0, tell=self._tell, changed=lambda: None)
+        self.life = DeviceLife(0, tell=self._tell, changed=lambda: None)
         self.life.carry_out({each: self._act(each) for each in Action})
 
     def _act(self, action: Action) -> Act:

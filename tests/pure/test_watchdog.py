@@ -23,7 +23,7 @@ from atomr_mp.protocol.board import (
     stream_bit,
 )
 from atomr_mp.supervision import stacks
-from atomr_mp.supervision.stacks import Where, diagnose
+from atomr_mp.supervision.stacks import CallSite, diagnose
 from atomr_mp.supervision.watchdog import LOOK_NS, HangWatch, Thread, able_ns
 
 S: Final = 1_000_000_000
@@ -166,15 +166,15 @@ CUPY: Final = '  File "/site/cupy/__init__.py", line 800 in asnumpy\n'
 @pytest.mark.parametrize(
     ("text", "kind", "answers", "where", "function"),
     [
-        (stack(IDLE) + stack(MINE, CALL, SERVE, current=True), PlaceKind.LOOP, True, Where.PYTHON, "spin"),
-        (stack(MINE, CALL, SERVE, current=True), PlaceKind.LOOP, False, Where.NATIVE, "spin"),
-        (stack(CUPY, MINE, CALL, SERVE, current=True), PlaceKind.STREAM, False, Where.CUDA, "asnumpy"),
-        (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
-        (stack(MINE, CALL) + stack(CUPY, CALL, SERVE, current=True), PlaceKind.THREAD, True, Where.PYTHON, "spin"),
-        (stack(MINE, CALL, SUBMIT, SERVE, current=True), PlaceKind.STREAM, True, Where.PYTHON, "spin"),
-        (stack(IDLE, current=True), PlaceKind.STREAM, True, Where.CUDA, None),
-        ("", PlaceKind.LOOP, False, Where.NATIVE, None),
-        ("Thread 0x0 (most recent", PlaceKind.LOOP, False, Where.NATIVE, None),
+        (stack(IDLE) + stack(MINE, CALL, SERVE, current=True), PlaceKind.LOOP, True, CallSite.PYTHON, "spin"),
+        (stack(MINE, CALL, SERVE, current=True), PlaceKind.LOOP, False, CallSite.NATIVE, "spin"),
+        (stack(CUPY, MINE, CALL, SERVE, current=True), PlaceKind.STREAM, False, CallSite.CUDA, "asnumpy"),
+        (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, CallSite.PYTHON, "spin"),
+        (stack(MINE, CALL) + stack(CUPY, CALL, SERVE, current=True), PlaceKind.THREAD, True, CallSite.PYTHON, "spin"),
+        (stack(MINE, CALL, SUBMIT, SERVE, current=True), PlaceKind.STREAM, True, CallSite.PYTHON, "spin"),
+        (stack(IDLE, current=True), PlaceKind.STREAM, True, CallSite.CUDA, None),
+        ("", PlaceKind.LOOP, False, CallSite.NATIVE, None),
+        ("Thread 0x0 (most recent", PlaceKind.LOOP, False, CallSite.NATIVE, None),
     ],
     ids=["python", "native", "cuda", "thread", "two", "on a stream", "enqueued", "nothing", "torn"],
 )
@@ -182,7 +182,7 @@ def test_stacks_tell_where_it_is(
     text: str,
     kind: PlaceKind,
     answers: bool,  # noqa: FBT001
-    where: Where,
+    where: CallSite,
     function: str | None,
 ) -> None:
     """The thread that runs the method, and what kind of code is innermost."""
@@ -195,10 +195,10 @@ def test_stacks_tell_where_it_is(
 @pytest.mark.parametrize(
     ("text", "kind", "answers", "where"),
     [
-        (stack(MINE, CALL, SERVE, current=True), PlaceKind.STREAM, False, Where.CUDA),
-        (stack(MINE, CALL, SERVE, current=True), PlaceKind.STREAM, True, Where.PYTHON),
-        (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, Where.CUDA),
-        ("", PlaceKind.STREAM, False, Where.CUDA),
+        (stack(MINE, CALL, SERVE, current=True), PlaceKind.STREAM, False, CallSite.CUDA),
+        (stack(MINE, CALL, SERVE, current=True), PlaceKind.STREAM, True, CallSite.PYTHON),
+        (stack(MINE, CALL) + stack(IDLE, current=True), PlaceKind.THREAD, True, CallSite.CUDA),
+        ("", PlaceKind.STREAM, False, CallSite.CUDA),
     ],
     ids=["in c", "in python", "on a thread", "nothing"],
 )
@@ -206,7 +206,7 @@ def test_unfinished_work_tells_a_wait_for_the_device_from_other_c_code(
     text: str,
     kind: PlaceKind,
     answers: bool,  # noqa: FBT001
-    where: Where,
+    where: CallSite,
 ) -> None:
     """What runs Python code hangs there, whatever it has given to the device."""
     assert diagnose(text, kind, answers=answers, unfinished=True).where is where
@@ -232,7 +232,7 @@ def test_work_is_unfinished_of_whom_it_concerns() -> None:
 @given(st.text(), st.sampled_from(PlaceKind), st.booleans())
 def test_any_text_tells_something(text: str, kind: PlaceKind, answers: bool) -> None:  # noqa: FBT001
     """It is another process's."""
-    assert diagnose(text, kind, answers=answers).where in Where
+    assert diagnose(text, kind, answers=answers).where in CallSite
 
 
 @pytest.mark.parametrize(

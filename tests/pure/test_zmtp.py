@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES
 from atomr_mp.protocol.zmtp import stream
-from atomr_mp.protocol.zmtp.stream import MAX_COMMAND_BYTES, Dealer, Router, Stream
+from atomr_mp.protocol.zmtp.stream import MAX_COMMAND_BYTES, Dealer, Router, ZmtpStream
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x01" + b"PLAIN".ljust(20, b"\0") + b"\x01" + bytes(31)
 """As libzmq 4.3 sends it."""
@@ -44,7 +44,7 @@ def router(*, ready: bool = True) -> Router:
     return made
 
 
-def pour(into: Stream, content: bytes) -> bytes:
+def pour(into: ZmtpStream, content: bytes) -> bytes:
     """Have a stream take bytes as a connection does; return what it answers."""
     answer = b""
     while content:
@@ -88,7 +88,7 @@ def test_the_other_end_s_part_of_the_login_is_so_too() -> None:
 @given(st.lists(st.integers(1, 60), max_size=40), st.lists(st.binary(max_size=300), max_size=4))
 def test_the_two_ends_understand_each_other(cuts: list[int], messages: list[bytes]) -> None:
     """However the bytes are cut."""
-    ends: list[Stream] = [dealer(ready=False), router(ready=False)]
+    ends: list[ZmtpStream] = [dealer(ready=False), router(ready=False)]
     on_the_way = [end.opening for end in ends]
     sizes = iter(cuts)
     while any(on_the_way):
@@ -149,7 +149,7 @@ def test_messages_come_out_as_they_went_in(messages: list[bytes], cuts: list[int
 
 
 @given(st.binary(max_size=200), st.booleans(), st.sampled_from([dealer, router]))
-def test_any_bytes_are_taken_or_refused(content: bytes, ready: bool, made: Callable[..., Stream]) -> None:  # noqa: FBT001 - drawn
+def test_any_bytes_are_taken_or_refused(content: bytes, ready: bool, made: Callable[..., ZmtpStream]) -> None:  # noqa: FBT001 - drawn
     """Nothing else is raised, and no more memory is asked for than a message may have."""
     taker = made(ready=ready)
     try:

@@ -20,7 +20,7 @@ Callback = Callable[[Reply], object]
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
-class Answer(NamedTuple):
+class AnswerFacts(NamedTuple):
     """An answer that has arrived, for the table's actions."""
 
     message: data.CallReply
@@ -50,7 +50,7 @@ class Outcomes:
         """What the thread waits for that receives for all, while it polls."""
 
     def feed(
-        self, reply: Reply, event: ReplyEvent, error: errors.AtomrError | None = None, answer: Answer | None = None
+        self, reply: Reply, event: ReplyEvent, error: errors.AtomrError | None = None, answer: AnswerFacts | None = None
     ) -> None:
         """Do what an event means for a reply.
 
@@ -89,7 +89,7 @@ class Outcomes:
             case _:  # of answers, and there is none
                 pass
 
-    def _take(self, reply: Reply, action: ReplyAction, answer: Answer) -> None:
+    def _take(self, reply: Reply, action: ReplyAction, answer: AnswerFacts) -> None:
         """Do what concerns the content of an answer."""
         message, frames, releases, failed = answer
         if action is ReplyAction.GIVE_BACK:

@@ -9,7 +9,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
-from atomr_mp.client.lanes.outcomes import Answer, Outcomes
+from atomr_mp.client.lanes.outcomes import AnswerFacts, Outcomes
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
@@ -147,7 +147,7 @@ class Receiver:
             event = ReplyEvent.PART if reply.open else ReplyEvent.ANSWER
         for each in (*failed.values(), error):
             self._on_error(link, releases, each, former=former)
-        self._outcomes.feed(reply, event, error or reply.poison_error, Answer(message, frames, releases, failed))
+        self._outcomes.feed(reply, event, error or reply.poison_error, AnswerFacts(message, frames, releases, failed))
 
     def _on_error(self, link: DeviceLink, releases: Releases, error: errors.AtomrError | None, *, former: bool) -> None:
         """React to an error that affects other requests of its incarnation."""

@@ -38,7 +38,7 @@ def frame_head(nbytes: int) -> bytes:
     return _HEADS[nbytes] if nbytes < len(_HEADS) else bytes((_LONG,)) + nbytes.to_bytes(8, "big")
 
 
-class Stream(ABC):
+class ZmtpStream(ABC):
     """What comes in on a connection, from its first byte on.
 
     Args:
@@ -130,7 +130,7 @@ class Stream(ABC):
             raise errors.ProtocolError("a message before the login")
 
 
-class Dealer(Stream):
+class Dealer(ZmtpStream):
     """The end that logs in.
 
     Args:
@@ -159,7 +159,7 @@ class Dealer(Stream):
         raise errors.ProtocolError(f"a command out of turn: {name!r}")
 
 
-class Router(Stream):
+class Router(ZmtpStream):
     """The end that is logged in to.
 
     Args:

@@ -18,7 +18,7 @@ from atomr_mp.protocol.board import DUMP_SIGNAL, STACK_SIGNAL, BoardReader, Entr
 from atomr_mp.protocol.board_check import disbelieved
 from atomr_mp.protocol.codec import clip
 from atomr_mp.supervision.lifecycle import State
-from atomr_mp.supervision.stacks import HangReport, Where, diagnose
+from atomr_mp.supervision.stacks import CallSite, HangReport, diagnose
 from atomr_mp.supervision.watchdog import LOOK_NS, HangWatch, Thread, able_ns
 from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop
@@ -39,9 +39,9 @@ STACK_CHARS: Final = 4000
 """Longest stack in an error; the log and the event log have it whole."""
 
 _IN: Final = {
-    Where.PYTHON: "in Python code",
-    Where.NATIVE: "in native code that does not come back",
-    Where.CUDA: "in CUDA",
+    CallSite.PYTHON: "in Python code",
+    CallSite.NATIVE: "in native code that does not come back",
+    CallSite.CUDA: "in CUDA",
 }
 
 

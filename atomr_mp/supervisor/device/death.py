@@ -26,7 +26,7 @@ With `exited` the process is over: `END`, or `END_PREDECESSOR` for one that was 
 down, and its endpoint, cgroup and descriptors are given back. `ASK_RESTART` then judges the end (`restarts`), unless
 somebody had wanted it or a standby's promotion has been judged already.
 
-What changes a role or the state is a fact for `Life`, which takes one at a time. Two signs act at once: a standby that
+What changes a role or the state is a fact for `DeviceLife`, which takes one at a time. Two signs act at once: a standby that
 has failed or hung up is killed before its promotion can be considered.
 """
 
@@ -42,7 +42,7 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State, UnexpectedEventError
 from atomr_mp.supervisor.device.end_reports import EndReports
-from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView, ResidentListener
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine
@@ -83,7 +83,7 @@ class Deaths:
         self,
         device: DeviceView,
         *,
-        life: Life,
+        life: DeviceLife,
         roles: Roles,
         plans: Plans,
         log: DeviceLog,

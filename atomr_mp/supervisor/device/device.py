@@ -19,7 +19,7 @@ from atomr_mp.supervision.lifecycle import Action, LifecycleEvent, State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.device.death import Deaths
 from atomr_mp.supervisor.device.end_reports import EndReports
-from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.listener import DeviceListener, ResidentListener
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine
@@ -90,7 +90,9 @@ class SupervisedDevice:
         self._plans: Final = Plans(plan, device.index)
         self._roles: Final = Roles()
         self._log: Final = DeviceLog(device.index, lambda: self._roles.generation, loop, log)
-        self._life: Final = Life(device.index, tell=lambda: sessions.device_changed(self), changed=self._on_changed)
+        self._life: Final = DeviceLife(
+            device.index, tell=lambda: sessions.device_changed(self), changed=self._on_changed
+        )
         self.quarantine: Final = Quarantine(
             device.index,
             self._life,

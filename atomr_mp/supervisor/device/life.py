@@ -26,7 +26,7 @@ Act = Callable[[], LifecycleEvent | None]
 """Carries out an action; returns the event that it leads to at once, None if to none."""
 
 
-class Life:
+class DeviceLife:
     """A device's state, and the queue of what happens to it.
 
     Args:

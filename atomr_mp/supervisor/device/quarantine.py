@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from atomr_mp import errors
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
-from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
@@ -27,7 +27,7 @@ class Quarantine:
     def __init__(
         self,
         index: int,
-        life: Life,
+        life: DeviceLife,
         roles: Roles,
         log: DeviceLog,
         *,

@@ -11,7 +11,7 @@ from atomr_mp.protocol.messages.devices import Circuit
 from atomr_mp.supervision import intensity
 from atomr_mp.supervision.directives import Directive, directive
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
-from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine
 from atomr_mp.supervisor.device.roles import Roles
@@ -39,7 +39,7 @@ class Restarts:
 
     def __init__(
         self,
-        life: Life,
+        life: DeviceLife,
         roles: Roles,
         plans: Plans,
         log: DeviceLog,

@@ -36,7 +36,7 @@ from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
 from atomr_mp.supervision.standby import StandbyMode, Turns
 from atomr_mp.supervision.suspicion import Death
-from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine
@@ -75,7 +75,7 @@ class Takeover:
         self,
         device: DeviceView,
         *,
-        life: Life,
+        life: DeviceLife,
         roles: Roles,
         plans: Plans,
         log: DeviceLog,

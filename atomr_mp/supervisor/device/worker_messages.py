@@ -7,7 +7,7 @@ from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.supervision.lifecycle import LifecycleEvent
 from atomr_mp.supervisor.device.death import Deaths
-from atomr_mp.supervisor.device.life import Life
+from atomr_mp.supervisor.device.life import DeviceLife
 from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView, ResidentListener
 from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.device.takeover import Takeover
@@ -34,7 +34,7 @@ class WorkerMessages:
         self,
         device: DeviceView,
         *,
-        life: Life,
+        life: DeviceLife,
         roles: Roles,
         log: DeviceLog,
         sessions: DeviceListener,

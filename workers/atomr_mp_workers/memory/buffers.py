@@ -14,7 +14,7 @@ from atomr_mp.protocol.limits import MAX_PAYLOAD_BYTES
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import OURS, SEVERAL, Holder, OwnSlab
-from atomr_mp_workers.memory.slabs import Slabs
+from atomr_mp_workers.memory.slabs import SlabTable
 
 NONCE_BITS: Final = 24
 
@@ -28,7 +28,7 @@ class Buffers:
         slabs: Where they lie.
     """
 
-    def __init__(self, device: WorkerDevice, current: bytes, slabs: Slabs) -> None:
+    def __init__(self, device: WorkerDevice, current: bytes, slabs: SlabTable) -> None:
         self.device: Final = device
         self.ours: Final = Holder(OURS)
         self.several: Final = Holder(SEVERAL)

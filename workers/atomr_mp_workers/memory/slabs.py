@@ -44,7 +44,7 @@ class StartedWork(Protocol):
         """Return whether this work has ended, and all that was started before it. Any thread."""
 
 
-class Slabs:
+class SlabTable:
     """This process's slabs.
 
     Args:

@@ -22,7 +22,7 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.buffers import Buffers
 from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
-from atomr_mp_workers.memory.slabs import Slabs, StartedWork
+from atomr_mp_workers.memory.slabs import SlabTable, StartedWork
 
 
 class Store:
@@ -49,7 +49,7 @@ class Store:
         self._leases = 0
         self.figures: tuple[int, int] = (0, 0)
         """The slabs' bytes, and the sessions' leases; another tuple whenever they change."""
-        self.slabs: Final = Slabs(device, self._index, quota_bytes, in_progress, self._count)
+        self.slabs: Final = SlabTable(device, self._index, quota_bytes, in_progress, self._count)
         self.buffers: Final = Buffers(device, current, self.slabs)
         self.shares: Final = Shares(self._index)
         self.refs: Final = RefOpener(current)

@@ -12,7 +12,7 @@ from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.request import Request, Run
 
 
-class Batches(Protocol):
+class WaitingBatches(Protocol):
     """What waits for batches of a method."""
 
     def is_due(self) -> bool:
@@ -35,7 +35,7 @@ class ActorThreads:
         """Requests that have not started; the next one is started when a thread is idle."""
         self.ahead = 0
         """How much they have been given that has not come back."""
-        self.batched: list[Batches] = []
+        self.batched: list[WaitingBatches] = []
         """The actor's methods whose requests are put together."""
         self.owes_batch = False
         """What ran last was a single request, so a batch is next, if there is one."""

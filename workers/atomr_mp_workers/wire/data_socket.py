@@ -68,7 +68,7 @@ class DataSocket:
         self._logged_in: dict[bytes, DataPeer] = {}
         """By routing id."""
         self.received: Final[deque[tuple[bytes, memoryview]]] = deque()
-        """Routing id and content of messages that have come, see `framing.unpack`; of what is none, without content."""
+        """(routing id, message), see `framing.unpack`; a violation of the protocol is queued as an empty message."""
         self._reads = False
         self._refused = 0
         self._path = Path(endpoint.removeprefix("ipc://"))
