@@ -26,8 +26,8 @@ With `exited` the process is over: `END`, or `END_PREDECESSOR` for one that was 
 down, and its endpoint, cgroup and descriptors are given back. `ASK_RESTART` then judges the end (`restarts`), unless
 somebody had wanted it or a standby's promotion has been judged already.
 
-What changes a role or the state is a fact for `DeviceLife`, which takes one at a time. Two signs act at once: a standby that
-has failed or hung up is killed before its promotion can be considered.
+What changes a role or the state is a fact for `DeviceLife`, which takes one at a time. Two signs act at once: a standby
+that has failed or hung up is killed before its promotion can be considered.
 """
 
 from __future__ import annotations
