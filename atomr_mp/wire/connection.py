@@ -57,8 +57,9 @@ class Connection:
         self._writable = select.poll()
         self._writable.register(connected, select.POLLOUT)
         self._unsent: deque[memoryview] = deque()
-        self._advances = False
-        """Something that waits is being sent."""
+        self._keeps = False
+        """Something waits, or what has waited is being sent: what comes now comes behind it. Changed with `keeping`
+        held, and read without it by whoever sends: one flag, for two looks may fall on both sides of a change."""
         self.unsent_bytes = 0
         """What waits for room, and what it takes to keep it."""
         self.ended = False
@@ -91,7 +92,6 @@ class Connection:
     def advance(self) -> None:
         """Send of what waits what there is room for. With `keeping` held."""
         unsent = self._unsent
-        self._advances = True  # before anything is taken out, for others must not send meanwhile
         try:
             while unsent:
                 piece = unsent.popleft()  # first: whatever a signal handler raises, nothing is sent twice
@@ -102,7 +102,7 @@ class Connection:
                     self.unsent_bytes += len(piece) - sent + PIECE_BYTES
                     return
         finally:
-            self._advances = False
+            self._keeps = bool(unsent)
 
     def close(self) -> None:
         """Close; may be called twice."""
@@ -112,7 +112,7 @@ class Connection:
 
     def _put(self, piece: Buffer) -> None:
         """Send a piece of a message, or keep what of it cannot be sent now."""
-        if not self._unsent and not self._advances and self._may_send:
+        if not self._keeps and self._may_send:
             sent = self._send_some(piece)
             while sent < len(piece) and self._patience_ms and self._writable.poll(self._patience_ms):
                 piece = memoryview(piece)[sent:]
@@ -121,6 +121,7 @@ class Connection:
                 return
             piece = memoryview(piece)[sent:]
         with self._keeping:
+            self._keeps = True
             self._unsent.append(memoryview(piece))
             self.unsent_bytes += len(piece) + PIECE_BYTES
             if len(self._unsent) == 1 and self._may_send:  # else it is owed already

@@ -7,15 +7,27 @@ import select
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
-from atomr_mp.wire.connection import Connection
+
+class Debtor(Protocol):
+    """What may owe something: a connection."""
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+
+    @property
+    def waits_for(self) -> int:
+        """Events to poll the descriptor for before `advance`; 0 if nothing is owed."""
+
+    def advance(self) -> None:
+        """Do what can be done of what is owed."""
 
 
 class Debt(NamedTuple):
     """A connection that owes something."""
 
-    connection: Connection
+    connection: Debtor
     lock: AbstractContextManager[object]
     """Held to use it."""
     paid: Callable[[], object]
@@ -47,7 +59,7 @@ class Courier:
 
     def owes(
         self,
-        connection: Connection,
+        connection: Debtor,
         lock: AbstractContextManager[object],
         paid: Callable[[], object] = lambda: None,
     ) -> None:
@@ -64,7 +76,7 @@ class Courier:
             if self._thread is None:
                 self._start()
 
-    def forget(self, connection: Connection) -> None:
+    def forget(self, connection: Debtor) -> None:
         """See to a connection no more; it is about to be closed. With its lock held."""
         with self._lock:
             if self._debts.pop(connection.fileno(), None) is not None:

@@ -55,8 +55,9 @@ class ClientEnd(Protocol):
 class WorkerEnd(Protocol):
     """A worker's socket, with all its peers. One thread only."""
 
-    received: deque[tuple[bytes, memoryview]]
-    """(routing id, message); a violation of the protocol is queued as an empty message."""
+    @property
+    def received(self) -> deque[tuple[bytes, memoryview]]:
+        """(routing id, message); a violation of the protocol is queued as an empty message."""
 
     def read(self) -> None:
         """From now on receive messages; before, peers are only let in."""

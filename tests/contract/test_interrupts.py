@@ -281,7 +281,7 @@ def test_what_a_signal_handler_raises_sends_nothing_twice(ledger: Ledger, monkey
     with ledger.start() as pool:
         pool.call("Probe.note", "first").result()
         lane = pool._client._blocking
-        connection = lane._links[0].connection
+        connection: Any = lane._links[0].connection
         assert connection is not None
         send = connection._send
         monkeypatch.setattr(connection, "_owes", lambda _: None)

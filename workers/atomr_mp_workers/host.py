@@ -22,7 +22,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
-from atomr_mp.wire.ends import PeerNotReadingError
+from atomr_mp.wire.ends import PeerNotReadingError, WorkerEnd
 from atomr_mp_workers.building import Parts, build
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
@@ -82,7 +82,9 @@ class Host:
             parts.envelope, parts.completions, parts.device, parts.threads, parts.batched, self._outbox, self._flush
         )
         self._poll = select.epoll()
-        self._data = DataSocket(start.endpoint, start.window, self._peers.secret, self._poll, self._peers.former_secret)
+        self._data: WorkerEnd = DataSocket(
+            start.endpoint, start.window, self._peers.secret, self._poll, self._peers.former_secret
+        )
         self._serves = not start.standby
         """Calls are read: this is no standby, or not any more."""
         self._wakes_ns = 0

@@ -27,6 +27,7 @@ from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.messages.suspects import Suspicions
 from atomr_mp.transport.data import DataConnection
+from atomr_mp.wire.ends import ClientEnd
 
 if TYPE_CHECKING:
     import asyncio
@@ -223,16 +224,16 @@ class Lane(ABC):
                 case errors.PoolLost():
                     self._pool_lost(message)
 
-    def connect(self, link: DeviceLink, endpoint: str) -> DataConnection:
+    def connect(self, link: DeviceLink, endpoint: str) -> ClientEnd:
         """Connect to an incarnation; raises `OSError` if no descriptor is left."""
         courier, lock = self._client.courier, self._lock
 
-        def owes(debtor: DataConnection) -> None:
+        def owes(debtor: ClientEnd) -> None:
             courier.owes(debtor, lock, lambda: self._paid(link, debtor))
 
         return DataConnection(endpoint, self._client.login, link.number, owes)
 
-    def disconnect(self, link: DeviceLink, connection: DataConnection) -> None:
+    def disconnect(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Close a connection. With the lock held."""
         self._disconnecting(link, connection)
         self._client.courier.forget(connection)
@@ -254,16 +255,16 @@ class Lane(ABC):
     def _broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
         self._failover.broken(link, replies)
 
-    def _ended(self, link: DeviceLink, connection: DataConnection) -> None:
+    def _ended(self, link: DeviceLink, connection: ClientEnd) -> None:
         self._disconnecting(link, connection)
         self._failover.cut(link, connection)
 
-    def _admitted(self, link: DeviceLink, connection: DataConnection) -> None:
+    def _admitted(self, link: DeviceLink, connection: ClientEnd) -> None:
         self._failover.login_over(link, connection)
 
     # --- on whichever thread, without the lock ---------------------------------------------------------------------
 
-    def _paid(self, link: DeviceLink, connection: DataConnection) -> None:
+    def _paid(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Take in that a connection owes nothing any more: its worker has let it in, or it has ended."""
         with self._lock:
             self._failover.login_over(link, connection)
@@ -279,7 +280,7 @@ class Lane(ABC):
     # --- for the kinds, with the lock held -------------------------------------------------------------------------
 
     @abstractmethod
-    def connected(self, link: DeviceLink, connection: DataConnection) -> None:
+    def connected(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Watch a new connection's descriptor."""
 
     def repeat_releases(self, link: DeviceLink) -> None:  # noqa: B027 - a loop's lane sends none
@@ -290,7 +291,7 @@ class Lane(ABC):
         """Have `_retry_link` called with this number, after a time."""
 
     @abstractmethod
-    def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
+    def _disconnecting(self, _link: DeviceLink, connection: ClientEnd) -> None:
         """Stop watching a connection's descriptor, if it is watched."""
 
     @abstractmethod

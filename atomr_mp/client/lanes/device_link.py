@@ -15,13 +15,13 @@ from atomr_mp.protocol import token
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo
-from atomr_mp.transport.data import DataConnection
+from atomr_mp.wire.ends import ClientEnd
 
 
 class Attached(NamedTuple):
     """A connection to another incarnation than the one that is called."""
 
-    connection: DataConnection
+    connection: ClientEnd
     generation: int
     releases: Releases
     number: int
@@ -44,7 +44,7 @@ class DeviceLink:
         """Requests of an ended incarnation, until the supervisor has said what is held of them."""
         self.outbox: list[Reply] = []
         """Requests that wait to be sent together."""
-        self.connection: DataConnection | None = None
+        self.connection: ClientEnd | None = None
         self.generation = 0
         """The incarnation of `connection`."""
         self.former: Attached | None = None

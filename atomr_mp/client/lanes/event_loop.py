@@ -17,7 +17,7 @@ from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
-from atomr_mp.transport.data import DataConnection
+from atomr_mp.wire.ends import ClientEnd
 
 LATE_S: Final = 1.0
 """How much later than its deadline a loop may end a reply, before a thread that waits takes the loop for stopped."""
@@ -191,11 +191,11 @@ class EventLoopLane(Lane):
             self._receive(link)
         self.call_back()
 
-    def connected(self, link: DeviceLink, connection: DataConnection) -> None:
+    def connected(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Watch a new connection's descriptor."""
         self._loop.add_reader(connection.fileno(), self._on_readable, link)
 
-    def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
+    def _disconnecting(self, _link: DeviceLink, connection: ClientEnd) -> None:
         if not self._loop.is_closed():
             self._loop.remove_reader(connection.fileno())
 
@@ -203,7 +203,7 @@ class EventLoopLane(Lane):
         """Have the loop call back."""
         self._loop.call_later(delay_s, self._retry_link, link, number)
 
-    def _paid(self, link: DeviceLink, connection: DataConnection) -> None:
+    def _paid(self, link: DeviceLink, connection: ClientEnd) -> None:
         self._call_soon(super()._paid, link, connection)
 
     def _finished(self, reply: Reply) -> None:

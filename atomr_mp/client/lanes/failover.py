@@ -25,7 +25,7 @@ from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo, StandbyInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
-from atomr_mp.transport.data import DataConnection
+from atomr_mp.wire.ends import ClientEnd
 
 DRAIN_MS: Final = 1000
 """How long workers may take to end whose supervisor has; what they answer meanwhile stands."""
@@ -36,13 +36,13 @@ _LOG: Final = logging.getLogger("atomr_mp.client")
 class Connections(Protocol):
     """Makes a lane's connections, sees that they are read, and keeps its timers."""
 
-    def connect(self, link: DeviceLink, endpoint: str) -> DataConnection:
+    def connect(self, link: DeviceLink, endpoint: str) -> ClientEnd:
         """Connect to an incarnation; raises `OSError` if no descriptor is left."""
 
-    def connected(self, link: DeviceLink, connection: DataConnection) -> None:
+    def connected(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Watch a new connection's descriptor."""
 
-    def disconnect(self, link: DeviceLink, connection: DataConnection) -> None:
+    def disconnect(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Close a connection."""
 
     def repeat_releases(self, link: DeviceLink) -> None:
@@ -125,7 +125,7 @@ class Failover:
         """Take in that a device is not coming back."""
         self._feed(link, LinkEvent.POOL_LOST, lost)
 
-    def cut(self, link: DeviceLink, connection: DataConnection) -> None:
+    def cut(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Take in that a connection has ended, after all that had been sent."""
         if connection is not link.connection:
             return
@@ -146,7 +146,7 @@ class Failover:
         if link.state is LinkState.SERVING and link.connection is not None:
             self.cut(link, link.connection)
 
-    def login_over(self, link: DeviceLink, connection: DataConnection) -> None:
+    def login_over(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Take in that the worker has let a connection in, or has turned it away."""
         if connection is not link.connection:
             return

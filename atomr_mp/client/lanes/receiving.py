@@ -15,7 +15,7 @@ from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.zmtp.framing import unpack
-from atomr_mp.transport.data import DataConnection
+from atomr_mp.wire.ends import ClientEnd
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -36,8 +36,8 @@ class Receiver:
         client: LaneClient,
         outcomes: Outcomes,
         on_fatal: Callable[[DeviceLink], None],
-        disconnected: Callable[[DeviceLink, DataConnection], None],
-        admitted: Callable[[DeviceLink, DataConnection], None],
+        disconnected: Callable[[DeviceLink, ClientEnd], None],
+        admitted: Callable[[DeviceLink, ClientEnd], None],
     ) -> None:
         self._client = client
         self._outcomes = outcomes

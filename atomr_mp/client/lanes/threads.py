@@ -18,7 +18,7 @@ from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo
-from atomr_mp.transport.data import DataConnection
+from atomr_mp.wire.ends import ClientEnd
 
 FLUSH_S: Final = 0.001
 """How long a call that is made while earlier ones are unanswered may wait for others to travel with, if no thread waits
@@ -252,12 +252,12 @@ class ThreadsLane(Lane):
                         if link.outbox:
                             self._sender.flush(link)
 
-    def connected(self, link: DeviceLink, connection: DataConnection) -> None:
+    def connected(self, link: DeviceLink, connection: ClientEnd) -> None:
         """Watch a new connection's descriptor."""
         self._by_descriptor[connection.fileno()] = link
         self._epoll.register(connection.fileno(), select.EPOLLIN)
 
-    def _disconnecting(self, _link: DeviceLink, connection: DataConnection) -> None:
+    def _disconnecting(self, _link: DeviceLink, connection: ClientEnd) -> None:
         if self._by_descriptor.pop(connection.fileno(), None) is not None:
             self._epoll.unregister(connection.fileno())
 

@@ -70,7 +70,8 @@ class ZmtpStream(ABC):
         """
         if self._rest:
             chunk, self._rest = self._rest + chunk, b""
-        at, end, answer = 0, len(chunk), b""
+        at, end = 0, len(chunk)
+        answers: list[bytes] = []
         if not self._greeted:
             if end < _GREETING_BYTES:
                 self._rest = chunk
@@ -89,10 +90,11 @@ class ZmtpStream(ABC):
             at = start + size
             if at > end:
                 self._begin(flags, size, chunk[start:])
-                return answer
-            answer += self._take(flags, chunk[start:at])
+                return b"".join(answers)
+            if answer := self._take(flags, chunk[start:at]):
+                answers.append(answer)
         self._rest = chunk[at:]
-        return answer
+        return b"".join(answers)
 
     def filled(self, count: int) -> bytes:
         """Take what has been written at the beginning of `room`; return what is to be sent for it, see `feed`."""

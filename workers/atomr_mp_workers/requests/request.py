@@ -153,6 +153,8 @@ class Request(Run):
         assert later is not None
         try:
             self.take(later.read())
+        except errors.AtomrError as error:
+            self.error = error
         except BaseException as error:  # noqa: BLE001 - as in `call`
             self.raised = error
 
