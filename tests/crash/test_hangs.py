@@ -50,7 +50,9 @@ def test_what_hangs_is_told_so_and_the_device_comes_back(ledger: Ledger, way: st
         if standby == "hot":
             wait_until(pool, lambda: pool._client.devices[0].standby is not None)
         with atomr_mp.connect(run_dir=pool.run_dir) as other:
-            wait_generation(other, before.generation)
+            # Both are let in: what a client cannot send before it is goes to the next incarnation.
+            assert other.call("Hanging.where").result() == [before.pid, before.generation]
+            assert pool.call("Hanging.where").result() == [before.pid, before.generation]
             hung = pool.call(f"Hanging.{way}", gate.path, deadline_s=600)
             assert gate.wait() == [before.pid]
             queued = "Hanging.spin_on_thread" if way == "spin_on_thread" else "Hanging.note"
