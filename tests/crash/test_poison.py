@@ -128,21 +128,24 @@ def test_what_cannot_be_sent_again_fails(ledger: Ledger) -> None:
 
 def test_calls_without_a_device_go_elsewhere_and_others_wait(ledger: Ledger) -> None:
     """A call of the pool is done by a device that is there; one of a device waits for it."""
-    with ledger.gate("gate") as gate, ledger.gate("later") as later:  # `Standing` lets nobody take over before it opens
-        with ledger.start(POISONOUS, STANDING, **{**SUSPECTING, "gpus": 2, "backoff_initial_s": 0}) as pool:
-            held = pool.call("Poisonous.once", ["held", gate.path, ""], device=0)
-            gate.wait()
-            named = pool.call("Poisonous.where", device=0)
-            busy = [pool.call("Poisonous.on_thread", ["busy", gate.path, ""], device=1) for _ in range(9)]
-            free = [pool.call("Poisonous.where") for _ in range(8)]  # device 0 has the fewer
-            assert {reply.device for reply in free} == {0}
-            kill(pool)
-            assert {tuple(reply.result()[1:]) for reply in free} == {(1, 1)}
-            later.open()
-            assert named.result()[1:] == [0, 2]
-            assert isinstance(held.exception(), errors.WorkerLost)
-            gate.open(20)
-            assert [reply.result() for reply in busy] == ["busy"] * 9
+    with (
+        ledger.gate("gate") as gate,
+        ledger.gate("later") as later,  # `Standing` lets nobody take over before it opens
+        ledger.start(POISONOUS, STANDING, **{**SUSPECTING, "gpus": 2, "backoff_initial_s": 0}) as pool,
+    ):
+        held = pool.call("Poisonous.once", ["held", gate.path, ""], device=0)
+        gate.wait()
+        named = pool.call("Poisonous.where", device=0)
+        busy = [pool.call("Poisonous.on_thread", ["busy", gate.path, ""], device=1) for _ in range(9)]
+        free = [pool.call("Poisonous.where") for _ in range(8)]  # device 0 has the fewer
+        assert {reply.device for reply in free} == {0}
+        kill(pool)
+        assert {tuple(reply.result()[1:]) for reply in free} == {(1, 1)}
+        later.open()
+        assert named.result()[1:] == [0, 2]
+        assert isinstance(held.exception(), errors.WorkerLost)
+        gate.open(20)
+        assert [reply.result() for reply in busy] == ["busy"] * 9
 
 
 def test_a_deadline_holds_across_attempts(ledger: Ledger) -> None:
