@@ -83,13 +83,19 @@ class Courier:
                 self._epoll.unregister(connection.fileno())
 
     def close(self) -> None:
-        """End, whatever is owed; later debts are nobody's. With no connection's lock held."""
+        """End, whatever is owed; later debts are nobody's. With no connection's lock held; `paid` may call it."""
         with self._lock:
             self._closed = True
             self._debts.clear()
-        os.eventfd_write(self._wake, 1)
-        if self._thread is not None:
-            self._thread.join()
+            thread = self._thread
+            if thread is not None:
+                os.eventfd_write(self._wake, 1)
+        if thread is None:
+            self._let_go()
+        elif thread is not threading.current_thread():
+            thread.join()
+
+    def _let_go(self) -> None:
         self._epoll.close()
         os.close(self._wake)
 
@@ -101,6 +107,7 @@ class Courier:
         while True:
             for descriptor, _ in self._epoll.poll():
                 if descriptor == self._wake:
+                    self._let_go()
                     return
                 with self._lock:  # a debt is there before its descriptor speaks
                     debt = self._debts.get(descriptor)

@@ -55,6 +55,11 @@ class Undoing(Actor):
         """Do the same on the actor's thread."""
         return self.total(array)
 
+    @method(thread=True)
+    def hold_on_thread(self, gate: str) -> None:
+        """Occupy the actor's thread until a gate opens."""
+        arrive(gate)
+
     @method
     def hold(self, gate: str, until_ns: int = 0) -> None:
         """Wait at a gate, on the loop, and then for a time to come."""

@@ -250,6 +250,24 @@ def test_a_callback_may_close_a_client_whose_worker_died(ledger: Ledger) -> None
             assert done.acquire(timeout=10)
 
 
+def test_a_client_may_be_closed_while_a_callback_is_added(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """The close has run the callback; no thread waits for the reply any more."""
+    with atomr_mp.connect(run_dir=pool.run_dir) as other, notes.gate("held") as gate:
+        other.wait_ready()
+        held = other.call("Probe.hold", gate.path)
+        lane, watch, called = other._client._blocking, other._client._blocking.watch, threading.Event()
+
+        def close_first(reply: atomr_mp.Reply) -> None:
+            other.close()
+            assert called.is_set()
+            watch(reply)
+            assert lane._watcher is None
+
+        lane.watch = close_first  # type: ignore[method-assign]
+        held.add_done_callback(lambda _: called.set())
+        gate.open()
+
+
 def test_a_callback_may_call(pool: atomr_mp.Pool) -> None:
     """A chain of calls needs nobody who waits."""
     done = threading.Event()
@@ -364,10 +382,15 @@ class ClosingLoop(asyncio.SelectorEventLoop):
 
     closing = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._closing_once = threading.Lock()
+
     def call_soon_threadsafe(self, *arguments: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
         """Refuse, as a closed loop does."""
         if self.closing:
-            self.close()
+            with self._closing_once:
+                self.close()
         return super().call_soon_threadsafe(*arguments, **options)
 
 

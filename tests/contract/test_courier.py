@@ -66,3 +66,22 @@ def test_a_descriptor_that_speaks_at_once_is_heard() -> None:
             courier.forget(connection)
         debtor.close()
     courier.close()
+
+
+def test_who_is_told_that_a_debt_is_paid_may_close_the_courier() -> None:
+    """Its thread is the courier's: that ends by itself."""
+    courier, lock, closed, debtor = Courier(), threading.Lock(), threading.Event(), Debtor()
+
+    def close() -> None:
+        courier.close()
+        closed.set()
+
+    with lock:
+        courier.owes(cast("DataConnection", debtor), lock, close)
+    assert closed.wait(DEADLINE_S)
+    thread = courier._thread
+    assert thread is not None
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+    assert courier._epoll.closed
+    debtor.close()

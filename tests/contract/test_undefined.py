@@ -159,6 +159,24 @@ def test_a_writer_that_never_started_is_missed_only_by_who_was_behind_it(pool: a
     assert total(pool, ref) == 1000
 
 
+def test_a_writer_that_its_client_takes_back_when_late_is_missed_too(pool: atomr_mp.Pool, ledger: Ledger) -> None:
+    """Whether the client or the worker sees first that the deadline has passed is all the same."""
+    ref = pool.device(0).put(np.ones(1000))
+    with ledger.gate("held") as gate:
+        held = pool.call("Undoing.hold_on_thread", gate.path, device=0)
+        gate.wait()
+        writer = pool.call("Undoing.fail_slowly", gate.path, ref, device=0, deadline_s=0.2)
+        reader = pool.call("Undoing.total_on_thread", ref, device=0)
+        with pytest.raises(errors.DeadlineExceeded):
+            writer.result()
+        assert pool.call("Undoing.total", pool.device(0).put(np.ones(3)), device=0).result() == 3  # has heard of it
+        gate.open()
+        held.result()
+        told = refused(reader.result)
+        assert (told.failed_method, told.failed_with) == ("Undoing.fail_slowly", "deadline_exceeded")
+    assert total(pool, ref) == 1000
+
+
 def test_neither_cancelling_nor_a_refused_call_undefines(pool: atomr_mp.Pool, ledger: Ledger) -> None:
     """Who cancels knows it; what is wrong with a call is told where it is made."""
     ref = pool.device(0).put(np.ones(1000))

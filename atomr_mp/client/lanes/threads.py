@@ -48,6 +48,8 @@ class ThreadsLane(Lane):
         """The same, when another has come whose deadline is earlier."""
         self._watch_more = threading.Condition()
         self._watcher: threading.Thread | None = None
+        self._closed = False
+        """No watcher is started any more."""
         self._flushing = False
         """The flusher looks at the outboxes."""
         self._flush_wanted = threading.Lock()
@@ -91,6 +93,7 @@ class ThreadsLane(Lane):
     def close(self) -> None:
         """Give the descriptors back; nobody waits any more."""
         with self._watch_more:
+            self._closed = True
             watcher, self._watcher = self._watcher, None
             self._watched.clear()
             self._watch_more.notify()
@@ -272,6 +275,8 @@ class ThreadsLane(Lane):
     def watch(self, reply: Reply) -> None:
         """Have the watcher wait for a reply."""
         with self._watch_more:
+            if self._closed:  # so the reply has its outcome
+                return
             self._watched.add(reply)
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch_all, name="atomr-mp replies", daemon=True)

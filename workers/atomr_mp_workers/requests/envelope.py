@@ -185,10 +185,15 @@ class Envelope:
         self._reply(peer, request_id, None, error)
 
     def cancel(self, peer: Peer, ids: list[int]) -> None:
-        """Answer those of the requests that have not started with `Cancelled`."""
+        """Answer those of the requests that have not started with `Cancelled`; clients take back the late ones too."""
+        now_ns = time.monotonic_ns()
         for request_id in ids:
             request = peer.queued.get(request_id)
-            if isinstance(request, Request):
+            if not isinstance(request, Request):
+                continue
+            if now_ns >= request.deadline_ns:
+                self._late(request)
+            else:
                 self._board.count(Counter.CANCELLED, request.items)
                 self._drop(request, errors.Cancelled("cancelled before it started"))
 
@@ -232,8 +237,7 @@ class Envelope:
         request_id, method, deadline_ns, items = request.id, request.method, request.deadline_ns, request.items
         request.started_ns = now_ns
         if now_ns > deadline_ns:
-            self._board.count(Counter.EXPIRED, items)
-            self._expire(request, errors.DeadlineExceeded("the deadline passed before the request could start"))
+            self._late(request)
             return False
         if request.reads and (undefined := contents.undefined(request)) is not None:
             contents.note_absent(request, undefined)
@@ -261,8 +265,10 @@ class Envelope:
             request.span = tracing.tracer.begin(request)
         return True
 
-    def _expire(self, request: Request, error: errors.DeadlineExceeded) -> None:
+    def _late(self, request: Request) -> None:
         """Answer a request that is late; who was queued behind it must not read what it was to write."""
+        self._board.count(Counter.EXPIRED, request.items)
+        error = errors.DeadlineExceeded("the deadline passed before the request could start")
         method, session = request.method, request.peer.session
         if request.refs and not request.decoded and not method.reads and method.admit is None:
             # Shown on the board, as decoding always is.
