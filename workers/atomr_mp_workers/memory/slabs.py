@@ -24,16 +24,6 @@ CACHED_BYTES: Final = 2**30
 """Most memory in empty slabs that are kept for what comes next, if nobody has asked for it."""
 
 
-class Submitted(Protocol):
-    """The work that the device was given, by numbers in the order of its start."""
-
-    last: int
-    """The number of the work that was started last."""
-
-    def ended(self, number: int, /) -> bool:
-        """Return whether this work has ended, and all that was started before it. Any thread."""
-
-
 class StartedWork(Protocol):
     """The work that the device was given, numbered in the order of its start."""
 

@@ -1,1 +1,48 @@
-"""Requests in a worker: from their arrival to their reply."""
+"""Requests in a worker: from their arrival to their reply.
+
+Theory of operation
+===================
+
+One thread, the *loop*, decides about all requests. Others only run what it has given them. So everything here belongs
+to whoever has the loop's turn (`completions.Completions.turn`): mostly the loop, and while that sleeps, the actor's
+thread that has just finished something.
+
+A request goes this way:
+
+1. `envelope.Envelope.receive` checks its message and makes a `request.Request` of it. One that cannot be run is
+   answered at once.
+2. It waits in `fair_queue.FairQueue`: by priority, then in turns by session, and for one session in the order of
+   arrival. Methods that run in batches or on an actor's threads have queues of their own.
+3. `Envelope.begin` looks whether it still has to run: its client may have gone, its deadline may have passed, what it
+   reads may be undefined. Then it notes the request on the board, decodes the arguments, and takes the borrows. From
+   here on the request counts as started: whoever looks at the board after a crash finds it.
+4. `dispatch.Dispatcher` runs it where its method says: on the loop, on an actor's thread, on a stream, in a batch, or
+   alone while nothing else runs.
+5. `Envelope.complete` takes it off the board, encodes its result or error, gives the borrows back, and puts the reply
+   into its client's outbox, which leaves at the end of the loop's turn, or earlier.
+
+What a request waits for
+------------------------
+
+Requests that use the same memory run in the order in which they have taken it. A borrow returns the ends of all earlier
+ones as events (`Request.after`), and the new request adds its own. Who waits for these events depends on where it runs:
+
+- On a stream, the device waits. Up to `dispatch.AHEAD` requests lie on a stream at a time.
+- On an actor's thread, the request stays in that thread's queue, and those behind it that are free may overtake it.
+- On the loop, it is *parked*, and the loop goes on. It is looked at again whenever something has ended.
+
+A request is parked for its plan too, which a thread makes beside the loop. No stream may wait for such a request: its
+work is not on any stream yet, and would be put behind the waiting one. So its event is in `Dispatcher._held`, and
+whoever needs its memory is parked as well.
+
+An end that the device reports is no outcome yet: `completions` brings it back to the loop, which takes the ends in the
+order in which the requests had begun. If one has failed that wrote memory, its readers are refused (`contents`), also
+those that have run meanwhile. Therefore a reader whose writer has not been answered waits in `Dispatcher._early`.
+
+A turn of the loop
+------------------
+
+A turn runs queued requests for half a millisecond, then looks at all sockets again. So a client that comes now is read
+soon, and answers leave in groups. Before a request that may take long the outboxes are sent: nobody's answer waits for
+it, or is lost with it. Batches start after everything that has arrived was read, for it may belong to them.
+"""
