@@ -13,7 +13,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages.control import FROM_WORKER, Fault
 from atomr_mp_workers.host import FAULT_CHARS
-from atomr_mp_workers.requests.envelope import wire_form
+from atomr_mp_workers.requests.raised import wire_form
 
 
 def tree(cls: type[errors.AtomrError]) -> list[type[errors.AtomrError]]:

@@ -30,8 +30,8 @@ from atomr_mp_workers.loading import Loader
 from atomr_mp_workers.memory.predecessor import Predecessor
 from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
-from atomr_mp_workers.requests.envelope import wire_form
 from atomr_mp_workers.requests.peers import AdmittedSession, Carried, Peer
+from atomr_mp_workers.requests.raised import wire_form
 from atomr_mp_workers.wire.control import ControlChannel
 from atomr_mp_workers.wire.data_socket import DataSocket
 
@@ -74,6 +74,7 @@ class Host:
         self._peers = parts.peers
         self._actors = parts.actors
         self._envelope = parts.envelope
+        self._answers = parts.envelope.answers
         self._ending: list[AdmittedSession] = []
         """Sessions that have ended, with requests that still run."""
         self._outbox: dict[Peer, None] = {}
@@ -154,13 +155,13 @@ class Host:
             if self._ending:
                 self._close_ended()
             self._tidy()
-            idle = not (received and self._serves) and not (late and (plain or levels)) and not self._envelope.withheld
+            idle = not (received and self._serves) and not (late and (plain or levels)) and not self._answers.withheld
         self._leave()
 
     def _answer_peers(self) -> None:
         """Send the answers of this turn."""
-        if self._envelope.withheld and not self._data.received:
-            self._envelope.end_turn(self._outbox)
+        if self._answers.withheld and not self._data.received:
+            self._answers.end_turn(self._outbox)
         if self._outbox:
             self._flush()
 
@@ -193,7 +194,7 @@ class Host:
         except BaseException as error:  # noqa: BLE001 - it ends the worker, which is not for the actor's thread to do
             self._failed = error
             return False
-        if self._ending or patience_s is None or self._envelope.withheld:
+        if self._ending or patience_s is None or self._answers.withheld:
             return False
         return patience_s < 0 or time.monotonic_ns() + int(patience_s * 1e9) >= self._wakes_ns
 
@@ -478,9 +479,9 @@ class Host:
         """Send the last answers of a worker that ends by an error."""
         if isinstance(error, errors.ContextPoisoned):
             self._dispatcher.fail_all(error)
-            self._envelope.distrust(self._outbox, error)
-        while self._envelope.withheld:
-            self._envelope.end_turn(self._outbox)
+            self._answers.distrust(self._outbox, error)
+        while self._answers.withheld:
+            self._answers.end_turn(self._outbox)
         self._send()
 
     def _stand_still(self) -> None:

@@ -9,7 +9,7 @@ thread that has just finished something.
 
 A request goes this way:
 
-1. `envelope.Envelope.receive` checks its message and makes a `request.Request` of it. One that cannot be run is
+1. `envelope.Envelope.open` checks its message and makes a `request.Request` of it. One that cannot be run is
    answered at once.
 2. It waits in `fair_queue.FairQueue`: by priority, then in turns by session, and for one session in the order of
    arrival. Methods that run in batches or on an actor's threads have queues of their own.
@@ -18,14 +18,16 @@ A request goes this way:
    here on the request counts as started: whoever looks at the board after a crash finds it.
 4. `dispatch.Dispatcher` runs it where its method says: on the loop, on an actor's thread, on a stream, in a batch, or
    alone while nothing else runs.
-5. `Envelope.complete` takes it off the board, encodes its result or error, gives the borrows back, and puts the reply
-   into its client's outbox, which leaves at the end of the loop's turn, or earlier.
+5. `Envelope.complete` takes it off the board and gives its borrows back. `answers.Answers` puts the reply into its
+   client's outbox, which leaves at the end of the loop's turn, or earlier. `raised` makes of an exception the error
+   that the caller gets.
 
 What a request waits for
 ------------------------
 
 Requests that use the same memory run in the order in which they have taken it. A borrow returns the ends of all earlier
-ones as events (`Request.after`), and the new request adds its own. Who waits for these events depends on where it runs:
+ones as events (`Request.after`), and the new request adds its own (`operands`). Who waits for these events depends on where
+it runs:
 
 - On a stream, the device waits. Up to `dispatch.AHEAD` requests lie on a stream at a time.
 - On an actor's thread, the request stays in that thread's queue, and those behind it that are free may overtake it.

@@ -16,7 +16,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp_workers.device.base import Event, Stream, WorkerDevice
 from atomr_mp_workers.fatal import FatalError
-from atomr_mp_workers.requests import contents
+from atomr_mp_workers.requests import contents, operands
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
 from atomr_mp_workers.requests.batches.items import ItemsSlice
 from atomr_mp_workers.requests.completions import Completions
@@ -24,6 +24,7 @@ from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.isolation import Isolation
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
+from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.requests.threads import ActorThreads
 
@@ -233,7 +234,7 @@ class Dispatcher:
             request.call()
             self._envelope.complete(request)
             return True
-        self._envelope.lend(request)
+        operands.lend(request, self._device)
         if request.event is None:
             request.event = self._device.make_event()
         self._completions.begin(request)
@@ -279,7 +280,7 @@ class Dispatcher:
 
     def _park(self, request: Request) -> None:
         """Let a request that has begun wait until it can start."""
-        self._envelope.lend(request)
+        operands.lend(request, self._device)
         self._envelope.show_waiting(request, waits=True)
         if request.event is not None and self._waits_for_plan(request):
             self._held.add(request.event)
@@ -425,7 +426,7 @@ class Dispatcher:
             self._envelope.complete(run)
             return
         fatal: FatalError | None = None
-        error = run.error if run.raised is None else self._envelope.explain(run, run.raised)
+        error = run.error if run.raised is None else explain(self._device, run, run.raised)
         for request in run.requests:
             if error is not None:
                 request.error, request.encoded = error, None

@@ -1,7 +1,6 @@
-"""The one way of a request through a worker: decode and check, start, run, encode, reply.
+"""The one way of a request through a worker: check, decode, start, run, end.
 
-What an actor's method does lies between `begin` and `complete`; everything else about a request is here and written
-once. Only with the loop's turn.
+What an actor's method does lies between `begin` and `complete`. Only with the loop's turn.
 """
 
 from __future__ import annotations
@@ -9,33 +8,30 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
-from atomr_mp.protocol import token, values
+from atomr_mp.protocol import token
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
-from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
+from atomr_mp.protocol.codec import MAX_TEXT_CHARS
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers import tracing
-from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loading import Method
-from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests import contents
+from atomr_mp_workers.requests import contents, operands
+from atomr_mp_workers.requests.answers import Answers
 from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
-from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.requests.raised import explain, wire_form
+from atomr_mp_workers.requests.request import Request
+
 
 SHORTEST_TEXT: Final = 1024
 """Characters that each text of an error has at least, however many items of a call have failed."""
-
-ERROR_BYTES: Final = 4096
-"""What an item's error counts for among answers that wait: about what it takes where many have failed."""
 
 
 class MethodFinder(Protocol):
@@ -76,14 +72,10 @@ class Envelope:
         for each in methods.values():
             each.watched = watched(each)
         self._board = board
-        self.withheld: list[tuple[Request, errors.AtomrError | None, Sequence[Block]]] = []
-        """Answers of writers that did not start, and what they have not written. As long as they wait, whoever reads it
-        cannot know; from then on it does."""
-        self._withheld_before = 0
-        """How many of them have waited for a whole turn."""
         self._token = current
         self._libraries = libraries
-        self._store = store
+        self._device: Final = store.device
+        self.answers: Final = Answers(store)
 
     def open(
         self, peer: Peer, message: data.Calls, frames: list[memoryview], refusal: errors.RequestError | None = None
@@ -182,7 +174,7 @@ class Envelope:
     def _reject(self, peer: Peer, request_id: int, error: errors.RequestError) -> None:
         """Answer a call that does not become a request."""
         self._board.count(Counter.REJECTED)
-        self._reply(peer, request_id, None, error)
+        self.answers.reply(peer, request_id, None, error)
 
     def cancel(self, peer: Peer, ids: list[int]) -> None:
         """Answer those of the requests that have not started with `Cancelled`; clients take back the late ones too."""
@@ -206,17 +198,8 @@ class Envelope:
         except errors.RequestError as error:
             self.refuse(request, error)
             return False
-        self.lend(request)
+        operands.lend(request, self._device)
         return True
-
-    def lend(self, request: Request) -> None:
-        """Let others wait for the end of a request that does not run at once."""
-        if request.borrows and request.event is None:
-            event = request.event = self._store.device.make_event()
-            for block, write in request.borrows:
-                block.borrows.add(event, write=write)
-            if request.writes:
-                contents.open_writes(request)
 
     def begin(self, request: Request, now_ns: int) -> bool:
         """Note the request's start and decode its arguments; False if it must not run (it has been answered).
@@ -311,7 +294,7 @@ class Envelope:
         self._left_queue(request)
         if request.writes:
             contents.close_writes(request)
-        self._end(request)
+        operands.let_go(request)
 
     def show_waiting(self, request: Request, *, waits: bool) -> None:
         """Note on the board whether a request that has begun still waits for others, which is no sign of a hang."""
@@ -330,7 +313,7 @@ class Envelope:
         if request.later is not None and request.raised is None:
             request.read_later()
         if request.raised is not None:
-            request.error = self.explain(request, request.raised)
+            request.error = explain(self._device, request, request.raised)
             request.raised = None
         error = request.error
         if request.writes or request.reads:
@@ -346,7 +329,7 @@ class Envelope:
         if part.error is not None:
             return
         for place, raised in part.raised_by.items():
-            error = raised if isinstance(raised, errors.AtomrError) else self.explain(part, raised)
+            error = raised if isinstance(raised, errors.AtomrError) else explain(self._device, part, raised)
             if error.ends_worker:
                 part.error = error
                 return
@@ -372,22 +355,11 @@ class Envelope:
         Raises:
             FatalError: The error ends this worker.
         """
-        error = raised if isinstance(raised, errors.AtomrError) else self.explain(request, raised)
+        error = raised if isinstance(raised, errors.AtomrError) else explain(self._device, request, raised)
         contents.note_absent(request, error)
         self._drop(request, error)
         if error.ends_worker:
             raise FatalError(error)
-
-    def distrust(self, peers: Iterable[Peer], error: errors.ContextPoisoned) -> None:
-        """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
-        for peer in peers:
-            peer.replies = [
-                reply
-                if reply.error is not None
-                else data.CallReply(reply.id, 0, b"", wire_form(error), items=reply.items)
-                for reply in peer.replies
-            ]
-            peer.frames = []
 
     def _finish(self, request: Request, error: errors.AtomrError | None) -> None:
         now_ns, slot = time.monotonic_ns(), request.slot
@@ -402,25 +374,14 @@ class Envelope:
         request.method.took(now_ns - request.started_ns)
         request.arguments = request.reads = request.writes = ()  # only now: the device may use them until it has ended
         if request.event is not None:
-            self._end(request)
+            operands.let_go(request)
         peer.session.running -= 1
         peer.payload_bytes -= request.payload_bytes
         if request.span is not None and tracing.tracer is not None:
             tracing.tracer.end(request)
-        self._answer(request, error)
+        self.answers.give(request, error)
         # The error too: by its traceback it has the request, and all that the method's frames had, until a collection.
         request.encoded = request.error = None
-
-    def explain(self, run: Run, raised: BaseException) -> errors.AtomrError:
-        """Return the error that an exception is for the caller."""
-        name = run.method.name
-        error = self._store.device.explain(raised)
-        if error is not None:
-            error.message = f"{name}: {error.message}"
-            return error
-        if isinstance(raised, MemoryError):
-            return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
-        return _failed(f"{name} raised", raised)
 
     def _decode(self, request: Request) -> None:
         """Decode the arguments and take the borrows.
@@ -437,7 +398,7 @@ class Envelope:
             if resolved:
                 if hooks.hook is not None:
                     hooks.hook("borrow", method.name)
-                self._borrow(request, request.arguments, resolved)
+                operands.borrow(request, request.arguments, resolved)
                 if method.admit is not None:
                     method.admit(request.arguments[0], session.holder)
                 request.arguments = method.converted(request.arguments)
@@ -455,52 +416,6 @@ class Envelope:
                 resolved.clear()
         request.decoded = True
 
-    def _borrow(self, request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
-        """Find out what memory a request uses, and what uses it now."""
-        if len(arrays) == 1 and request.method.reads:  # what follows comes to the same, but takes longer
-            block = arrays[0].block
-            request.borrows = ((block, False),)
-            request.after = block.borrows.before(write=False)
-            if request.after or block.borrows.content is not None or block.borrows.open_writers:
-                self._read(request, arguments, arrays)
-            return
-        blocks = dict.fromkeys([array.block for array in arrays], False)
-        written = request.method.written(arguments)
-        for array in written:
-            if array.block.foreign:
-                raise errors.GpuRefWrongDevice(
-                    "a request writes only memory of the device that it runs on", device=array.block.device
-                )
-            array.writable = True
-            blocks[array.block] = True
-        if written and request.method.admit is None:  # a view writes nothing by itself
-            request.writes, request.order = written, next(contents.orders)
-        after: list[Event] = []
-        for block, write in blocks.items():
-            after += block.borrows.before(write=write)
-        request.borrows = tuple(blocks.items())
-        request.after = after
-        if after or contents.are_doubtful(blocks):
-            self._read(request, arguments, arrays)
-
-    def _read(self, request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
-        """Note what a request reads that is undefined, or may be once those before it have ended.
-
-        Raises:
-            GpuRefUndefined: It is.
-        """
-        request.order = request.order or next(contents.orders)
-        request.reads = request.method.read(arguments, list(arrays))
-        error = contents.undefined(request)
-        if error is not None:
-            raise error
-
-    def _end(self, request: Request) -> None:
-        """Let go of what a request has borrowed."""
-        if request.event is not None and not request.event.done:
-            request.event.end()
-        request.borrows = request.after = request.arguments = request.reads = request.writes = ()
-
     def _drop(self, request: Request, error: errors.AtomrError) -> None:
         self._board.count(Counter.DISCARDED, request.items)
         self._refuse(request, error)
@@ -511,79 +426,7 @@ class Envelope:
         peer.queued.pop(request.id, None)
         peer.payload_bytes -= request.payload_bytes
         request.encoded = None
-        self._answer(request, error)
-
-    def end_turn(self, outbox: dict[Peer, None]) -> None:
-        """Give the answers that wait since an earlier turn of the loop: whatever was sent before them has been read.
-
-        Args:
-            outbox: Takes the peers that get one.
-        """
-        due, self.withheld, self._withheld_before = (
-            self.withheld[: self._withheld_before],
-            self.withheld[self._withheld_before :],
-            len(self.withheld) - self._withheld_before,
-        )
-        now_ns = time.monotonic_ns()
-        for request, error, blocks in due:
-            contents.note_heard(blocks, now_ns)
-            outbox[request.peer] = None
-            self._answer(request, error)
-
-    def _answer(self, request: Request, error: errors.AtomrError | None) -> None:
-        if request.missed:
-            self.withheld.append((request, error, request.missed))
-            request.missed = ()
-            return
-        if type(request) is ItemsSlice:  # to ask an abstract class's instance what it is takes as long as the answer
-            self._reply_part(request, error)
-        else:
-            self._reply(request.peer, request.id, request.encoded, error)
-
-    def _reply_part(self, part: ItemsSlice, error: errors.AtomrError | None) -> None:
-        """Put what the items of a part have come to into the peer's outbox."""
-        peer, many = part.peer, part.many
-        many.unanswered -= part.items
-        peer.unanswered += 1  # the call counts as one, until all of it is answered
-        if not many.unanswered:
-            peer.unanswered -= 1
-            peer.payload_bytes -= many.payload_bytes
-        answers = part.answers if error is None else [(part.places, None)]
-        peer.unanswered += len(answers) - 1
-        for places, encoded in answers:
-            failed = {at: part.failed[at] for at in places if at in part.failed} if part.failed else None
-            self._reply(peer, part.id, encoded, error, places, failed)
-        part.answers = []
-
-    def _reply(
-        self,
-        peer: Peer,
-        request_id: int,
-        result: values.Encoded | None,
-        error: errors.AtomrError | None,
-        places: list[int] | None = None,
-        failed: dict[int, ErrorInfo] | None = None,
-    ) -> None:
-        peer.unanswered -= 1
-        session = peer.session
-        if session.ended:
-            return
-        if result is None:
-            assert error is not None
-            peer.replies.append(data.CallReply(request_id, 0, b"", wire_form(error), items=places))
-            return
-        body, frames, placed = result
-        if not frames and not placed and not places:
-            peer.replies.append(data.CallReply(request_id, 0, body))
-        else:
-            leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
-            reply = data.CallReply(request_id, len(frames), body, None, leases, places, failed)
-            peer.replies.append(reply)
-            if failed:
-                peer.reply_bytes += ERROR_BYTES * len(failed)
-            peer.frames += frames
-            peer.reply_bytes += sum(map(len, frames))
-        peer.reply_bytes += len(body)
+        self.answers.give(request, error)
 
     def _left_queue(self, request: Request) -> None:
         self._queued -= request.items
@@ -628,31 +471,3 @@ def _come_by(request: Request) -> None:
             request.error = raised
         else:
             request.raised = raised
-
-
-def describe(error: BaseException) -> str:
-    """Return an exception's class and text; user code may have given it a text that cannot be had."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except BaseException:  # noqa: BLE001 - raised by the exception's own __str__
-        return type(error).__name__
-
-
-def _failed(what: str, error: BaseException) -> errors.ActorFailed:
-    return errors.ActorFailed(
-        f"{what} {describe(error)}",
-        exception=f"{type(error).__module__}.{type(error).__qualname__}",
-        traceback_text="".join(traceback.format_exception(error)),
-    )
-
-
-def wire_form(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
-    """Return the wire form of an error; of one that has none, as user code may make it, that of an error that says so.
-
-    Its receiver would drop it together with all that travels with it.
-    """
-    try:
-        return ErrorInfo.of(error, limit_chars)
-    except (TypeError, ValueError, AttributeError) as wrong:  # made by user code, with facts of wrong types
-        failed = _failed(f"an actor raised a {type(error).__name__} that cannot be sent:", wrong)
-        return ErrorInfo.of(failed, limit_chars)

@@ -1,0 +1,132 @@
+"""Puts answers into the outboxes of the peers that wait for them. Only with the loop's turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import values
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import data
+from atomr_mp_workers.memory.arrays import Block, DeviceArray
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests import contents
+from atomr_mp_workers.requests.batches.items import ItemsSlice
+from atomr_mp_workers.requests.peers import Peer
+from atomr_mp_workers.requests.raised import wire_form
+from atomr_mp_workers.requests.request import Request
+
+ERROR_BYTES: Final = 4096
+"""What an item's error counts for among answers that wait: about what it takes where many have failed."""
+
+
+class Answers:
+    """Gives the answers of requests to their peers.
+
+    Args:
+        store: Leases what is in a result.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.withheld: list[tuple[Request, errors.AtomrError | None, Sequence[Block]]] = []
+        """Answers of writers that did not start, and what they have not written. As long as they wait, whoever reads it
+        cannot know; from then on it does."""
+        self._withheld_before = 0
+        """How many of them have waited for a whole turn."""
+
+    def give(self, request: Request, error: errors.AtomrError | None) -> None:
+        """Answer a request; not yet, if readers of what it has not written may be on their way."""
+        if request.missed:
+            self.withheld.append((request, error, request.missed))
+            request.missed = ()
+            return
+        if type(request) is ItemsSlice:  # to ask an abstract class's instance what it is takes as long as the answer
+            self._give_part(request, error)
+        else:
+            self.reply(request.peer, request.id, request.encoded, error)
+
+    def _give_part(self, part: ItemsSlice, error: errors.AtomrError | None) -> None:
+        """Put what the items of a part have come to into the peer's outbox."""
+        peer, many = part.peer, part.many
+        many.unanswered -= part.items
+        peer.unanswered += 1  # the call counts as one, until all of it is answered
+        if not many.unanswered:
+            peer.unanswered -= 1
+            peer.payload_bytes -= many.payload_bytes
+        answers = part.answers if error is None else [(part.places, None)]
+        peer.unanswered += len(answers) - 1
+        for places, encoded in answers:
+            failed = {at: part.failed[at] for at in places if at in part.failed} if part.failed else None
+            self.reply(peer, part.id, encoded, error, places, failed)
+        part.answers = []
+
+    def reply(
+        self,
+        peer: Peer,
+        request_id: int,
+        result: values.Encoded | None,
+        error: errors.AtomrError | None,
+        places: list[int] | None = None,
+        failed: dict[int, ErrorInfo] | None = None,
+    ) -> None:
+        """Put a reply into a peer's outbox.
+
+        Args:
+            peer: Whose request it was.
+            request_id: Its id.
+            result: Its result; None if there is an error.
+            error: What it has ended with.
+            places: The items for which this is the answer.
+            failed: The errors of some of them.
+        """
+        peer.unanswered -= 1
+        session = peer.session
+        if session.ended:
+            return
+        if result is None:
+            assert error is not None
+            peer.replies.append(data.CallReply(request_id, 0, b"", wire_form(error), items=places))
+            return
+        body, frames, placed = result
+        if not frames and not placed and not places:
+            peer.replies.append(data.CallReply(request_id, 0, body))
+        else:
+            leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
+            reply = data.CallReply(request_id, len(frames), body, None, leases, places, failed)
+            peer.replies.append(reply)
+            if failed:
+                peer.reply_bytes += ERROR_BYTES * len(failed)
+            peer.frames += frames
+            peer.reply_bytes += sum(map(len, frames))
+        peer.reply_bytes += len(body)
+
+    def end_turn(self, outbox: dict[Peer, None]) -> None:
+        """Give the answers that wait since an earlier turn of the loop: whatever was sent before them has been read.
+
+        Args:
+            outbox: Takes the peers that get one.
+        """
+        due, self.withheld, self._withheld_before = (
+            self.withheld[: self._withheld_before],
+            self.withheld[self._withheld_before :],
+            len(self.withheld) - self._withheld_before,
+        )
+        now_ns = time.monotonic_ns()
+        for request, error, blocks in due:
+            contents.note_heard(blocks, now_ns)
+            outbox[request.peer] = None
+            self.give(request, error)
+
+    def distrust(self, peers: Iterable[Peer], error: errors.ContextPoisoned) -> None:
+        """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
+        for peer in peers:
+            peer.replies = [
+                reply
+                if reply.error is not None
+                else data.CallReply(reply.id, 0, b"", wire_form(error), items=reply.items)
+                for reply in peer.replies
+            ]
+            peer.frames = []

@@ -1,0 +1,70 @@
+"""What memory a request uses: borrows it, waits for those before it, and lets go of it. Only with the loop's turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atomr_mp import errors
+from atomr_mp_workers.device.base import Event, WorkerDevice
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests import contents
+from atomr_mp_workers.requests.request import Request
+
+
+def borrow(request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
+    """Find out what memory a request uses, and what uses it now."""
+    if len(arrays) == 1 and request.method.reads:  # what follows comes to the same, but takes longer
+        block = arrays[0].block
+        request.borrows = ((block, False),)
+        request.after = block.borrows.before(write=False)
+        if request.after or block.borrows.content is not None or block.borrows.open_writers:
+            _read(request, arguments, arrays)
+        return
+    blocks = dict.fromkeys([array.block for array in arrays], False)
+    written = request.method.written(arguments)
+    for array in written:
+        if array.block.foreign:
+            raise errors.GpuRefWrongDevice(
+                "a request writes only memory of the device that it runs on", device=array.block.device
+            )
+        array.writable = True
+        blocks[array.block] = True
+    if written and request.method.admit is None:  # a view writes nothing by itself
+        request.writes, request.order = written, next(contents.orders)
+    after: list[Event] = []
+    for block, write in blocks.items():
+        after += block.borrows.before(write=write)
+    request.borrows = tuple(blocks.items())
+    request.after = after
+    if after or contents.are_doubtful(blocks):
+        _read(request, arguments, arrays)
+
+
+def _read(request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray]) -> None:
+    """Note what a request reads that is undefined, or may be once those before it have ended.
+
+    Raises:
+        GpuRefUndefined: It is.
+    """
+    request.order = request.order or next(contents.orders)
+    request.reads = request.method.read(arguments, list(arrays))
+    error = contents.undefined(request)
+    if error is not None:
+        raise error
+
+
+def lend(request: Request, device: WorkerDevice) -> None:
+    """Let others wait for the end of a request that does not run at once."""
+    if request.borrows and request.event is None:
+        event = request.event = device.make_event()
+        for block, write in request.borrows:
+            block.borrows.add(event, write=write)
+        if request.writes:
+            contents.open_writes(request)
+
+
+def let_go(request: Request) -> None:
+    """Let go of what a request has borrowed."""
+    if request.event is not None and not request.event.done:
+        request.event.end()
+    request.borrows = request.after = request.arguments = request.reads = request.writes = ()

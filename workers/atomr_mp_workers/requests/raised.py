@@ -1,0 +1,50 @@
+"""Makes of exceptions the errors that callers get."""
+
+from __future__ import annotations
+
+import traceback
+
+from atomr_mp import errors
+from atomr_mp.protocol.codec import MAX_TEXT_CHARS, ErrorInfo
+from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.requests.request import Run
+
+
+def explain(device: WorkerDevice, run: Run, raised: BaseException) -> errors.AtomrError:
+    """Return the error that an exception is for the caller."""
+    name = run.method.name
+    error = device.explain(raised)
+    if error is not None:
+        error.message = f"{name}: {error.message}"
+        return error
+    if isinstance(raised, MemoryError):
+        return errors.OutOfMemory(f"{name} ran out of host memory: {describe(raised)}")
+    return _failed(f"{name} raised", raised)
+
+
+def describe(error: BaseException) -> str:
+    """Return an exception's class and text; user code may have given it a text that cannot be had."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException:  # noqa: BLE001 - raised by the exception's own __str__
+        return type(error).__name__
+
+
+def wire_form(error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:
+    """Return the wire form of an error; of one that has none, as user code may make it, that of an error that says so.
+
+    Its receiver would drop it together with all that travels with it.
+    """
+    try:
+        return ErrorInfo.of(error, limit_chars)
+    except (TypeError, ValueError, AttributeError) as wrong:  # made by user code, with facts of wrong types
+        failed = _failed(f"an actor raised a {type(error).__name__} that cannot be sent:", wrong)
+        return ErrorInfo.of(failed, limit_chars)
+
+
+def _failed(what: str, error: BaseException) -> errors.ActorFailed:
+    return errors.ActorFailed(
+        f"{what} {describe(error)}",
+        exception=f"{type(error).__module__}.{type(error).__qualname__}",
+        traceback_text="".join(traceback.format_exception(error)),
+    )
