@@ -26,7 +26,7 @@ from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
-from atomr_mp_workers.loading import Method, load
+from atomr_mp_workers.loading import load
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import dispatch
 from atomr_mp_workers.requests.batches import batch_run
@@ -35,6 +35,7 @@ from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.dispatch import AHEAD, Dispatcher
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer, Peers
 from atomr_mp_workers.requests.threads import ActorThreads
 from tests.support import Edges

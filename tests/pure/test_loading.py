@@ -14,7 +14,8 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp.protocol.messages.devices import Resend
 from atomr_mp_workers import Actor, Batch, by_shape, method
-from atomr_mp_workers.loading import LoadedMethod, load
+from atomr_mp_workers.loaded_method import LoadedMethod
+from atomr_mp_workers.loading import load
 
 
 class Right(Actor):

@@ -9,248 +9,25 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
-import itertools
-import re
 import sys
 import types
 import typing
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
-
-from atomr_mp.errors import ActorLoadFailed, BorrowConflict, InvalidRequest, RequestError
-from atomr_mp.protocol import values
+from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
-from atomr_mp.protocol.messages.data import MAX_ITEMS
 from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend
-from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
-from atomr_mp_workers.device.base import Event, Stream
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.loaded_method import LoadedMethod, parameter_of
 
 MAX_THREADS: Final = 64
 """Of an actor; the board has room for 256."""
-
-UNKNOWN_NS: Final = 2**62
-"""Stands for how long a method takes that has never run."""
-
-
-Resolve = Callable[[WireRef | ClientArray], object]
-
-
-class Method(ABC):
-    """A request that can be run: how its arguments are decoded, and what to call with them.
-
-    Args:
-        name: "Actor.method", or "library.request".
-        function: What does the work.
-    """
-
-    thread = False
-    """It runs on its actor's thread."""
-    reads = False
-    """It writes none of its arguments."""
-    takes_refs = False
-    """Some of its arguments have to be refs, which `written` checks."""
-    batch: Batch | None = None
-    """Its requests are put together."""
-    key: Callable[..., Hashable] | None = None
-    """Which of them may be in one batch."""
-    most_queued = sys.maxsize
-    """How many of its requests may wait."""
-    apart = False
-    """Its requests wait for their turn apart from others: those of a thread, and those of batches."""
-    stream: Stream | None = None
-    """Where it runs, if it is a library's."""
-    hang_timeout_s: float | None = None
-    """How long it may run before it counts as hung; None if its actor does not say."""
-    watched = 0
-    """What the board says of its requests, see `watching`."""
-    items: Callable[[bytes, Sequence[memoryview]], list[tuple[Any, ...]]] | None = None
-    """Decodes the arguments of each item of a call with items; raises a `RequestError` if they do not fit. None if it
-    takes no such calls."""
-    admit: Callable[[Any, Holder], None] | None = None
-    """What is to be done with its first argument when it arrives, before it waits for anything."""
-    prepares = False
-    """Its requests need a plan, see `prepared`."""
-
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        self.name: Final = name
-        self.function: Final = function
-        self.queued = 0
-        """Requests that have been received and have not started."""
-        self.typical_ns = UNKNOWN_NS
-        """How long it takes, as far as is known."""
-
-    def took(self, ns: int) -> None:
-        """Learn from a run: at once if it was short, step by step if it was long, which may be the machine's doing."""
-        self.typical_ns = ns if ns < self.typical_ns else self.typical_ns + (ns - self.typical_ns) // 4
-
-    @property
-    def queued_ns(self) -> int:
-        """How long its waiting requests may take, as far as that is known."""
-        runs = self.queued if self.batch is None else -(-self.queued // self.batch.max_items)
-        return 0 if self.typical_ns == UNKNOWN_NS else runs * self.typical_ns
-
-    @abstractmethod
-    def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
-        """Decode a call's arguments.
-
-        Raises:
-            RequestError: They do not fit, or a ref among them is refused.
-        """
-
-    @abstractmethod
-    def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
-        """Return the arrays among the arguments that the request writes.
-
-        Raises:
-            BorrowConflict: It would write what it also reads, or writes twice.
-        """
-
-    def read(self, _arguments: tuple[Any, ...], arrays: Sequence[DeviceArray]) -> list[DeviceArray]:
-        """Return the arrays whose content matters: by default those that are not written."""
-        return [array for array in arrays if not array.writable]
-
-    def triangle_of(self, _arguments: tuple[Any, ...], _array: DeviceArray) -> str | None:
-        """Return which triangle of an array alone is written, "" for all of it; None if anything may be left out."""
-        return ""
-
-    def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments as the function takes them, once the arrays are borrowed."""
-        return arguments
-
-    def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
-        """Return the arguments with a plan, and the end of its making if that is to be waited for."""
-        return arguments, None
-
-
-class LoadedMethod(Method):
-    """A request of a user's actor.
-
-    Args:
-        name: "Actor.method".
-        function: The method.
-        options: What its decorator was told.
-        info: What clients are told of it.
-        fields: Its parameters, as `msgspec.defstruct` takes them.
-        arrays: Which parameters are arrays and nothing else, by position.
-        handles: Which take a `DeviceArray`.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        options: MethodOptions,
-        info: MethodInfo,
-        parameters: Sequence[Parameter],
-    ) -> None:
-        super().__init__(name, function)
-        self.thread = options.thread
-        self.reads = not options.writes
-        self.takes_refs = bool(options.writes)
-        self.batch = options.batch
-        self.most_queued = options.queue or sys.maxsize
-        self.apart = options.thread or options.batch is not None
-        self.options: Final = options
-        self.info: Final = info
-        by_position = _struct(name, parameters, array_like=True)
-        self._by_position: values.Decoder[Any] = values.Decoder(by_position)
-        self._by_name: values.Decoder[Any] = values.Decoder(_struct(name, parameters, array_like=False))
-        if options.batch is not None and options.batch.call_items:
-            # A tuple: what a list has is looked at for its depth.
-            rows: Any = Annotated[tuple[by_position, ...], msgspec.Meta(max_length=MAX_ITEMS)]  # type: ignore[valid-type]
-            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(rows)
-            self.items = self._decode_items
-        self._parameters: Final = parameters
-        self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.takes_handle]
-        self._writes: Final = [at for at, each in enumerate(parameters) if each.name in options.writes]
-
-    def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
-        """Decode a call's arguments; an array is by position, a map by name."""
-        if body == _NO_ARGUMENTS and not self._parameters:
-            return ()
-        decoder = self._by_name if body[:1] in _MAP_HEADS else self._by_position
-        try:
-            arguments = _astuple(decoder.decode(body, frames, resolve))
-            for argument in arguments:
-                if type(argument) in values.CONTAINERS:
-                    values.check_depth(argument)
-            return arguments
-        except InvalidRequest as error:
-            raise self._explained(error, body) from error.__cause__
-        except RequestError:
-            raise
-        except BaseException as error:  # an annotation may be a struct with code of its own
-            raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
-
-    def _explained(self, error: InvalidRequest, body: bytes) -> InvalidRequest:
-        """Return why arguments do not fit, in the caller's words."""
-        names = [each.name for each in self._parameters]
-        required = [each.name for each in self._parameters if each.required]
-        wrong = ""
-        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            if body[:1] in _MAP_HEADS:
-                wrong = wrong_names(
-                    self.name, names, required, msgspec.msgpack.decode(body, type=dict[str, msgspec.Raw])
-                )
-            else:
-                count = len(msgspec.msgpack.decode(body, type=list[msgspec.Raw]))
-                wrong = wrong_count(self.name, names, len(required), count)
-        error.message = wrong or _PLACE.sub(lambda found: f"`{found[2] or names[int(found[1])]}", error.message)
-        return error
-
-    def _decode_items(self, body: bytes, frames: Sequence[memoryview]) -> list[tuple[Any, ...]]:
-        try:
-            rows = list(map(_astuple, self._rows.decode(body, frames)))
-            if not values.CONTAINERS.isdisjoint(map(type, itertools.chain.from_iterable(rows))):
-                for argument in itertools.chain.from_iterable(rows):
-                    if type(argument) in values.CONTAINERS:
-                        values.check_depth(argument)
-            return rows
-        except RequestError:
-            raise
-        except BaseException as error:  # as above
-            raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
-
-    def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
-        """Return those that the decorator's `writes` names."""
-        if not self._writes:
-            return []
-        written = []
-        for at in self._writes:
-            array = arguments[at]
-            if not isinstance(array, DeviceArray):
-                raise InvalidRequest(
-                    f"{self._parameters[at].name} is written, so it must be a ref (Device.put makes one of an array): "
-                    "of an array by value nobody would see what is written"
-                )
-            for other, argument in enumerate(arguments):
-                if other != at and isinstance(argument, DeviceArray) and array.overlaps(argument):
-                    raise BorrowConflict(
-                        f"{self._parameters[at].name} is written and overlaps {self._parameters[other].name}"
-                    )
-            written.append(array)
-        return written
-
-    def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return refs as arrays, but where the method asks for a `DeviceArray`."""
-        converted = list(arguments)
-        for at in self._arrays_at:
-            argument = converted[at]
-            if type(argument) is DeviceArray:
-                converted[at] = argument.array
-        return tuple(converted)
 
 
 @dataclass(frozen=True)
@@ -318,14 +95,6 @@ def threads_of(actor: LoadedActor) -> int:
     if type(count) is not int or not 1 <= count <= MAX_THREADS:
         raise ActorLoadFailed(f"{actor.name}: threads is {count!r}; it must be a number from 1 to {MAX_THREADS}")
     return count
-
-
-_astuple: Final = msgspec.structs.astuple
-_PLACE: Final = re.compile(r"`\$(?:\[(\d+)\]|\.(\w+))")
-"""How msgspec begins the place of what does not fit: `$[0]` or `$.name`."""
-_NO_ARGUMENTS: Final = b"\x90"
-"""An empty array."""
-_MAP_HEADS: Final = frozenset(bytes((head,)) for head in (*range(0x80, 0x90), 0xDE, 0xDF))
 
 
 def _class(spec: ActorSpec) -> type[Actor]:
@@ -408,7 +177,9 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
                 f"{where}: parameter {parameter} is not supported; requests have named parameters without * or **"
             )
         hint = hints.get(parameter.name, Any)
-        parameters.append(_parameter(parameter, hint if options.batch is None else _item_hint(where, parameter, hint)))
+        parameters.append(
+            parameter_of(parameter, hint if options.batch is None else _item_hint(where, parameter, hint))
+        )
     unknown = set(options.writes) - {parameter.name for parameter in parameters}
     if unknown:
         raise ActorLoadFailed(f"{where}: writes names {', '.join(sorted(unknown))}, which it does not take")
@@ -480,60 +251,3 @@ def _item_hint(where: str, parameter: inspect.Parameter, hint: Any) -> Any:
         )
     (item,) = typing.get_args(hint)
     return item
-
-
-class Parameter(NamedTuple):
-    """A parameter of a user's method."""
-
-    name: str
-    hint: Any
-    field: Any
-    """As `msgspec.defstruct` takes it."""
-    takes_handle: bool
-    """It wants the `DeviceArray`, not the array."""
-    required: bool
-    """It has no default."""
-
-
-def _parameter(parameter: inspect.Parameter, hint: Any) -> Parameter:
-    # NDArray[...] and other parametrised arrays are checked as arrays; msgspec does not know their parameters.
-    # From Python 3.12 on they may be aliases that are to be looked behind.
-    origin = typing.get_origin(hint)
-    behind = getattr(origin, "__value__", None) or getattr(hint, "__value__", None)
-    if behind is not None:
-        origin = typing.get_origin(behind) or behind
-    if isinstance(origin, type) and origin.__module__.partition(".")[0] == "numpy":
-        hint = origin
-    takes_handle = hint is DeviceArray
-    if hint is _ndarray():
-        hint = Array
-    field = msgspec.field()
-    if parameter.default is not parameter.empty:
-        default = parameter.default
-        field = msgspec.field(default_factory=lambda: default)
-    return Parameter(parameter.name, hint, field, takes_handle, parameter.default is parameter.empty)
-
-
-def _ndarray() -> Any:
-    """Return the class of NumPy's arrays, which are named only where NumPy has been imported."""
-    numpy = sys.modules.get("numpy")
-    return None if numpy is None else numpy.ndarray
-
-
-def _struct(name: str, parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspec.Struct]:
-    """Return what arguments are decoded to."""
-    fields = [(parameter.name, parameter.hint, parameter.field) for parameter in parameters]
-    return msgspec.defstruct(
-        name.rpartition(".")[2], fields, array_like=array_like, forbid_unknown_fields=True, gc=False
-    )
-
-
-class _ArrayMeta(type):
-    """Lets a parameter that is annotated as an array be given as a ref too."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, DeviceArray) or type(instance) is _ndarray()
-
-
-class Array(metaclass=_ArrayMeta):
-    """Stands for NumPy's array in annotations, when arguments are decoded: an array by value, or a ref."""

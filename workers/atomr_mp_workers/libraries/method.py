@@ -14,8 +14,8 @@ from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
-from atomr_mp_workers.loading import Method, Resolve
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.method import Method, Resolve
 from atomr_mp_workers.requests.request import Later, current_request
 
 KNOWN_BYTES: Final = 1024

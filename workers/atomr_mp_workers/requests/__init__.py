@@ -26,8 +26,7 @@ What a request waits for
 ------------------------
 
 Requests that use the same memory run in the order in which they have taken it. A borrow returns the ends of all earlier
-ones as events (`Request.after`), and the new request adds its own (`operands`). Who waits for these events depends on where
-it runs:
+ones as events (`Request.after`), and the new request adds its own (`operands`). Where it runs decides who waits:
 
 - On a stream, the device waits. Up to `dispatch.AHEAD` requests lie on a stream at a time.
 - On an actor's thread, the request stays in that thread's queue, and those behind it that are free may overtake it.

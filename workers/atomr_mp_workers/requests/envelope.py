@@ -20,15 +20,14 @@ from atomr_mp.protocol.words import counted
 from atomr_mp_workers import tracing
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import contents, operands
 from atomr_mp_workers.requests.answers import Answers
 from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice
+from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.raised import explain, wire_form
 from atomr_mp_workers.requests.request import Request
-
 
 SHORTEST_TEXT: Final = 1024
 """Characters that each text of an error has at least, however many items of a call have failed."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from atomr_mp.protocol.board import PlaceKind, Watched
-from atomr_mp_workers.loading import Method
+from atomr_mp_workers.requests.method import Method
 
 LONGEST_S: Final = 10.0 * 365 * 86400
 """Longer is never."""

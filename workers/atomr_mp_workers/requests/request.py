@@ -15,9 +15,9 @@ from atomr_mp.protocol.messages import data
 from atomr_mp_workers import tracing
 from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.fault_points import hooks
-from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
 
 

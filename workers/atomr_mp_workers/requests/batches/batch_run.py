@@ -13,7 +13,6 @@ from atomr_mp import errors
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers.device.base import Event
-from atomr_mp_workers.loading import Method
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
@@ -21,6 +20,7 @@ from atomr_mp_workers.requests import contents
 from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
 from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice, results_of
 from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import describe
 from atomr_mp_workers.requests.request import Request, Run

@@ -16,7 +16,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import data
-from atomr_mp_workers.loading import Method
+from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.request import Request, encode, unsendable
 

@@ -1,0 +1,207 @@
+"""A method of a user's actor as a request: decodes its arguments by the method's annotations."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import itertools
+import re
+import sys
+import typing
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+
+from atomr_mp.errors import BorrowConflict, InvalidRequest, RequestError
+from atomr_mp.protocol import values
+from atomr_mp.protocol.messages.data import MAX_ITEMS
+from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.protocol.signatures import wrong_count, wrong_names
+from atomr_mp_workers.actor import MethodOptions
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.method import Method, Resolve
+
+_astuple: Final = msgspec.structs.astuple
+_PLACE: Final = re.compile(r"`\$(?:\[(\d+)\]|\.(\w+))")
+"""How msgspec begins the place of what does not fit: `$[0]` or `$.name`."""
+_NO_ARGUMENTS: Final = b"\x90"
+"""An empty array."""
+_MAP_HEADS: Final = frozenset(bytes((head,)) for head in (*range(0x80, 0x90), 0xDE, 0xDF))
+
+
+class Parameter(NamedTuple):
+    """A parameter of a user's method."""
+
+    name: str
+    hint: Any
+    field: Any
+    """As `msgspec.defstruct` takes it."""
+    takes_handle: bool
+    """It wants the `DeviceArray`, not the array."""
+    required: bool
+    """It has no default."""
+
+
+def parameter_of(parameter: inspect.Parameter, hint: Any) -> Parameter:
+    """Return how a parameter is decoded."""
+    # NDArray[...] and other parametrised arrays are checked as arrays; msgspec does not know their parameters.
+    # From Python 3.12 on they may be aliases that are to be looked behind.
+    origin = typing.get_origin(hint)
+    behind = getattr(origin, "__value__", None) or getattr(hint, "__value__", None)
+    if behind is not None:
+        origin = typing.get_origin(behind) or behind
+    if isinstance(origin, type) and origin.__module__.partition(".")[0] == "numpy":
+        hint = origin
+    takes_handle = hint is DeviceArray
+    if hint is _ndarray():
+        hint = Array
+    field = msgspec.field()
+    if parameter.default is not parameter.empty:
+        default = parameter.default
+        field = msgspec.field(default_factory=lambda: default)
+    return Parameter(parameter.name, hint, field, takes_handle, parameter.default is parameter.empty)
+
+
+def _ndarray() -> Any:
+    """Return the class of NumPy's arrays, which are named only where NumPy has been imported."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.ndarray
+
+
+class LoadedMethod(Method):
+    """A request of a user's actor.
+
+    Args:
+        name: "Actor.method".
+        function: The method.
+        options: What its decorator was told.
+        info: What clients are told of it.
+        fields: Its parameters, as `msgspec.defstruct` takes them.
+        arrays: Which parameters are arrays and nothing else, by position.
+        handles: Which take a `DeviceArray`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        options: MethodOptions,
+        info: MethodInfo,
+        parameters: Sequence[Parameter],
+    ) -> None:
+        super().__init__(name, function)
+        self.thread = options.thread
+        self.reads = not options.writes
+        self.takes_refs = bool(options.writes)
+        self.batch = options.batch
+        self.most_queued = options.queue or sys.maxsize
+        self.apart = options.thread or options.batch is not None
+        self.options: Final = options
+        self.info: Final = info
+        by_position = _struct(name, parameters, array_like=True)
+        self._by_position: values.Decoder[Any] = values.Decoder(by_position)
+        self._by_name: values.Decoder[Any] = values.Decoder(_struct(name, parameters, array_like=False))
+        if options.batch is not None and options.batch.call_items:
+            # A tuple: what a list has is looked at for its depth.
+            rows: Any = Annotated[tuple[by_position, ...], msgspec.Meta(max_length=MAX_ITEMS)]  # type: ignore[valid-type]
+            self._rows: values.Decoder[tuple[Any, ...]] = values.Decoder(rows)
+            self.items = self._decode_items
+        self._parameters: Final = parameters
+        self._arrays_at: Final = [at for at, each in enumerate(parameters) if not each.takes_handle]
+        self._writes: Final = [at for at, each in enumerate(parameters) if each.name in options.writes]
+
+    def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
+        """Decode a call's arguments; an array is by position, a map by name."""
+        if body == _NO_ARGUMENTS and not self._parameters:
+            return ()
+        decoder = self._by_name if body[:1] in _MAP_HEADS else self._by_position
+        try:
+            arguments = _astuple(decoder.decode(body, frames, resolve))
+            for argument in arguments:
+                if type(argument) in values.CONTAINERS:
+                    values.check_depth(argument)
+            return arguments
+        except InvalidRequest as error:
+            raise self._explained(error, body) from error.__cause__
+        except RequestError:
+            raise
+        except BaseException as error:  # an annotation may be a struct with code of its own
+            raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
+
+    def _explained(self, error: InvalidRequest, body: bytes) -> InvalidRequest:
+        """Return why arguments do not fit, in the caller's words."""
+        names = [each.name for each in self._parameters]
+        required = [each.name for each in self._parameters if each.required]
+        wrong = ""
+        with contextlib.suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            if body[:1] in _MAP_HEADS:
+                wrong = wrong_names(
+                    self.name, names, required, msgspec.msgpack.decode(body, type=dict[str, msgspec.Raw])
+                )
+            else:
+                count = len(msgspec.msgpack.decode(body, type=list[msgspec.Raw]))
+                wrong = wrong_count(self.name, names, len(required), count)
+        error.message = wrong or _PLACE.sub(lambda found: f"`{found[2] or names[int(found[1])]}", error.message)
+        return error
+
+    def _decode_items(self, body: bytes, frames: Sequence[memoryview]) -> list[tuple[Any, ...]]:
+        try:
+            rows = list(map(_astuple, self._rows.decode(body, frames)))
+            if not values.CONTAINERS.isdisjoint(map(type, itertools.chain.from_iterable(rows))):
+                for argument in itertools.chain.from_iterable(rows):
+                    if type(argument) in values.CONTAINERS:
+                        values.check_depth(argument)
+            return rows
+        except RequestError:
+            raise
+        except BaseException as error:  # as above
+            raise InvalidRequest(f"decoding the arguments raised {type(error).__name__}: {error}") from error
+
+    def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
+        """Return those that the decorator's `writes` names."""
+        if not self._writes:
+            return []
+        written = []
+        for at in self._writes:
+            array = arguments[at]
+            if not isinstance(array, DeviceArray):
+                raise InvalidRequest(
+                    f"{self._parameters[at].name} is written, so it must be a ref (Device.put makes one of an array): "
+                    "of an array by value nobody would see what is written"
+                )
+            for other, argument in enumerate(arguments):
+                if other != at and isinstance(argument, DeviceArray) and array.overlaps(argument):
+                    raise BorrowConflict(
+                        f"{self._parameters[at].name} is written and overlaps {self._parameters[other].name}"
+                    )
+            written.append(array)
+        return written
+
+    def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return refs as arrays, but where the method asks for a `DeviceArray`."""
+        converted = list(arguments)
+        for at in self._arrays_at:
+            argument = converted[at]
+            if type(argument) is DeviceArray:
+                converted[at] = argument.array
+        return tuple(converted)
+
+
+def _struct(name: str, parameters: Sequence[Parameter], *, array_like: bool) -> type[msgspec.Struct]:
+    """Return what arguments are decoded to."""
+    fields = [(parameter.name, parameter.hint, parameter.field) for parameter in parameters]
+    return msgspec.defstruct(
+        name.rpartition(".")[2], fields, array_like=array_like, forbid_unknown_fields=True, gc=False
+    )
+
+
+class _ArrayMeta(type):
+    """Lets a parameter that is annotated as an array be given as a ref too."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, DeviceArray) or type(instance) is _ndarray()
+
+
+class Array(metaclass=_ArrayMeta):
+    """Stands for NumPy's array in annotations, when arguments are decoded: an array by value, or a ref."""
