@@ -17,6 +17,7 @@ from atomr_mp.process import identity
 from atomr_mp.process.files import rundir
 from atomr_mp.process.files.rundir import PoolState, RunDirectory, default_run_dir
 from atomr_mp.process.identity import Identity, start_ticks
+from tests.support import Ledger
 
 SLEEPER = (sys.executable, "-I", "-S", "-c", "print(flush=True); input()")
 HOLDER = """
@@ -269,10 +270,10 @@ def test_the_default_is_the_session_s_directory_only_if_it_is_ours_and_private(
     assert default_run_dir("a") == tmp_path / fallback.parent.name / "a"
 
 
-def test_pools_are_listed_with_their_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pools_are_listed_with_their_state(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """Running and stale ones; those stopped in order, and what is no pool, are left out."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", "")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(ledger.path))
     assert RunDirectory.list_pools() == []
     RunDirectory.create(default_run_dir("stopped")).close()
     (default_run_dir("x").parent / "file").touch()

@@ -14,7 +14,7 @@ import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import Exit, Fail, Kill
-from tests.support import PROMISE_S, Delays, Gate, Ledger, wait_generation, wait_state
+from tests.support import PROMISE_S, Delays, Gate, Ledger, settled, wait_generation, wait_state
 
 CAUSES: Final = {
     "exit": "exited with status 7",
@@ -88,6 +88,7 @@ def test_each_caller_gets_what_is_true_of_its_request(running: Running, where: s
         killer = pool.call(f"Probe.crash_{where}", *arguments, device=0)
         assert gate.wait() == [before.pid]
         queued = [client.call(queue, tag, device=0) for tag, client in zip(tags, (pool, other) * 3, strict=True)]
+        assert settled(lambda: all(reply.generation for reply in queued)), "they are sent though nobody waits"
         released, delays = time.monotonic(), Delays(pool.supervisor_pid, before.pid)
         gate.open()
         error = killer.exception()
