@@ -33,6 +33,7 @@ __all__ = [
     "JournalMismatch",
     "LibraryError",
     "NotAuthorized",
+    "NumericalError",
     "OutOfMemory",
     "Overloaded",
     "PoisonRequest",
@@ -281,6 +282,28 @@ class LibraryError(RequestError):
     library: str = ""
     status: int = 0
     name: str = ""
+
+
+@dataclass(eq=False)
+class NumericalError(RequestError):
+    """The data of a request have no result: a matrix is singular or not positive definite, an iteration does not end.
+
+    Holds: the worker, all other requests, what the request reads, and those of its outputs that are not `undefined`.
+    Do: look at the data where `batch` and `row` say; write undefined outputs again before they are read.
+
+    Args:
+        library: The library of the request ("blas").
+        batch: Which matrix or vector of a batch is the first without a result, from 0; -1 if there is no batch.
+        row: Which row or column of it the library names, from 0; -1 if it names none.
+        undefined: The outputs whose content is undefined, as the request names them, separated by ", "; empty: all.
+    """
+
+    code: ClassVar[str] = "numerical_error"
+    maybe_executed: bool = True
+    library: str = ""
+    batch: int = -1
+    row: int = -1
+    undefined: str = ""
 
 
 @dataclass(eq=False)

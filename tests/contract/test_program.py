@@ -206,3 +206,21 @@ def test_a_program_outlives_its_worker_but_not_its_refs(backend: str) -> None:
         assert (free.run(x=np.ones(N)).result().numpy() == 2).all()
         with pytest.raises((errors.GpuRefStale, errors.GpuRefReleased)):
             bound.run().result()
+
+
+def test_data_without_a_result_fail_the_run_and_name_the_step(device: atomr_mp.Device) -> None:
+    """Also where only the device finds out, when the steps have long been put on the stream; the next run is well."""
+    out, seen = device.zeros(4, "int64"), device.zeros(4, "int64")
+    with device.program() as p:
+        weights = p.input("weights", (2,), "float64")
+        p.elementwise.copy(out, seen)
+        p.rng.generator(seed=3).choice(weights, out)
+    for _ in range(2):
+        with pytest.raises(errors.NumericalError, match=r"step 1 \(rng\.choice\): p has a weight") as told:
+            p.run(weights=np.array([1.0, -1.0])).result()
+        assert (told.value.library, told.value.undefined) == ("rng", "")
+        with pytest.raises(errors.GpuRefUndefined, match=r"program\.run"):
+            out.numpy()
+        assert p.run(weights=np.array([0.0, 1.0])).result() is None
+        out.accept()
+        assert out.numpy().tolist() == [1] * 4

@@ -80,9 +80,12 @@ def test_numbers_go_where_they_are_wanted(ledger: Ledger, backend: str) -> None:
         assert counted[1] == 0
         assert abs(counted[0] - 2500) < 4 * (10_000 * 0.25 * 0.75) ** 0.5
         assert SIGNIFICANCE < 0.001
-        bad = device.put(np.array([1.0, -1.0]))
-        with pytest.raises(errors.InvalidRequest, match="p has a weight"):
-            generator.choice(bad, size=4).result()
+        bad, out = device.put(np.array([1.0, -1.0])), device.zeros(4, "int64")
+        with pytest.raises(errors.NumericalError, match="p has a weight") as told:
+            generator.choice(bad, out).result()
+        assert (told.value.library, told.value.undefined, told.value.maybe_executed) == ("rng", "out", True)
+        with pytest.raises(errors.GpuRefUndefined, match=r"rng\.choice.*numerical_error"):
+            out.numpy()
         assert isinstance(device.rng.random(size=3).result(), atomr_mp.GpuRef)
 
 

@@ -136,7 +136,7 @@ def test_an_output_that_was_left_out_does_not_hide_that_the_data_were_wrong() ->
     """The reply is the error; otherwise it is the output, when the device has done the work."""
 
     def refuse() -> None:
-        raise errors.InvalidRequest(rng.BAD_WEIGHTS)
+        raise errors.NumericalError(rng.BAD_WEIGHTS)
 
     method: Any = LibraryMethod.__new__(LibraryMethod)
     allocated = SimpleNamespace(allocate=lambda _holder, _dtype, shape: shape)
@@ -147,7 +147,7 @@ def test_an_output_that_was_left_out_does_not_hide_that_the_data_were_wrong() ->
         later = method._call(rng.Uniform(), known)
         assert type(later) is Later
         if expected is None:
-            with pytest.raises(errors.InvalidRequest, match="p has a weight"):
+            with pytest.raises(errors.NumericalError, match="p has a weight"):
                 later.read()
         else:
             assert later.read() == expected

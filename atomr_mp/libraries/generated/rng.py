@@ -297,13 +297,15 @@ class RngRequests(LibraryReference):
     ) -> Reply:
         """Draw indices, as int64, each as often as its weight says.
 
-        Weights are not negative, and need not sum up to 1. The reply is `InvalidRequest` where one is negative or no
-        number, or their sum is 0 or infinite; the output is undefined then.
+        Weights are not negative, and need not sum up to 1.
 
         Args:
             p: Read; shape (k). Strides: a stride that is not 0.
             out: Written; `size`, or any shape where it is left out.
             size: The shape; that of out if it is left out.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
+
+        Raises:
+            NumericalError: A weight is negative or no number, or their sum is 0 or infinite. By the reply.
         """
         return self._request(rng.Choice(p=p, out=out, size=None if size is None else lengths("size", size)), deadline_s)

@@ -348,13 +348,12 @@ class Poisson(Random, frozen=True):
 class Choice(Random, frozen=True):
     """Draw indices, as int64, each as often as its weight says.
 
-    Weights are not negative, and need not sum up to 1. The reply is `InvalidRequest` where one is negative or no
-    number, or their sum is 0 or infinite; the output is undefined then.
+    Weights are not negative, and need not sum up to 1.
     """
 
     name: ClassVar = "choice"
     types: ClassVar = {"W": REAL}
-    answers: ClassVar = True
+    undefined: ClassVar = "A weight is negative or no number, or their sum is 0 or infinite."
     rules: ClassVar = (*COMMON, _is_not_empty)
     words: ClassVar = 2
     p: Annotated[Operand, reads("k", dtype="W", lies=vector)]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
+from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
@@ -99,6 +100,22 @@ class LibraryMethod(Method):
         request: LibraryRequest = arguments[0]
         return request.triangle_of(array)
 
+    def undefined_after(self, arguments: tuple[Any, ...], error: errors.AtomrError) -> Sequence[DeviceArray] | None:
+        """Return the outputs that an error names; None, for all, if it names none or something else."""
+        if not isinstance(error, errors.NumericalError):
+            return None
+        request: LibraryRequest = arguments[0]
+        written = {name: cast("DeviceArray", array) for name, argument, array in request.arrays() if argument.writes}
+        names = error.undefined.split(", ")
+        return [written[name] for name in names] if written.keys() >= set(names) else None
+
+    def explained(self, error: errors.AtomrError) -> errors.AtomrError:
+        """Return an error of the data with the library and the request that it is of."""
+        if isinstance(error, errors.NumericalError) and not error.library:
+            error.library = self.name.partition(".")[0]
+            error.message = f"{self.name}: {error.message}"
+        return error
+
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
         """Return the arguments with the plan, and the end of its making if that is elsewhere."""
         request, known = arguments
@@ -128,12 +145,9 @@ class LibraryMethod(Method):
         plan.get()
         return plan
 
-    def step(self, request: LibraryRequest, plan: LibraryPlan | None) -> None:
-        """Do a step."""
-        if plan is None:
-            self._run(request)
-        else:
-            self._run(request, plan.get())
+    def step(self, request: LibraryRequest, plan: LibraryPlan | None) -> Any:
+        """Do a step; return what its method does."""
+        return self._run(request) if plan is None else self._run(request, plan.get())
 
     def _plan(self, planning: Planning, request: LibraryRequest, known: Known) -> LibraryPlan:
         """Make a plan, or have it made."""

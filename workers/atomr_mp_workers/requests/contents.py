@@ -47,9 +47,7 @@ def settle(request: Request, error: errors.AtomrError | None) -> errors.AtomrErr
     elif request.kept_out:
         note_absent(request, error)
     else:
-        culprit = _culprit(request, error)
-        for block, part in _parts(request):
-            block.borrows.content = content.after_failure(block.borrows.content, part, culprit)
+        _note_failed(request, error)
     return error
 
 
@@ -95,6 +93,18 @@ def _note_written(request: Request) -> None:
         known = array.block.borrows.content
         if known is not None:
             array.block.borrows.content = content.after_write(known, _part(request, array))
+
+
+def _note_failed(request: Request, error: errors.AtomrError) -> None:
+    """Note which content is undefined since a request has failed; outputs that it has written as it should are well."""
+    culprit = _culprit(request, error)
+    spoilt = None if undefined(request) else request.method.undefined_after(request.arguments, error)
+    for array in request.writes:
+        borrows, part = array.block.borrows, _part(request, array)
+        if spoilt is None or any(each is array for each in spoilt):
+            borrows.content = content.after_failure(borrows.content, part, culprit)
+        elif borrows.content is not None:
+            borrows.content = content.after_write(borrows.content, part)
 
 
 def _parts(request: Request) -> Iterator[tuple[Block, Part]]:

@@ -314,7 +314,8 @@ class Envelope:
         if request.raised is not None:
             request.error = explain(self._device, request, request.raised)
             request.raised = None
-        error = request.error
+        if (error := request.error) is not None:
+            error = request.error = request.method.explained(error)
         if request.writes or request.reads:
             error = request.error = contents.settle(request, error)
             if error is not None:

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
+from atomr_mp.errors import AtomrError
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp_workers.actor import Batch
 from atomr_mp_workers.device.base import Event, Stream
@@ -97,6 +98,14 @@ class Method(ABC):
     def triangle_of(self, _arguments: tuple[Any, ...], _array: DeviceArray) -> str | None:
         """Return which triangle of an array alone is written, "" for all of it; None if anything may be left out."""
         return ""
+
+    def undefined_after(self, _arguments: tuple[Any, ...], _error: AtomrError) -> Sequence[DeviceArray] | None:
+        """Return which of the arrays that the request writes are undefined after an error; None if all are."""
+        return None
+
+    def explained(self, error: AtomrError) -> AtomrError:
+        """Return an error of a request with what only the method knows."""
+        return error
 
     def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments as the function takes them, once the arrays are borrowed."""

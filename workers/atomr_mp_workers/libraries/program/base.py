@@ -8,6 +8,8 @@ and has the libraries do them, one after the other.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -24,6 +26,7 @@ from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.method import LibraryMethod
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.request import Later
 
 
 class SlotView(Operand):
@@ -117,14 +120,14 @@ class ProgramLibrary(Library):
         slots = [each if isinstance(each, DeviceArray) else store.buffers.keep(holder, each) for each in request.inputs]
         slots += [cast("DeviceArray", each) for each in request.refs]
         slots += self._temporaries(plan)
+        laters: list[tuple[int, Later]] = []
         for number, step in enumerate(plan.steps):
-            try:
-                step.method.step(step.actual(slots), step.plan)
-            except errors.AtomrError as error:
-                error.message = f"step {number} ({step.name}): {error.message}"
-                raise
+            result = _named(number, step, functools.partial(_done, step, slots))
+            if type(result) is Later:
+                laters.append((number, result))
         returned = [slots[slot].viewed(_placed(slots[slot].layout, within)) for slot, within in plan.returns]
-        return returned[0] if len(returned) == 1 else returned or None
+        answer = returned[0] if len(returned) == 1 else returned or None
+        return Later(lambda: _judged(plan.steps, laters, answer)) if laters else answer
 
     def _temporaries(self, plan: Prepared) -> list[DeviceArray]:
         store, holder = self.context.store, self.context.holder()
@@ -248,6 +251,38 @@ class _Preparation:
         if view.slot < self._definition.first_temporary:
             raise errors.InvalidRequest(f"slot {view.slot} is the caller's; only temporaries are returned")
         return view.slot, view.within
+
+
+def _done(step: PreparedStep, slots: list[DeviceArray]) -> Any:
+    return step.method.step(step.actual(slots), step.plan)
+
+
+def _named(number: int, step: PreparedStep, function: Callable[[], Any]) -> Any:
+    """Do something for a step, whose errors name it."""
+    try:
+        return function()
+    except errors.AtomrError as error:
+        error.message = f"step {number} ({step.name}): {error.message}"
+        if isinstance(error, errors.NumericalError):
+            error.library = error.library or step.name.partition(".")[0]
+            error.undefined = ""  # what it names is the step's, and later steps may have used it
+        raise
+
+
+def _judged(steps: list[PreparedStep], laters: list[tuple[int, Later]], answer: Any) -> Any:
+    """Return a run's answer, or raise what the data of its first step have come to that has none.
+
+    All are read, since each may give something back.
+    """
+    failed: errors.AtomrError | None = None
+    for number, later in laters:
+        try:
+            _named(number, steps[number], later.read)
+        except errors.AtomrError as error:
+            failed = failed or error
+    if failed is not None:
+        raise failed
+    return answer
 
 
 def _array(slots: list[DeviceArray], view: SlotView) -> DeviceArray:

@@ -120,7 +120,7 @@ class CudaRng(Library):
 
         def read() -> None:
             if not self._slots.read(slot, np.dtype(np.uint64)):
-                raise errors.InvalidRequest(rng.BAD_WEIGHTS)
+                raise errors.NumericalError(rng.BAD_WEIGHTS, undefined="out")
 
         return Later(read)
 

@@ -64,7 +64,7 @@ class HostRng(Library):
         with np.errstate(over="ignore", invalid="ignore"):
             table = np.cumsum(p)
         if not ((p >= 0).all() and 0 < table[-1] < math.inf):
-            raise errors.InvalidRequest(rng.BAD_WEIGHTS)
+            raise errors.NumericalError(rng.BAD_WEIGHTS, undefined="out")
         for part, word in self._words(request, array(request.out), 8):
             part[...] = np.searchsorted(table, laws.uniform(word) * table[-1])
 
