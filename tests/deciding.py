@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 import numpy as np
@@ -16,9 +18,11 @@ from atomr_mp.protocol.libraries import base, requests_of
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.refs import Operand
-from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp_workers.device.base import Event, Stream, Work, WorkerDevice
+from atomr_mp_workers.libraries.base import Library, LibraryContext, array
+from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.peers import Peer
-from atomr_mp_workers.requests.request import Later
+from atomr_mp_workers.requests.request import Later, Next, current_holder
 from tests.pure.test_dispatch import NEVER_NS, TOKEN, Worker, outcomes
 
 NAME: Final = "deciding"
@@ -35,11 +39,39 @@ class Invert(LibraryRequest, frozen=True):
     zeros: Annotated[Operand, writes("_")]
 
 
+class Normalize(LibraryRequest, frozen=True):
+    """Divide x by its largest element, which is found first."""
+
+    name: ClassVar = "normalize"
+    captured: ClassVar = False
+    types: ClassVar = {"T": base.REAL}
+    undefined: ClassVar = "The largest element is 0."
+    x: Annotated[Operand, reads("n")]
+    out: Annotated[Operand | None, writes("n")] = None
+
+
+class Nonzero(LibraryRequest, frozen=True):
+    """Return a ref to the elements of x that are not 0, and a ref to their indices."""
+
+    name: ClassVar = "nonzero"
+    captured: ClassVar = False
+    answers: ClassVar = True
+    x: Annotated[Operand, reads("n")]
+
+
 class Deciding(Library):
     """Does them with NumPy."""
 
     names = "out"
     """What it says is undefined."""
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        super().__init__(context, stream)
+        self.log: Final[list[str]] = []
+        """The parts that were done."""
+        self.holders: Final[list[Holder]] = []
+        """Who holds what was found."""
+        self.found: list[list[float]] = []
 
     def invert(self, request: Invert) -> Later:
         """Invert x; what is left undefined is only the output of the division."""
@@ -55,15 +87,94 @@ class Deciding(Library):
 
         return Later(read)
 
+    def normalize(self, request: Normalize) -> Next:
+        """Find the largest element; divide by it."""
+        x, out = array(request.x), array(request.out)
+        self.log.append("largest")
+        largest = x.max()
+
+        def divide() -> None:
+            self.log.append("divide")
+            if not largest:
+                raise errors.NumericalError("the largest element is 0", undefined="out")
+            out[...] = x / largest
+
+        return Next(divide)
+
+    def nonzero(self, request: Nonzero) -> Next:
+        """Count; then find the indices; then take the elements."""
+        x = array(request.x)
+        self.log.append("count")
+        count = int((x != 0).sum())
+
+        def find() -> Next:
+            self.log.append("find")
+            store, holder = self.context.store, self.context.holder()
+            self.holders.append(holder)
+            found = store.buffers.allocate(holder, "int64", (count,))
+            found.array[...] = np.flatnonzero(x)
+
+            def take() -> Any:
+                self.log.append("take")
+                taken = store.buffers.allocate(holder, "float32", (count,))
+                taken.array[...] = x[found.array]
+                self.found = [taken.array.tolist(), found.array.tolist()]
+                return [taken, found]
+
+            return Next(take)
+
+        return Next(find)
+
+
+class DeferringStream(Stream):
+    """A stream whose work goes on when the call has returned, as CUDA's: until it is let go.
+
+    Args:
+        device: Makes events.
+    """
+
+    defers = True
+
+    def __init__(self, device: WorkerDevice) -> None:
+        super().__init__("deferring")
+        self._make_event = device.make_event
+        self._pending: deque[Work] = deque()
+        self._recorded: set[Event] = set()
+
+    def takes(self, after: Sequence[Event]) -> bool:
+        """Return whether it can wait for these: for what is on it to its last part."""
+        return all(event in self._recorded or event.done for event in after)
+
+    def submit(self, work: Work, after: Sequence[Event], nbytes: int) -> bool:  # noqa: ARG002 - it works in order
+        """Do work at once, and keep its end back."""
+        work.call()
+        if not work.goes_on and work.event is not None:
+            self._recorded.add(work.event)
+        self._pending.append(work)
+        return False
+
+    def go(self) -> None:
+        """Let the oldest part end."""
+        self._pending.popleft().finished()
+
+    def go_all(self) -> None:
+        """Let end what is on it."""
+        for _ in range(len(self._pending)):
+            self.go()
+
+    def close(self) -> None:
+        """Do nothing: nobody waits."""
+
 
 class DecidingWorker(Worker):
     """A worker that has this library.
 
     Args:
         patch: Makes the library known.
+        where: Its stream: "loop", "thread", or "deferring".
     """
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, where: str = "loop") -> None:
         super().__init__()
         patch.setattr(atomr_mp_workers.libraries, "LIBRARIES", (NAME, "blas", "program"))
         own = {each.name: each for each in base.requests_in(sys.modules[__name__])}
@@ -71,7 +182,11 @@ class DecidingWorker(Worker):
             atomr_mp_workers.libraries, "requests_of", lambda name: own if name == NAME else requests_of(name)
         )
         self.context: Final = self.libraries._context
-        self.library = Deciding(self.context, self.device.make_stream(NAME, inline_bytes=2**40))
+        self.context.__dict__["holder"] = current_holder
+        self.context.__dict__["wake"] = self.libraries._preparer._wake = self.completions.wake
+        self.stream = DeferringStream(self.device)
+        host = self.device.make_stream(NAME, inline_bytes=2**40 if where == "loop" else -1)
+        self.library = Deciding(self.context, self.stream if where == "deferring" else host)
         self.libraries._instances[NAME] = self.library
 
     def request(self, peer: Peer, request: LibraryRequest, library: str = NAME) -> int:

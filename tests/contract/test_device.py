@@ -302,6 +302,7 @@ class Job:
     """A piece of work that notes when it is done, and may wait to be let go."""
 
     raised: BaseException | None = None
+    goes_on = False
 
     def __init__(self, device: WorkerDevice, log: list[str], name: str = "job", *, waits: bool = False) -> None:
         self.event: Event = device.make_event()

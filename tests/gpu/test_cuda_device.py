@@ -25,6 +25,8 @@ WAIT: Final = 'extern "C" __global__ void wait(volatile int* go) { while (*go ==
 class Job:
     """A piece of work that puts something on its stream."""
 
+    goes_on = False
+
     def __init__(self, work: Callable[[], object]) -> None:
         self.event: Event | None = device().make_event()
         self.raised: BaseException | None = None
@@ -149,6 +151,21 @@ def test_work_waits_for_that_of_other_streams(held: Held) -> None:
     held.let_go()
     assert settled(lambda: ended(reading), DEADLINE_S)
     assert float(y.sum()) == 4000
+
+
+def test_what_waits_for_work_of_several_parts_waits_for_the_last(held: Held) -> None:
+    """The end of the first part is told by the device, and is nothing that another stream can wait for."""
+    first, second = (device().make_stream(name, inline_bytes=0) for name in ("first", "second"))
+    job = Job(held.hold)
+    job.goes_on = True
+    assert job.event is not None
+    assert not first.submit(job, (), 0)
+    assert not second.takes([job.event])
+    held.let_go()
+    assert settled(lambda: ended(job), DEADLINE_S)
+    assert not job.event.done
+    job.goes_on = False
+    assert first.submit(job, (), 0) or second.takes([job.event])
 
 
 def test_streams_have_the_priority_they_were_made_with() -> None:

@@ -1,23 +1,30 @@
-"""Requests that the data decide: no result, and no more is undefined than the error says."""
+"""Requests that the data decide: whether there is a result, how large it is, and what is undefined if there is none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from atomr_mp import errors
+from atomr_mp.libraries.program import Program
 from atomr_mp.protocol.libraries import blas
+from atomr_mp_workers.libraries.program import base as program_base
 from atomr_mp_workers.requests.peers import Peer
-from tests.deciding import DecidingWorker, Invert
+from atomr_mp_workers.requests.request import Later
+from tests.deciding import NAME, DecidingWorker, Invert, Nonzero, Normalize
+from tests.pure.test_dispatch import outcomes
 
 
 @pytest.fixture
-def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[DecidingWorker]:
-    """A worker that has the library."""
-    worker = DecidingWorker(monkeypatch)
+def worker(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[DecidingWorker]:
+    """A worker that has the library; a test may say where it runs."""
+    worker = DecidingWorker(monkeypatch, getattr(request, "param", "loop"))
     yield worker
+    assert not worker.dispatcher.busy
+    assert not worker.dispatcher._ahead.total()
     worker.close()
 
 
@@ -61,3 +68,133 @@ def readable(worker: DecidingWorker, peer: Peer, array: Any) -> bool:
     reader = worker.request(peer, blas.Nrm2(array), "blas")
     worker.run()
     return worker.until_ended(peer, reader)[reader] is None
+
+
+def end(worker: DecidingWorker, peer: Peer, *ids: int) -> dict[int, errors.AtomrError | None]:
+    """Let every part end until these requests are answered; return all outcomes."""
+    worker.run()
+    while not set(ids) <= set(outcomes(peer)):
+        worker.stream.go_all()
+        worker.take_back()
+        worker.run()
+    return outcomes(peer)
+
+
+@pytest.mark.parametrize("worker", ["loop", "thread", "deferring"], indirect=True)
+def test_the_data_decide_how_large_a_result_is(worker: DecidingWorker) -> None:
+    """It is allocated when that is known, in memory of the caller's; each part sees what the one before it has done."""
+    peer = worker.client(1)
+    found = worker.request(peer, Nonzero(worker.array(peer, [0.0, 3.0, 0.0, 5.0])))
+    nothing = worker.request(peer, Nonzero(worker.array(peer, [0.0])))
+    assert end(worker, peer, found, nothing) == {found: None, nothing: None}
+    assert sorted(worker.library.log) == ["count", "count", "find", "find", "take", "take"]
+    assert worker.library.holders == [peer.session.holder] * 2
+    assert [len(reply.leases) for reply in peer.replies] == [2, 2]
+    assert worker.library.found == [[], []]
+
+
+@pytest.mark.parametrize("worker", ["loop", "thread", "deferring"], indirect=True)
+@pytest.mark.parametrize("left_out", [False, True])
+def test_the_data_decide_whether_there_is_a_result(worker: DecidingWorker, *, left_out: bool) -> None:
+    """A later part may raise; what comes after it is well, and so is what was read."""
+    peer = worker.client(1)
+    x: Any = worker.array(peer, [0.0, 0.0])
+    out: Any = None if left_out else worker.array(peer, [1.0, 1.0])
+    failed = worker.request(peer, Normalize(x, out))
+    told = end(worker, peer, failed)[failed]
+    assert isinstance(told, errors.NumericalError)
+    assert told.message == "deciding.normalize: the largest element is 0"
+    assert left_out or not readable(worker, peer, out)
+    assert readable(worker, peer, x)
+    x.array[...] = [2.0, 4.0]
+    again = worker.request(peer, Normalize(x, out))
+    assert end(worker, peer, again)[again] is None
+    assert left_out or (out.array.tolist() == [0.5, 1.0] and readable(worker, peer, out))
+
+
+@pytest.mark.parametrize("worker", ["deferring"], indirect=True)
+def test_between_two_parts_others_run_unless_they_need_the_memory(worker: DecidingWorker) -> None:
+    """What writes it waits for the last part, not for the first; what does not may run in between."""
+    peer = worker.client(1)
+    x, y = worker.array(peer, [1.0, 2.0]), worker.array(peer, [3.0])
+    first = worker.request(peer, Normalize(x))
+    writer = worker.request(peer, Normalize(y, x[:1]))
+    other = worker.request(peer, Nonzero(y))
+    worker.run()
+    assert worker.library.log == ["largest", "count"]
+    worker.stream.go()
+    worker.take_back()
+    assert worker.library.log == ["largest", "count", "divide", "largest"]
+    assert end(worker, peer, first, writer, other) == {first: None, writer: None, other: None}
+
+
+@pytest.mark.parametrize("worker", ["deferring"], indirect=True)
+def test_a_request_between_two_parts_ends_with_its_worker(worker: DecidingWorker) -> None:
+    """Nobody waits for a part that never comes."""
+    peer = worker.client(1)
+    waiting = worker.request(peer, Nonzero(worker.array(peer, [1.0])))
+    worker.run()
+    worker.dispatcher.fail_all(errors.ContextPoisoned("gone"))
+    assert isinstance(outcomes(peer)[waiting], errors.ContextPoisoned)
+    worker.stream.go()  # too late
+    worker.dispatcher._ahead.clear()
+
+
+@pytest.mark.parametrize("worker", ["loop", "deferring"], indirect=True)
+def test_a_step_of_a_program_may_have_several_parts(worker: DecidingWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later steps come after its last one; what fails there names it."""
+    monkeypatch.setattr(program_base, "DECLARED", (NAME,))
+    library = program_base.ProgramLibrary(worker.context, worker.library.stream)
+    worker.libraries._instances["program"] = library
+    library._libraries._instances[NAME] = steps = type(worker.library)(worker.context, worker.library.stream)
+    peer = worker.client(1)
+    x, out = worker.array(peer, [2.0, 4.0]), worker.array(peer, [0.0, 0.0])
+    device: Any = SimpleNamespace(request=lambda library, request, _: worker.request(peer, request, library))
+    with Program(device) as p:
+        given = p.input("given", (2,), "float32")
+        between = p.request(NAME, Normalize(given), None)
+        p.request(NAME, Normalize(between, out), None)
+    run: Any = p.run(given=x)
+    assert end(worker, peer, run)[run] is None
+    assert (steps.log, out.array.tolist()) == (["largest", "divide"] * 2, [0.5, 1.0])
+    run = p.run(given=worker.array(peer, [0.0, 0.0]))
+    told = end(worker, peer, run)[run]
+    assert isinstance(told, errors.NumericalError)
+    assert told.message == "step 0 (deciding.normalize): the largest element is 0"
+    assert steps.log == ["largest", "divide"] * 3
+    assert not readable(worker, peer, out)
+
+
+def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: DecidingWorker) -> None:
+    """They may have something to give back; the first failure is told."""
+    read: list[int] = []
+
+    def step(number: int, *, ends_with: BaseException | None = None, raises: BaseException | None = None) -> Any:
+        def find() -> None:
+            read.append(number)
+            if ends_with is not None:
+                raise ends_with
+
+        def function(*_: object) -> Later:
+            if raises is not None:
+                raise raises
+            return Later(find)
+
+        method: Any = SimpleNamespace(step=function)
+        return program_base.PreparedStep(f"deciding.{number}", method, Nonzero(cast("Any", None)), None, {})
+
+    def told(*steps: Any) -> str:
+        read.clear()
+        later = program_base._advanced(
+            program_base._running(program_base.Prepared(list(steps), [], 0, frozenset(), []), [])
+        )
+        with pytest.raises(errors.AtomrError) as raised:
+            later.read()
+        return str(raised.value)
+
+    del worker
+    refused, wrong = errors.Unsupported("no"), errors.NumericalError("0")
+    assert told(step(0), step(1), step(2, raises=refused)) == "step 2 (deciding.2): no"
+    assert sorted(read) == [0, 1]
+    assert told(step(0), step(1, ends_with=wrong), step(2, ends_with=errors.NumericalError("1"))).startswith("step 1")
+    assert sorted(read) == [0, 1, 2]

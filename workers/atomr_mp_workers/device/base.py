@@ -94,6 +94,9 @@ class Stream(ABC):
         name: For logs.
     """
 
+    defers = False
+    """Work goes on after the call that has put it here: when `Work.call` returns, it may not have ended."""
+
     def __init__(self, name: str) -> None:
         self.name: Final = name
         self.number = 0
@@ -140,6 +143,10 @@ class Work(Protocol):
     @property
     def event(self) -> Event | None:
         """Done when this is; made before it is submitted."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it will be submitted again when what it has put on the stream has ended; `event` is done later."""
 
 
 class Arrays(Protocol):

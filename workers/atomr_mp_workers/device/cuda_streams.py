@@ -93,6 +93,8 @@ class CudaStream(Stream):
         priority: One of `streams.PRIORITIES`.
     """
 
+    defers = True
+
     def __init__(self, name: str, completion: str, priority: str = "normal") -> None:
         super().__init__(name)
         self.stream: Final = cupy.cuda.Stream(non_blocking=True, priority=PRIORITY[priority])
@@ -118,6 +120,8 @@ class CudaStream(Stream):
                 other.hold(self.stream)
             with self.current():
                 work.call()
+            if work.goes_on:
+                event = CudaEvent()  # of this part: what waits for the work waits for all of it
             if self._has_ended():
                 return True  # nothing is on the stream, or it has failed, which the device is asked before any answer
             event.record(self.stream)

@@ -36,7 +36,8 @@ class Library:
 
     What comes before and after is the envelope's: the request has been checked, its arrays are borrowed, outputs that
     were left out are allocated, and what it has to wait for has ended. A method returns what the caller gets: None, a
-    plain value or arrays, or `Later` one of these. It puts its work on the stream, and waits for nothing.
+    plain value or arrays, or `Later` one of these. It puts its work on the stream, and waits for nothing. Where what
+    the device finds decides what comes next, it returns `Next`.
 
     A library may keep *plans*: what a request needs and a later one like it can use again. A method `prepare_NAME`
     makes the plan of a request NAME, whose method then takes it as a second argument. A plan that takes long to make

@@ -17,7 +17,7 @@ from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method, Resolve
-from atomr_mp_workers.requests.request import Later, current_request
+from atomr_mp_workers.requests.request import Later, Next, current_request
 
 KNOWN_BYTES: Final = 1024
 """Messages up to this size are remembered."""
@@ -176,8 +176,16 @@ class LibraryMethod(Method):
         if not made:
             return result
         outputs = next(iter(made.values())) if len(made) == 1 else list(made.values())
-        # What fails by its data says so later.
-        return Later(lambda: (result.read(), outputs)[1]) if type(result) is Later else outputs
+        return _answered(result, outputs)
+
+
+def _answered(result: Any, outputs: Any) -> Any:
+    """Return outputs as the result of a method, once it has returned or raised all that it will."""
+    if type(result) is Later:
+        return Later(lambda: (result.read(), outputs)[1])
+    if type(result) is Next:
+        return Next(lambda: _answered(result.enqueue(), outputs))
+    return outputs
 
 
 def _made(plan: LibraryPlan) -> Any:

@@ -36,6 +36,10 @@ A request is parked for its plan too, which a thread makes beside the loop. No s
 work is not on any stream yet, and would be put behind the waiting one. So its event is in `Dispatcher._held`, and
 whoever needs its memory is parked as well.
 
+A request may put its work on a stream in several parts, where the data decide what comes next (`request.Next`). When
+one has ended, `Dispatcher.take_back` has the next one put there. The request's event stands for the last part only: no
+stream can wait for it before, so what needs its memory is parked.
+
 An end that the device reports is no outcome yet: `completions` brings it back to the loop, which takes the ends in the
 order in which the requests had begun. If one has failed that wrote memory, its readers are refused (`contents`), also
 those that have run meanwhile. Therefore a reader whose writer has not been answered waits in `Dispatcher._early`.

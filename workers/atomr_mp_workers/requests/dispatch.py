@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from atomr_mp import errors
@@ -172,6 +172,10 @@ class Dispatcher:
             elif (stream := run.method.stream) is not None:
                 self._full -= self._ahead[stream] == AHEAD
                 self._ahead[stream] -= 1
+                if run.goes_on:
+                    assert isinstance(run, Request)
+                    self._submit(run, stream, ())
+                    continue
             self._complete_in_order(run)
         if self._early:
             early, self._early = self._early, []
@@ -237,14 +241,20 @@ class Dispatcher:
         operands.lend(request, self._device)
         if request.event is None:
             request.event = self._device.make_event()
-        self._completions.begin(request)
-        if stream.submit(request, request.after, sum([block.nbytes for block, _ in request.borrows])):
-            self._completions.in_progress.end(request)
-            self._complete_in_order(request)
-        else:
-            self._ahead[stream] += 1
-            self._full += self._ahead[stream] == AHEAD
+        self._submit(request, stream, request.after)
         return True
+
+    def _submit(self, request: Request, stream: Stream, after: Sequence[Event]) -> None:
+        """Put a request on its stream, or what comes next of it; answer it if it has been done already."""
+        completions, nbytes = self._completions, sum([block.nbytes for block, _ in request.borrows])
+        completions.begin(request)
+        while stream.submit(request, after, nbytes):
+            if not request.goes_on:
+                completions.in_progress.end(request)
+                self._complete_in_order(request)
+                return
+        self._ahead[stream] += 1
+        self._full += self._ahead[stream] == AHEAD
 
     def _waits_for_plan(self, request: Request) -> bool:
         """Return whether a plan is made for a request, or for one that it has to wait for."""

@@ -29,6 +29,15 @@ class Later:
     """Returns it, or raises what the caller is to get; called on the loop's thread, once, after the work has ended."""
 
 
+@dataclass(frozen=True)
+class Next:
+    """More work, where what the device has done so far decides what it is: a size, or whether there is a result."""
+
+    enqueue: Callable[[], Any]
+    """Reads what was decided and puts the work on the stream, once the work before it has ended. Returns what a method
+    may return, another `Next` too."""
+
+
 class Returns(Protocol):
     """Where runs come back that the loop does not run."""
 
@@ -53,6 +62,8 @@ class Run(ABC):
     """What it reads, if that may turn out to be undefined."""
     number = 0
     """Its place among those that run elsewhere."""
+    next: Next | None = None
+    """What it does when the work it has put on its stream has ended."""
     span: Any = None
     """Of `tracing`, if it is wanted; of a request."""
 
@@ -60,6 +71,11 @@ class Run(ABC):
     @abstractmethod
     def requests(self) -> Sequence[Request]:
         """The requests that it answers."""
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it puts more on its stream when the work there has ended."""
+        return self.next is not None and self.raised is None
 
     @property
     @abstractmethod
@@ -71,14 +87,18 @@ class Run(ABC):
         """Take what the method has returned."""
 
     def call(self) -> None:
-        """Run the method, on the thread it belongs to; never raises."""
+        """Run the method, or what comes next of it, on the thread it belongs to; never raises."""
         _current.run = self
         entered = tracing.tracer.enter(self.span) if self.span is not None and tracing.tracer is not None else None
         method = self.method
         try:
             if hooks.hook is not None:
                 hooks.hook("enqueue", method.name)
-            self.take(method.function(*self.arguments))
+            if self.next is None:
+                self.take(method.function(*self.arguments))
+            else:
+                following, self.next = self.next, None
+                self.take(following.enqueue())
         except errors.AtomrError as error:
             self.error = error
         except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
@@ -88,8 +108,8 @@ class Run(ABC):
             tracing.tracer.leave(entered)
 
     def finished(self) -> None:
-        """Say, from the thread that has run it, that it has ended."""
-        if self.event is not None:
+        """Say, from the thread that has run it, that it has ended, or what it has put on its stream so far."""
+        if self.event is not None and self.next is None:
             self.event.end()
         assert self.completions is not None
         self.completions.add(self)
@@ -165,6 +185,13 @@ class Request(Run):
             return
         if type(result) is Later:
             self.later = result
+            return
+        if type(result) is Next:
+            stream = self.method.stream
+            if stream is None or not stream.defers:
+                self.take(result.enqueue())
+            else:
+                self.next = result
             return
         try:
             self.encoded = encode(result, self.peer)

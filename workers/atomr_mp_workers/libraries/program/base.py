@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -26,7 +26,7 @@ from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.method import LibraryMethod
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.requests.request import Later
+from atomr_mp_workers.requests.request import Later, Next
 
 
 class SlotView(Operand):
@@ -120,14 +120,7 @@ class ProgramLibrary(Library):
         slots = [each if isinstance(each, DeviceArray) else store.buffers.keep(holder, each) for each in request.inputs]
         slots += [cast("DeviceArray", each) for each in request.refs]
         slots += self._temporaries(plan)
-        laters: list[tuple[int, Later]] = []
-        for number, step in enumerate(plan.steps):
-            result = _named(number, step, functools.partial(_done, step, slots))
-            if type(result) is Later:
-                laters.append((number, result))
-        returned = [slots[slot].viewed(_placed(slots[slot].layout, within)) for slot, within in plan.returns]
-        answer = returned[0] if len(returned) == 1 else returned or None
-        return Later(lambda: _judged(plan.steps, laters, answer)) if laters else answer
+        return _advanced(_running(plan, slots))
 
     def _temporaries(self, plan: Prepared) -> list[DeviceArray]:
         store, holder = self.context.store, self.context.holder()
@@ -253,6 +246,36 @@ class _Preparation:
         return view.slot, view.within
 
 
+def _running(plan: Prepared, slots: list[DeviceArray]) -> Generator[None, None, Any]:
+    """Do the steps; stop where the next part of one has to wait for what is on the stream. Returns the run's result."""
+    laters: list[tuple[int, Later]] = []
+    failed: Exception | None = None
+    try:
+        for number, step in enumerate(plan.steps):
+            result = _named(number, step, functools.partial(_done, step, slots))
+            while type(result) is Next:
+                yield
+                result = _named(number, step, result.enqueue)
+            if type(result) is Later:
+                laters.append((number, result))
+    except Exception as error:
+        if not laters:
+            raise
+        failed = error
+    returned = [slots[slot].viewed(_placed(slots[slot].layout, within)) for slot, within in plan.returns]
+    answer = returned[0] if len(returned) == 1 else returned or None
+    return Later(lambda: _judged(plan.steps, laters, failed, answer)) if laters else answer
+
+
+def _advanced(running: Generator[None, None, Any]) -> Any:
+    """Go on until the run ends, or waits; return its result, or what goes on."""
+    try:
+        next(running)
+    except StopIteration as ended:
+        return ended.value
+    return Next(lambda: _advanced(running))
+
+
 def _done(step: PreparedStep, slots: list[DeviceArray]) -> Any:
     return step.method.step(step.actual(slots), step.plan)
 
@@ -269,17 +292,22 @@ def _named(number: int, step: PreparedStep, function: Callable[[], Any]) -> Any:
         raise
 
 
-def _judged(steps: list[PreparedStep], laters: list[tuple[int, Later]], answer: Any) -> Any:
-    """Return a run's answer, or raise what the data of its first step have come to that has none.
+def _judged(steps: list[PreparedStep], laters: list[tuple[int, Later]], failed: Exception | None, answer: Any) -> Any:
+    """Return a run's answer, or raise what its first step that failed has come to.
 
     All are read, since each may give something back.
+
+    Args:
+        steps: The steps.
+        laters: What the data of some have come to.
+        failed: What a step behind all of these has raised.
+        answer: What the run returns if none has failed.
     """
-    failed: errors.AtomrError | None = None
-    for number, later in laters:
+    for number, later in reversed(laters):
         try:
             _named(number, steps[number], later.read)
-        except errors.AtomrError as error:
-            failed = failed or error
+        except Exception as error:  # noqa: BLE001 - raised once all are read
+            failed = error
     if failed is not None:
         raise failed
     return answer
