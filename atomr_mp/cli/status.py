@@ -29,7 +29,7 @@ from atomr_mp.cli.common import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atomr_mp.protocol.messages.operators import BatchStatus, QuarantinedRequest, Status, WorkerStatus
+    from atomr_mp.protocol.messages.operators import BatchStatus, PlanStatus, QuarantinedRequest, Status, WorkerStatus
 
 HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"
@@ -121,6 +121,7 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "memory_bytes": worker.memory_bytes,
         "notes": worker.notes,
         "batches": [_batches(each) for each in worker.batches],
+        "plans": [_plans(each) for each in worker.plans],
         "slab_bytes": worker.slab_bytes,
         "leases": worker.leases,
         "last_fault": worker.last_fault,
@@ -149,6 +150,10 @@ def _batches(of: BatchStatus) -> dict[str, Any]:
         "longest_wait_s": round(of.longest_wait_s, 6),
         "sizes": {str(2**power): count for power, count in enumerate(of.sizes)},
     }
+
+
+def _plans(of: PlanStatus) -> dict[str, Any]:
+    return {"library": of.library, "hits": of.hits, "misses": of.misses, "kept": of.kept, "dropped": of.dropped}
 
 
 def _standby(worker: WorkerStatus) -> dict[str, Any] | None:
@@ -225,6 +230,12 @@ def _remarks(device: dict[str, Any]) -> Iterator[str]:
                 f", {each['method']}: in batches of {each['mean_items']:.1f}, "
                 f"after {each['mean_wait_s'] * 1e3:.1f} ms (means of {counted(each['items'], 'request')})"
             )
+    for each in device["plans"]:
+        asked = each["hits"] + each["misses"]
+        yield (
+            f", {each['library']}: {counted(each['kept'], 'plan')}, there for {each['hits'] / asked:.1%} of "
+            f"{counted(asked, 'request')}"
+        )
     for note in device["notes"]:
         yield f": {note}"
     if device["standby"] and device["standby"]["note"]:

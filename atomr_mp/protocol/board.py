@@ -9,7 +9,8 @@ request that runs alone, if one does, in word 23 a sum of the two; from word 64 
 CLOCK_MONOTONIC nanoseconds, end 0 while the request runs; `Watched` is how long it may take, and where it runs;
 `entry_sum` is the sum, and all ones in an entry that was never used, so no entry is ever all zeros. Words that are not
 named are 0. Behind the entries are `BATCHED` blocks of figures of batches, one for each batched method (`Batches`);
-their words change one by one, so a reader may see a batch in part.
+their words change one by one, so a reader may see a batch in part. Behind these are `PLANNED` blocks of figures of
+plans (`Plans`), one for each library in the order of `library_names.LIBRARIES`.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
 besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 24 has the signals that the worker
@@ -25,9 +26,10 @@ from what had not. `board_check` tells whether a worker can have written a board
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import MutableSequence
 from enum import IntEnum
 from itertools import compress
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 SLOTS: Final = 1024
 MAGIC: Final = 0x61746F6D726D7033
@@ -126,9 +128,14 @@ BATCHED: Final = 32
 FIRST_BATCHES: Final = FIRST_SLOT + SLOT_WORDS * SLOTS
 _SIZES: Final = 11
 BATCH_WORDS: Final = 4 + _SIZES
+PLANNED: Final = 16
+"""Libraries that have figures of plans on the board."""
+
+FIRST_PLANS: Final = FIRST_BATCHES + BATCH_WORDS * BATCHED
+PLAN_WORDS: Final = 4
 _PLACE: Final = 2**14 - 1
 """Bits of `Watched.place`."""
-STACK_AT: Final = 8 * (FIRST_BATCHES + BATCH_WORDS * BATCHED)
+STACK_AT: Final = 8 * (FIRST_PLANS + PLAN_WORDS * PLANNED)
 """Offset of the text."""
 
 STACK_BYTES: Final = 2**16
@@ -241,6 +248,19 @@ class Batches(NamedTuple):
     longest_wait_ns: int
     sizes: list[int]
     """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
+
+
+class Plans(NamedTuple):
+    """What has become of a library's plans so far."""
+
+    misses: int = 0
+    """How often one had to be made."""
+    hits: int = 0
+    """How often one was there already."""
+    dropped: int = 0
+    """How many had to make room for others."""
+    kept: int = 0
+    """How many there are."""
 
 
 class BoardWriter:
@@ -374,6 +394,16 @@ class BoardWriter:
         words[at + 2] += wait_ns
         words[at + 3] = max(words[at + 3], longest_wait_ns)
         words[at + 4 + min((items - 1).bit_length(), _SIZES - 1)] += 1
+
+    def plans(self, library: int) -> MutableSequence[int]:
+        """Return the words of a library's `Plans`, in their order; on no board if it is beyond those that have any.
+
+        They belong to whoever counts plans, on whatever thread.
+        """
+        if library >= PLANNED:
+            return [0] * PLAN_WORDS
+        at = FIRST_PLANS + library * PLAN_WORDS
+        return cast("MutableSequence[int]", self._words[at : at + PLAN_WORDS])
 
 
 class BoardReader:
@@ -514,3 +544,10 @@ class BoardReader:
         at = FIRST_BATCHES + method * BATCH_WORDS
         batches, items, wait_ns, longest_wait_ns, *sizes = self._words[at : at + BATCH_WORDS]
         return Batches(batches, items, wait_ns, longest_wait_ns, sizes)
+
+    def plans(self, library: int) -> Plans | None:
+        """Return a library's figures, None if it is beyond those that have any."""
+        if library >= PLANNED:
+            return None
+        at = FIRST_PLANS + library * PLAN_WORDS
+        return Plans(*self._words[at : at + PLAN_WORDS])

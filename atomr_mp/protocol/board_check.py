@@ -20,7 +20,7 @@ from itertools import pairwise
 from typing import Final
 
 from atomr_mp.protocol import board
-from atomr_mp.protocol.board import BATCHED, BUCKETS, MAGIC, MAX_START_ITEMS, Counter, Gauge, entry_sum
+from atomr_mp.protocol.board import BATCHED, BUCKETS, MAGIC, MAX_START_ITEMS, PLANNED, Counter, Gauge, entry_sum
 
 _MOST: Final = 2**62
 """No counter gets there in the life of a process."""
@@ -166,4 +166,9 @@ def _figures(words: memoryview, completed: int) -> str:
         sizes = sum(words[at + 4 : at + board.BATCH_WORDS].tolist())
         if not batches - 1 <= sizes <= batches or max(batches, *sums) >= _MOST:
             return f"the figures of batched method {number} do not agree"
+    for number in range(PLANNED):
+        at = board.FIRST_PLANS + number * board.PLAN_WORDS
+        plans = board.Plans(*words[at : at + board.PLAN_WORDS].tolist())
+        if max(plans) >= _MOST or plans.kept + plans.dropped > plans.misses:
+            return f"the figures of the plans of library {number} do not agree"
     return ""

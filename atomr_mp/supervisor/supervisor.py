@@ -16,6 +16,7 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
+from atomr_mp.protocol.library_names import LIBRARIES
 from atomr_mp.protocol.messages import devices, operators, session
 from atomr_mp.protocol.process_tags import epoch_label
 from atomr_mp.protocol.words import counted
@@ -434,6 +435,7 @@ def _worker_status(device: SupervisedDevice, health: list[str]) -> operators.Wor
         last_fault=device.last_fault[1],
         last_fault_at=device.last_fault[0],
         standby=device.standby_status(),
+        plans=_plans(board) if board else [],
     )
 
 
@@ -447,4 +449,12 @@ def _batches(device: SupervisedDevice, board: BoardReader) -> list[operators.Bat
         )
         for number, method in enumerate(batched)
         if (found := board.batches(number)) is not None
+    ]
+
+
+def _plans(board: BoardReader) -> list[operators.PlanStatus]:
+    return [
+        operators.PlanStatus(library, found.misses, found.hits, found.dropped, found.kept)
+        for number, library in enumerate(LIBRARIES)
+        if (found := board.plans(number)) is not None and found.misses
     ]

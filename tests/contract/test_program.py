@@ -12,7 +12,9 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.cli import main
 from atomr_mp.protocol.libraries import program as messages
+from atomr_mp.protocol.messages.operators import PlanStatus
 from tests.support import Ledger, wait_generation
 from tests.tolerances import assert_close
 
@@ -224,3 +226,22 @@ def test_data_without_a_result_fail_the_run_and_name_the_step(device: atomr_mp.D
         assert p.run(weights=np.array([0.0, 1.0])).result() is None
         out.accept()
         assert out.numpy().tolist() == [1] * 4
+
+
+def test_the_status_counts_plans(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    """By library: those of other requests, and whether one was there already."""
+    with ledger.start(backend="host") as pool:
+        device = pool.device(0)
+        assert pool.status().workers[0].plans == []
+        with device.program() as p:
+            p.returns(p.elementwise.negative(p.input("x", (2,), "float32")))
+        for _ in range(4):
+            p.run(x=np.ones(2, "float32")).result()
+        device.rng.poisson(lam=3.0, size=2).result()
+        told = {each.library: each for each in pool.status().workers[0].plans}
+        assert told == {
+            "program": PlanStatus("program", misses=1, hits=3, dropped=0, kept=1),
+            "rng": PlanStatus("rng", misses=1, hits=0, dropped=0, kept=1),
+        }
+        assert main(["status", "--run-dir", str(pool.run_dir)]) == 0
+        assert "device 0, program: 1 plan, there for 75.0% of 4 requests\n" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from atomr_mp.protocol import board
+from atomr_mp.protocol import board, board_check
 from atomr_mp.protocol.board import (
     BOARD_BYTES,
     MAGIC,
@@ -23,6 +23,8 @@ from atomr_mp.protocol.board import (
     PlaceKind,
     Watched,
 )
+from atomr_mp.protocol.library_names import LIBRARIES
+from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans
 from tests.stores import Stores
 
 FEW: Final = 4
@@ -256,6 +258,26 @@ def test_the_figures_of_batches_are_kept_by_method() -> None:
     assert reader.batches(0) == board.Batches(0, 0, 0, 0, [0] * 11)
     assert reader.batches(board.BATCHED) is None
     assert reader.entries() == [Entry(1, 2, 3, 4, 0)]
+
+
+def test_the_figures_of_plans_are_kept_by_library() -> None:
+    """Where its plans are counted; every library has room, and one that had none would be passed over."""
+    memory = memoryview(bytearray(BOARD_BYTES))
+    writer, reader = BoardWriter(memory), BoardReader(memory)
+    plans = LibraryPlans(kept=1, figures=writer.plans(board.PLANNED - 1))
+    failed = LibraryPlan()
+    failed.fail(ValueError())
+    for key, plan in (("a", failed), ("a", LibraryPlan()), ("b", LibraryPlan())):
+        assert plans.find(key) is None
+        plans.keep(key, plan)
+        assert board_check.defect(memory.cast("Q"), 0) == ""
+    assert plans.find("b") is not None
+    assert reader.plans(board.PLANNED - 1) == board.Plans(misses=3, hits=1, dropped=1, kept=1)
+    assert reader.plans(0) == board.Plans()
+    assert len(LIBRARIES) <= board.PLANNED
+    writer.plans(board.PLANNED)[0] += 1
+    assert reader.plans(board.PLANNED) is None
+    assert bytes(memory[STACK_AT:]) == bytes(board.STACK_BYTES)
 
 
 @given(st.lists(st.integers(0, 2**57), max_size=50))

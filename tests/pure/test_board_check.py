@@ -66,6 +66,10 @@ class History:
             self.writer.end(slot, now_ns, now_ns, items_)
         elif kind == "alone":
             self.writer.alone(choice % 2, 100 + now_ns)
+        elif kind == "plan":
+            plans = self.writer.plans(choice % board.PLANNED)
+            plans[0] += 1
+            plans[1 + items % 3] += 1
         elif kind == "batch":
             self.writer.batch(choice % board.BATCHED, items, choice, choice)
         else:
@@ -76,7 +80,7 @@ class History:
 
 STEPS: Final = st.lists(
     st.tuples(
-        st.sampled_from(["start", "start", "end", "end", "alone", "batch", "count"]),
+        st.sampled_from(["start", "start", "end", "end", "alone", "batch", "plan", "count"]),
         st.integers(0, 2**40),
         st.integers(1, board.MAX_START_ITEMS),
     ),

@@ -12,6 +12,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.board import BoardWriter
 from atomr_mp.protocol.extras import how_to_install
+from atomr_mp.protocol.library_names import LIBRARIES
 from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.process_tags import resident_name, slab_name
 from atomr_mp_workers.actor import Context
@@ -79,7 +80,17 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     store = Store(device, current, execution.memory_bytes, in_progress)
     memory = ActorMemory(store, lambda: current_holder() or store.buffers.ours)
     device.use_memory(memory)
-    libraries = Libraries(LibraryContext(start.backend, device, store, streams, memory.holder, completions.wake))
+    libraries = Libraries(
+        LibraryContext(
+            start.backend,
+            device,
+            store,
+            streams,
+            memory.holder,
+            completions.wake,
+            lambda library: board.plans(LIBRARIES.index(library)),
+        )
+    )
     peers = Peers(start.window, store)
     residents = ResidentBlobs(device, channel)
     log = logging.getLogger("actor")

@@ -7,15 +7,11 @@ all under the same name. `docs/adding-a-library.md` has the way of adding one.
 from __future__ import annotations
 
 import importlib
-from typing import Final
 
 from atomr_mp.protocol.libraries.base import LibraryRequest, requests_in
+from atomr_mp.protocol.library_names import DECLARED, LIBRARIES
 
-DECLARED: Final = ("blas", "fft", "elementwise", "rng")
-"""Libraries whose methods are written from their requests, by the name of their files."""
-
-LIBRARIES: Final = ("memory", "program", *DECLARED)
-"""Every library."""
+__all__ = ["DECLARED", "LIBRARIES", "requests_of"]
 
 
 def requests_of(library: str) -> dict[str, type[LibraryRequest]]:

@@ -93,6 +93,20 @@ class BatchStatus(Message, frozen=True):
     """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
 
 
+class PlanStatus(Message, frozen=True):
+    """What has become of a library's plans so far, in this incarnation."""
+
+    library: Name
+    misses: U64
+    """Requests whose plan had to be made."""
+    hits: U64
+    """Requests whose plan was there already, or was being made."""
+    dropped: U64
+    """Plans that had to make room for others."""
+    kept: U64
+    """Plans that are there."""
+
+
 class EndCount(Message, frozen=True):
     """How often a device's incarnations have ended for a reason."""
 
@@ -195,6 +209,8 @@ class WorkerStatus(Message, frozen=True):
     """When, in seconds since the epoch."""
     standby: StandbyStatus | None = None
     """What stands behind its worker."""
+    plans: list[PlanStatus] = msgspec.field(default_factory=list)
+    """Of each library that has made some."""
 
 
 class EndedIncarnation(Message, frozen=True):

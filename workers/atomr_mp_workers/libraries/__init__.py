@@ -59,8 +59,9 @@ class Libraries:
         prepare = getattr(instance, f"prepare_{name}", None)
         if prepare is None:
             return None
-        plans = self.plans.setdefault(library, LibraryPlans())
-        return Planning(plans, self._preparer, prepare, name in instance.slow)
+        if library not in self.plans:
+            self.plans[library] = LibraryPlans(figures=self._context.figures(library))
+        return Planning(self.plans[library], self._preparer, prepare, name in instance.slow)
 
     def _make(self, library: str) -> Library:
         try:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
+from atomr_mp.protocol.board import PLAN_WORDS
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.device.streams import StreamAllocator
@@ -29,6 +30,8 @@ class LibraryContext:
     """Returns whose request is being done, on the thread that does it."""
     wake: Callable[[], None]
     """Has the loop look for what has ended. Any thread."""
+    figures: Callable[[str], MutableSequence[int]] = lambda _library: [0] * PLAN_WORDS
+    """Returns where a library's plans are counted."""
 
 
 class Library:

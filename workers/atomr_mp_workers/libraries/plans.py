@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from queue import SimpleQueue
 from typing import Any, Final
 
+from atomr_mp.protocol.board import PLAN_WORDS
 from atomr_mp_workers.device.base import Event, WorkerDevice
 
 KEPT: Final = 256
@@ -62,10 +63,12 @@ class LibraryPlans:
 
     Args:
         kept: How many.
+        figures: Where they are counted, as `board.Plans`; several may count in the same place.
     """
 
-    def __init__(self, kept: int = KEPT) -> None:
+    def __init__(self, kept: int = KEPT, figures: MutableSequence[int] | None = None) -> None:
         self._kept = kept
+        self._figures: Final = [0] * PLAN_WORDS if figures is None else figures
         self._plans: OrderedDict[object, LibraryPlan] = OrderedDict()
         self.made = 0
         self.used = 0
@@ -82,16 +85,22 @@ class LibraryPlans:
             return None
         self._plans.move_to_end(key)
         self.used += 1
+        self._figures[1] += 1
         return plan
 
     def keep(self, key: object, plan: LibraryPlan) -> LibraryPlan | None:
         """Keep a plan; return the one that is dropped for it, if one is."""
+        figures = self._figures
+        self.made += 1
+        figures[0] += 1  # first: never are more kept than were made
+        replaced = key in self._plans
         self._plans[key] = plan
         self._plans.move_to_end(key)
-        self.made += 1
         if len(self._plans) <= self._kept:
+            figures[3] += not replaced
             return None
         self.dropped += 1
+        figures[2] += 1
         return self._plans.popitem(last=False)[1]
 
 

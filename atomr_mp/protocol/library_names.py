@@ -1,0 +1,11 @@
+"""Which libraries there are; apart from what they are, for whoever only names them. Pure."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DECLARED: Final = ("blas", "fft", "elementwise", "rng")
+"""Libraries whose methods are written from their requests, by the name of their files."""
+
+LIBRARIES: Final = ("memory", "program", *DECLARED)
+"""Every library. On the board each has its place by its number here."""
