@@ -258,6 +258,7 @@ def breakages(request: Any) -> Iterator[tuple[str, Any]]:
     names = list(itertools.chain.from_iterable(words))
     for name, argument in fields.arrays.items():
         array: FakeArray = getattr(request, name)
+        yield f"{name} an array, no ref", _with(request, name, np.zeros(2))
         for what, layout in _broken_layouts(argument, array.layout, names, fields.arrays):
             yield f"{name} {what}", _with(request, name, FakeArray(layout, np.zeros(2**12, np.uint8)))
         if argument.writes:

@@ -13,6 +13,8 @@ from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, Scalar, to_scalar
 
+from atomr_mp.protocol.refs import Operand
+
 if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
@@ -105,7 +107,11 @@ def check(request: LibraryRequest) -> None:
     Raises:
         InvalidRequest: Something does not fit; the message says what and how.
     """
-    key = request.identity()  # no operand itself: it would keep the memory
+    try:
+        key = request.identity()  # no operand itself: it would keep the memory
+    except AttributeError:  # something is given for a ref that is none
+        check_fields(request)
+        raise
     try:
         known = key in _checked
     except TypeError:  # unhashable: of no type that any field has
@@ -165,6 +171,10 @@ def _values(struct: msgspec.Struct) -> tuple[Any, ...]:
 
 def _first_misfit(struct: msgspec.Struct) -> str | None:
     """Return what is wrong with which field; msgspec names fields of arrays by their number only."""
+    for name in declared(type(struct)).arrays:
+        value = getattr(struct, name)
+        if value is not None and not isinstance(value, Operand):
+            return f"{name} is of type {type(value).__name__}; it must be a ref: `Device.put` makes one of an array"
     for field in msgspec.structs.fields(struct):
         value = getattr(struct, field.name)
         if isinstance(value, msgspec.Struct) and (misfit := _first_misfit(value)):
