@@ -12,7 +12,6 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, Scalar, to_scalar
-
 from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
