@@ -92,7 +92,7 @@ def absolute(x: Array) -> Array:
     return total
 
 
-def _copy(_request: blas.Copy, dense: dict[str, Array]) -> Expected:
+def _copy(_request: blas.VectorCopy, dense: dict[str, Array]) -> Expected:
     return Expected({"y": dense["x"]}, 1, 0.0)
 
 

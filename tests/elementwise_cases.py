@@ -53,7 +53,7 @@ def expected(request: Any, dense: dict[str, Array]) -> Expected:
         if isinstance(request, elementwise.Cast):
             made: Any = dense["x"] if request.dtype.startswith(("complex", "bool")) else dense["x"].real
             made = made.astype(np.int64) if request.dtype.lstrip("u").startswith("int") else made
-        elif isinstance(request, elementwise.Copy):
+        elif isinstance(request, elementwise.ElementCopy):
             made = dense["x"]
         elif isinstance(request, elementwise.Where):
             made = np.where(dense["condition"].astype(bool), dense["x"], dense["y"])

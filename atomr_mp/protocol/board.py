@@ -10,7 +10,7 @@ CLOCK_MONOTONIC nanoseconds, end 0 while the request runs; `Watched` is how long
 `entry_sum` is the sum, and all ones in an entry that was never used, so no entry is ever all zeros. Words that are not
 named are 0. Behind the entries are `BATCHED` blocks of figures of batches, one for each batched method (`Batches`);
 their words change one by one, so a reader may see a batch in part. Behind these are `PLANNED` blocks of figures of
-plans (`Plans`), one for each library in the order of `library_names.LIBRARIES`.
+plans (`PlanCounts`), one for each library in the order of `library_names.LIBRARIES`.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
 besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 24 has the signals that the worker
@@ -250,7 +250,7 @@ class Batches(NamedTuple):
     """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
 
 
-class Plans(NamedTuple):
+class PlanCounts(NamedTuple):
     """What has become of a library's plans so far."""
 
     misses: int = 0
@@ -396,7 +396,7 @@ class BoardWriter:
         words[at + 4 + min((items - 1).bit_length(), _SIZES - 1)] += 1
 
     def plans(self, library: int) -> MutableSequence[int]:
-        """Return the words of a library's `Plans`, in their order; on no board if it is beyond those that have any.
+        """Return the words of a library's `PlanCounts`, in their order; on no board if it is beyond those with any.
 
         They belong to whoever counts plans, on whatever thread.
         """
@@ -545,9 +545,9 @@ class BoardReader:
         batches, items, wait_ns, longest_wait_ns, *sizes = self._words[at : at + BATCH_WORDS]
         return Batches(batches, items, wait_ns, longest_wait_ns, sizes)
 
-    def plans(self, library: int) -> Plans | None:
+    def plans(self, library: int) -> PlanCounts | None:
         """Return a library's figures, None if it is beyond those that have any."""
         if library >= PLANNED:
             return None
         at = FIRST_PLANS + library * PLAN_WORDS
-        return Plans(*self._words[at : at + PLAN_WORDS])
+        return PlanCounts(*self._words[at : at + PLAN_WORDS])

@@ -168,7 +168,7 @@ def _figures(words: memoryview, completed: int) -> str:
             return f"the figures of batched method {number} do not agree"
     for number in range(PLANNED):
         at = board.FIRST_PLANS + number * board.PLAN_WORDS
-        plans = board.Plans(*words[at : at + board.PLAN_WORDS].tolist())
+        plans = board.PlanCounts(*words[at : at + board.PLAN_WORDS].tolist())
         if max(plans) >= _MOST or plans.kept + plans.dropped > plans.misses:
             return f"the figures of the plans of library {number} do not agree"
     return ""

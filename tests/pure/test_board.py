@@ -272,8 +272,8 @@ def test_the_figures_of_plans_are_kept_by_library() -> None:
         plans.keep(key, plan)
         assert board_check.defect(memory.cast("Q"), 0) == ""
     assert plans.find("b") is not None
-    assert reader.plans(board.PLANNED - 1) == board.Plans(misses=3, hits=1, dropped=1, kept=1)
-    assert reader.plans(0) == board.Plans()
+    assert reader.plans(board.PLANNED - 1) == board.PlanCounts(misses=3, hits=1, dropped=1, kept=1)
+    assert reader.plans(0) == board.PlanCounts()
     assert len(LIBRARIES) <= board.PLANNED
     writer.plans(board.PLANNED)[0] += 1
     assert reader.plans(board.PLANNED) is None

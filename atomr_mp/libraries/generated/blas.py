@@ -162,7 +162,7 @@ class BlasRequests(LibraryReference):
             y: Written; shape (n). Strides: a stride that is not 0.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
-        return self._request(blas.Copy(x=x, y=y), deadline_s)
+        return self._request(blas.VectorCopy(x=x, y=y), deadline_s)
 
     def swap(
         self,

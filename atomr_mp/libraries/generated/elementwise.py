@@ -346,4 +346,4 @@ class ElementwiseRequests(LibraryReference):
             out: Written; shape (*dims). May be x itself.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
-        return self._request(elementwise.Copy(x=x, out=out), deadline_s)
+        return self._request(elementwise.ElementCopy(x=x, out=out), deadline_s)

@@ -146,7 +146,7 @@ class Iamin(LibraryRequest, frozen=True):
     x: Annotated[Operand, reads("n", lies=forward)]
 
 
-class Copy(LibraryRequest, frozen=True):
+class VectorCopy(LibraryRequest, frozen=True):
     """Compute y ← x."""
 
     name: ClassVar = "copy"

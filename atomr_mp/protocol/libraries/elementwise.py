@@ -237,7 +237,7 @@ class Cast(LibraryRequest, frozen=True):
     out: Annotated[Operand | None, writes("*dims", dtype=_is_wanted)] = None
 
 
-class Copy(_OfOne, frozen=True):
+class ElementCopy(_OfOne, frozen=True):
     """Copy elements; strides may differ."""
 
     name: ClassVar = "copy"

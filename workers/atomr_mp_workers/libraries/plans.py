@@ -63,7 +63,7 @@ class LibraryPlans:
 
     Args:
         kept: How many.
-        figures: Where they are counted, as `board.Plans`; several may count in the same place.
+        figures: Where they are counted, as `board.PlanCounts`; several may count in the same place.
     """
 
     def __init__(self, kept: int = KEPT, figures: MutableSequence[int] | None = None) -> None:

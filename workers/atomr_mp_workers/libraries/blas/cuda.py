@@ -122,7 +122,7 @@ class CudaBlas(Library):
         """Return the smallest index of the smallest |x_i|."""
         return self._find(KINDS[request.x.dtype].routines.iamin, request.x)
 
-    def copy(self, request: blas.Copy) -> None:
+    def copy(self, request: blas.VectorCopy) -> None:
         """Compute y ← x."""
         if request.x.size:
             KINDS[request.x.dtype].routines.copy(self._handle, *_pair(request.x, request.y))

@@ -55,7 +55,7 @@ class HostBlas(Library):
         """Return the smallest index of the smallest |x_i|."""
         return int(_magnitudes(array(request.x)).argmin())
 
-    def copy(self, request: blas.Copy) -> None:
+    def copy(self, request: blas.VectorCopy) -> None:
         """Compute y ← x."""
         array(request.y)[...] = array(request.x)
 

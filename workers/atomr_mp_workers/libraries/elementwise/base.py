@@ -39,7 +39,7 @@ class ElementwiseLibrary(Library):
             x = x.real
         out[...] = x.astype(out.dtype)
 
-    def copy(self, request: elementwise.Copy) -> None:
+    def copy(self, request: elementwise.ElementCopy) -> None:
         """Copy elements."""
         array(request.out)[...] = array(request.x)
 
