@@ -23,6 +23,7 @@ TESTS: Final = (
     "tests/contract/test_rng.py",
     "tests/contract/test_elementwise.py",
     "tests/contract/test_program.py",
+    "tests/contract/test_actor_libraries.py",
     "tests/contract/test_client.py",
     "tests/contract/test_map.py",
     "tests/contract/test_batching.py",

@@ -260,7 +260,10 @@ def breakages(request: Any) -> Iterator[tuple[str, Any]]:
         array: FakeArray = getattr(request, name)
         yield f"{name} an array, no ref", _with(request, name, np.zeros(2))
         for what, layout in _broken_layouts(argument, array.layout, names, fields.arrays):
-            yield f"{name} {what}", _with(request, name, FakeArray(layout, np.zeros(2**12, np.uint8)))
+            yield (
+                f"{name} {what}",
+                _with(request, name, FakeArray(layout, np.zeros(max(2**12, layout.span[1]), np.uint8))),
+            )
         if argument.writes:
             for other, theirs in fields.arrays.items():
                 if other != name and other not in argument.alias and name not in theirs.alias:
@@ -357,11 +360,12 @@ def _overlapping(request: Any, name: str, other: str) -> Iterator[tuple[str, Any
     """Return a request two of whose arrays share elements: both begin at the same one."""
     array, theirs = getattr(request, name), getattr(request, other)
     if array.size and theirs.size and array.dtype == theirs.dtype:
-        first = min(array.layout.offset, theirs.layout.offset)
-        moved = FakeArray(theirs.layout._replace(offset=array.layout.offset), np.zeros(2**12, np.uint8))
-        if first >= 0:
-            moved.number = array.number
-            yield f"{name} over {other}", _with(request, other, moved)
+        layouts = [each.layout._replace(offset=2**11) for each in (array, theirs)]
+        slab = np.zeros(max(layout.span[1] for layout in layouts), np.uint8)
+        if min(layout.span[0] for layout in layouts) >= 0:
+            target, moved = (FakeArray(layout, slab) for layout in layouts)
+            target.number = moved.number = array.number
+            yield f"{name} over {other}", msgspec.structs.replace(request, **{name: target, other: moved})
 
 
 def _broken_struct(request: Any, name: str, struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:

@@ -21,7 +21,12 @@ NORMS: Final = ("backward", "ortho", "forward", "none")
 
 
 @st.composite
-def requests(draw: st.DrawFn, lengths: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7), most: int = 4) -> Any:
+def requests(
+    draw: st.DrawFn,
+    cls: type[fft.Transform] = fft.Transform,
+    lengths: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7),
+    most: int = 4,
+) -> Any:
     """Draw a transform: any kind, axes, direction, norm, strides, batches, in place too."""
     dims = draw(st.lists(st.sampled_from(lengths), min_size=1, max_size=most))
     kind = draw(st.sampled_from(["c2c", "r2c", "c2r"]))
@@ -44,7 +49,7 @@ def requests(draw: st.DrawFn, lengths: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7), 
         "n": n,
     }
     letters = {"X": draw(st.sampled_from(REAL if kind == "r2c" else COMPLEX))}
-    return draw(declared.requests(fft.Transform, fixed=fixed, sizes={"dims": tuple(dims)}, letters=letters))
+    return draw(declared.requests(cls, fixed=fixed, sizes={"dims": tuple(dims)}, letters=letters))
 
 
 def assert_agrees(request: Any, random: np.random.Generator, run: Callable[[LibraryRequest], Any]) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, SupportsFloat, SupportsIndex
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, SupportsFloat, SupportsIndex, TypeVar
 
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.protocol.declaration.arguments import declared
+from atomr_mp.protocol.declaration.arguments import declared, with_arrays
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest, Scalar, to_scalar
 from atomr_mp.protocol.refs import Operand
 
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
 
 
+R = TypeVar("R", bound=LibraryRequest)
+
 Number = complex | SupportsFloat
 """A factor: Python's or NumPy's, or an array without dimensions."""
 
 
 class LibraryDevice(Protocol):
-    """Where requests go."""
+    """Where requests go.
+
+    One that takes arrays for refs has a method `operand` too, which returns the operand that stands for one.
+    """
 
     def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Reply:
         """Send a request that has been checked; `deadline_s` None stands for the pool's default."""
@@ -40,10 +45,21 @@ class LibraryReference:
 
     def __init__(self, device: LibraryDevice) -> None:
         self._device: Final = device
+        self._operand: Final[Callable[[Any], Any] | None] = getattr(device, "operand", None)
 
     def _request(self, request: LibraryRequest, deadline_s: float | None) -> Reply:
+        request = self._taken(request)
         check(request)
         return self._device.request(self.library, request, deadline_s)
+
+    def _taken(self, request: R) -> R:
+        """Return a request with an operand for each array that stands for one."""
+        if self._operand is None:
+            return request
+        try:
+            return with_arrays(request, self._operand)
+        except (AttributeError, TypeError):  # something else than a list or a struct of arrays, as the check will say
+            return request
 
 
 def factor(name: str, value: Number) -> Scalar:

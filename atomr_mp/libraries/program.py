@@ -99,6 +99,9 @@ class Program:
 
     def __init__(self, device: LibraryDevice) -> None:
         self._device = device
+        if (operand := getattr(device, "operand", None)) is not None:
+            self.operand: Final = operand
+            """Returns what stands for an array, where the device takes arrays for refs."""
         self._names: list[str] = []
         self._inputs: list[Layout] = []
         self._refs: list[Operand] = []
@@ -187,7 +190,8 @@ class Program:
         """Run the program; returns at once.
 
         The reply's result is a ref to what it returns, a list of refs if that is several arrays, None if it is nothing.
-        An input that is sent as an array is copied, and not written to.
+        An input that is sent as an array is copied, and not written to; in an actor, where arrays stand for refs, it is
+        used where it lies.
 
         Args:
             deadline_s: As for `Pool.call`.
@@ -203,6 +207,8 @@ class Program:
             raise errors.InvalidRequest(
                 f"the program's inputs are {', '.join(self._names) or 'none'}; given were {', '.join(inputs) or 'none'}"
             )
+        if "operand" in self.__dict__:
+            inputs = {name: self.operand(given) for name, given in inputs.items()}
         given = [_fitting(name, inputs[name], layout) for name, layout in zip(self._names, self._inputs, strict=True)]
         definition, writes = self._recorded
         return self._device.request("program", messages.RunProgram(definition, given, self._refs, writes), deadline_s)

@@ -119,7 +119,7 @@ class Generator(RngRequests):
         return Generator(self._device, source)
 
     def _request(self, request: Any, deadline_s: float | None) -> Reply:
-        request = msgspec.structs.replace(request, source=self._first)
+        request = self._taken(msgspec.structs.replace(request, source=self._first))
         check(request)  # at offset 0: what comes again with another one is known
         taken = rng.taken(request)
         with self._moving:

@@ -30,7 +30,7 @@ def test_transforms_are_what_their_definition_says(request: Any, seed: int) -> N
     assert_agrees(request, np.random.default_rng(seed), run)
 
 
-@given(requests((2, 16, 30, 49, 64, 127), most=3), st.integers(0, 2**32 - 1))
+@given(requests(lengths=(2, 16, 30, 49, 64, 127), most=3), st.integers(0, 2**32 - 1))
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 def test_larger_lengths_take_other_kernels_and_give_the_same(request: Any, seed: int) -> None:
     """Powers of two, products of small primes, primes."""

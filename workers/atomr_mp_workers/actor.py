@@ -36,6 +36,23 @@ class ResidentMemory(Protocol):
         """Return the arrays of a blob."""
 
 
+class ActorLibraries(Protocol):
+    """The libraries as an actor calls them: `libraries.blas.gemm(a, b)`.
+
+    Methods are those of the libraries of a `Device`, and are checked in the same way. They take arrays, NumPy's on the
+    host backend and CuPy's on a GPU, and `DeviceArray`s, and are done by the calling thread: what they return is the
+    result, not a reply. An output that is left out is a new `DeviceArray`, as `Context.empty` makes it. On a GPU the
+    work is on the stream of the method that calls; only where the result is a number, or where data can make a request
+    fail, is it waited for.
+    """
+
+    def program(self) -> Any:
+        """Return a program to record: many requests that are run as one. Its `run` returns the result."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a library."""
+
+
 @dataclass(frozen=True)
 class Context:
     """What an actor may know of the process it lives in."""
@@ -52,6 +69,8 @@ class Context:
     """Writes to the worker's log file (`atomr-mp logs DEVICE`)."""
     memory: DeviceMemory
     resident_memory: ResidentMemory
+    libraries: ActorLibraries
+    """For the thread that runs `setup` or a method."""
 
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> DeviceArray:
         """Return a new array in device memory, row-major, its content undefined. Any thread.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -22,6 +23,7 @@ from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, threads_of
 from atomr_mp_workers.memory.actor_memory import ActorMemory
@@ -80,27 +82,32 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     store = Store(device, current, execution.memory_bytes, in_progress)
     memory = ActorMemory(store, lambda: current_holder() or store.buffers.ours)
     device.use_memory(memory)
-    libraries = Libraries(
-        LibraryContext(
-            start.backend,
-            device,
-            store,
-            streams,
-            memory.holder,
-            completions.wake,
-            lambda library: board.plans(LIBRARIES.index(library)),
-        )
+    library_context = LibraryContext(
+        start.backend,
+        device,
+        store,
+        streams,
+        memory.holder,
+        completions.wake,
+        lambda library: board.plans(LIBRARIES.index(library)),
     )
     peers = Peers(start.window, store)
     residents = ResidentBlobs(device, channel)
     log = logging.getLogger("actor")
-    context = Context(start.pool, start.device, start.name, start.backend, start.generation, log, memory, residents)
-    actors, threads = _make_actors(start, loader, context, device, streams)
+
+    def context_of(stream: Stream | None) -> Context:
+        """Return what an actor may know."""
+        libraries = InProcessLibraries(library_context, stream)
+        names = start.pool, start.device, start.name, start.backend, start.generation
+        return Context(*names, log, memory, residents, libraries)
+
+    actors, threads = _make_actors(start, loader, context_of, device, streams)
     residents.close()
     if start.standby:
         store.slabs.keep_spare()  # the first call that it gets has waited already
     methods = {method.name: method for actor in actors for method in actor.methods}
     limits = HangLimits(execution.hang_timeout_s, _places(threads))
+    libraries = Libraries(library_context)
     envelope = Envelope(dict(methods), board, current, libraries, store, execution.max_queue, limits.word)
     of_batches = [method for method in methods.values() if method.batch]
     batched = {
@@ -127,7 +134,11 @@ def _make_streams(execution: control.Execution, device: WorkerDevice) -> StreamA
 
 
 def _make_actors(
-    start: control.Start, loader: Loader, context: Context, device: WorkerDevice, streams: StreamAllocator
+    start: control.Start,
+    loader: Loader,
+    context_of: Callable[[Stream | None], Context],
+    device: WorkerDevice,
+    streams: StreamAllocator,
 ) -> tuple[list[LoadedActor], dict[str, ActorThreads]]:
     """Load the actors and have each set itself up; return them, and their threads by method."""
     actors: list[LoadedActor] = []
@@ -138,7 +149,7 @@ def _make_actors(
         except errors.ActorLoadFailed as error:
             raise FatalError(error) from error
         stream = streams.acquire(actor.name, actor.instance.stream_priority) if device.asynchronous else None
-        _set_up(actor, context, device, stream)
+        _set_up(actor, context_of(stream), device, stream)
         actors.append(actor)
         for method in actor.methods:
             method.stream = None if method.thread else stream

@@ -104,21 +104,33 @@ class RunProgram(LibraryRequest, frozen=True):
 
     def plan_key(self) -> tuple[object, ...]:
         """Return what a preparation depends on: the definition, and how all arrays lie, and which share memory."""
-        operands = [each for each in (*self.inputs, *self.refs) if isinstance(each, Operand)]
-        uses: dict[object, int] = {}
-        for each in operands:
-            uses[each.memory] = uses.get(each.memory, 0) + 1
-        groups: dict[object, int] = {}
+        given = [*self.inputs, *self.refs]
+        groups = _overlapping([each for each in given if isinstance(each, Operand)])
         keys: list[object] = []
-        for each in (*self.inputs, *self.refs):
+        for each in given:
             if isinstance(each, Operand):
-                exact = uses[each.memory] > 1
-                layout = each.layout
-                at = layout if exact else layout._replace(offset=layout.offset % ALIGNED_BYTES)
-                keys.append((at, groups.setdefault(each.memory, len(groups))))
+                group, begin = groups[each.memory, each.layout]
+                offset = each.layout.offset - begin + begin % ALIGNED_BYTES
+                keys.append((each.layout._replace(offset=offset), group))
             else:
                 keys.append(None)
         return (RunProgram, self.program, tuple(self.writes), *keys)
+
+
+def _overlapping(operands: list[Operand]) -> dict[tuple[object, Layout], tuple[int, int]]:
+    """Return for each array the number of its group, of those that overlap, and where the group begins."""
+    found: dict[tuple[object, Layout], tuple[int, int]] = {}
+    by_memory: dict[object, list[tuple[int, int, int]]] = {}
+    for number, each in enumerate(operands):
+        by_memory.setdefault(each.memory, []).append((*each.layout.span, number))
+    for memory, spans in by_memory.items():
+        begin, end, group = 0, -1, -1
+        for low, high, number in sorted(spans):
+            if low >= end:
+                begin, group = low, number
+            end = max(end, high)
+            found[memory, operands[number].layout] = group, begin
+    return found
 
 
 def slot(number: int, layout: Layout) -> WireRef:

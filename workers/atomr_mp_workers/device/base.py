@@ -123,6 +123,14 @@ class Stream(ABC):
         """Have something done at once, in its order; waits for its end."""
         function()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether what the calling thread starts now would be done on this stream."""
+        return True
+
+    def synchronize(self) -> None:
+        """Wait for what has been put on it by calls that have returned."""
+
     @abstractmethod
     def close(self) -> None:
         """End the stream after what was submitted; waits for it."""
@@ -235,6 +243,18 @@ class WorkerDevice(ABC):
         """
         return None
 
+    def to_local(self, value: Any) -> tuple[Any, Layout] | None:
+        """Return an array that user code has, and where it lies in the address space; None if it is not of this device.
+
+        Arrays are of this backend's kind: NumPy's on the host, CuPy's and what has CUDA's array interface on a GPU.
+        """
+        return self.to_array(value)
+
+    @property
+    @abstractmethod
+    def address_space(self) -> SlabMemory:
+        """All memory that this process can reach, as one slab at address 0: for arrays that lie in none of its own."""
+
     @abstractmethod
     def copy(self, source: Any, target: Any) -> None:
         """Have elements copied between arrays of the host and of this device, in either direction.
@@ -277,6 +297,13 @@ class WorkerDevice(ABC):
     def on_thread(self, function: Callable[[], None]) -> None:
         """Run a piece of work to its end, on the calling thread."""
         function()
+
+    def thread_stream(self) -> Stream | None:
+        """Return the stream on which `on_thread` has the calling thread work; None if it has none.
+
+        Any thread. Where work does not go on by itself each call returns a stream of its own.
+        """
+        return self.make_stream("thread", inline_bytes=-1)
 
     def cached_bytes(self, holder: Any) -> int:  # noqa: ARG002 - by default nothing is
         """Return how much of a holder's memory is kept for arrays that user code will make. Any thread."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
 import weakref
@@ -17,7 +18,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.board import ACTORS_THREADS, DEFAULT_STREAM, stream_bit
 from atomr_mp.protocol.extras import how_to_install
-from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.layout import MAX_BYTES, Layout
 from atomr_mp_workers.device.base import Arrays, Event, Resident, Slab, SlabMemory, Stream, Work, WorkerDevice
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
 from atomr_mp_workers.device.cuda_streams import NOT_READY, CudaEvent, CudaStream, query
@@ -133,6 +134,11 @@ class CudaDevice(WorkerDevice):
             value = cupy.from_dlpack(value) if hasattr(value, "__dlpack__") else cupy.asarray(value)
         return value, Layout(dtypes.name_of(value.dtype), value.shape, value.strides, value.data.ptr)
 
+    @functools.cached_property
+    def address_space(self) -> SlabMemory:
+        """That of the host and the GPUs, which is one."""
+        return CudaMemory(0, MAX_BYTES)
+
     def copy(self, source: Any, target: Any) -> None:
         """Have elements copied by the current stream; what is not contiguous goes through a copy that is."""
         if isinstance(target, np.ndarray):
@@ -218,6 +224,11 @@ class CudaDevice(WorkerDevice):
             stream = self._threads.stream = CudaStream(threading.current_thread().name, self._completion)
             self._threads_streams.append(stream)
         stream.run(function)
+
+    def thread_stream(self) -> Stream | None:
+        """Return the stream of an actor's own thread."""
+        stream: CudaStream | None = getattr(self._threads, "stream", None)
+        return stream
 
     def poll(self) -> Iterator[Work]:
         """Return what has ended, looking at the oldest of each stream."""

@@ -159,6 +159,15 @@ class CudaStream(Stream):
             function()
         self.stream.synchronize()
 
+    @property
+    def is_current(self) -> bool:
+        """Whether CuPy would put the calling thread's work on this stream."""
+        return bool(cupy.cuda.get_current_stream().ptr == self.stream.ptr)
+
+    def synchronize(self) -> None:
+        """Wait for what is on it, with the interpreter's lock released."""
+        self.stream.synchronize()
+
     def current(self) -> contextlib.AbstractContextManager[object]:
         """Return what makes it the stream of the calling thread, for CuPy and, if that is there, for torch."""
         torch = sys.modules.get("torch")

@@ -5,13 +5,16 @@ What needs NumPy is imported with the first memory: a worker that never sees an 
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import Any
 
 from atomr_mp import errors
+from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.board import DEFAULT_STREAM
+from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.device.base import Event, Resident, Slab, SlabMemory, Stream, Work, WorkerDevice
 from atomr_mp_workers.fault_points import hooks
 
@@ -118,6 +121,22 @@ class HostDevice(WorkerDevice):
         from atomr_mp_workers.device.host_memory import map_sealed
 
         return map_sealed(descriptor, nbytes, writable=False)
+
+    def to_local(self, value: Any) -> tuple[Any, Layout] | None:
+        """Return one of NumPy's arrays."""
+        import numpy as np
+
+        if not isinstance(value, np.ndarray) or not value.dtype.isnative or hasattr(value, "mask"):
+            return None
+        address: int = value.__array_interface__["data"][0]
+        return value, Layout(dtypes.name_of(value.dtype), value.shape, value.strides, address)
+
+    @functools.cached_property
+    def address_space(self) -> SlabMemory:
+        """The process's own."""
+        from atomr_mp_workers.device.host_memory import AddressSpace
+
+        return AddressSpace()
 
     def make_resident(self, nbytes: int) -> Resident:
         """Make a memfd; zero at first."""

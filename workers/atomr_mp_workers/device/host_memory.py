@@ -14,7 +14,7 @@ import numpy as np
 from atomr_mp import errors
 from atomr_mp.interop.host import SEALS, MappedPart, make_sealed
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.layout import MAX_BYTES, Layout
 from atomr_mp_workers.device.base import Export, Slab, SlabMemory
 
 
@@ -50,6 +50,15 @@ class HostMemory(SlabMemory):
         if not writable:
             view.setflags(write=False)
         return view
+
+
+class AddressSpace(HostMemory):
+    """All memory of this process, from address 0 on; what lies there is kept by the owners of its parts."""
+
+    _read_only = False
+
+    def __init__(self) -> None:
+        self.nbytes, self.address = MAX_BYTES, 0
 
 
 class HostSlab(HostMemory, Slab):

@@ -57,4 +57,20 @@ class StreamAllocator:
         return stream
 
 
+class OneStream(StreamAllocator):
+    """Hands out one stream that is there already.
+
+    Args:
+        stream: The stream.
+    """
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__("single", lambda _name, _priority: stream)
+        self._stream: Final = stream
+
+    def acquire(self, _actor: str, _priority: str = "normal") -> Stream:
+        """Return the stream."""
+        return self._stream
+
+
 POOLED: Final = 4

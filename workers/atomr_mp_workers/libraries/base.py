@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, MutableSequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -31,7 +32,11 @@ class LibraryContext:
     wake: Callable[[], None]
     """Has the loop look for what has ended. Any thread."""
     figures: Callable[[str], MutableSequence[int]] = lambda _library: [0] * PLAN_WORDS
-    """Returns where a library's plans are counted."""
+    """Returns where a library's plans are counted, with the loop's turn."""
+
+    def uncounted(self) -> LibraryContext:
+        """Return the same for another thread than the loop's: plans are counted where nobody looks."""
+        return dataclasses.replace(self, figures=lambda _library: [0] * PLAN_WORDS)
 
 
 class Library:

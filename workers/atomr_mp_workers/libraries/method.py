@@ -133,26 +133,40 @@ class LibraryMethod(Method):
 
     def step_plan(self, request: LibraryRequest) -> LibraryPlan | None:
         """Return the plan of a step, made at once if there is none."""
-        planning = self._planning
-        if planning is None:
-            return None
-        key = request.plan_key()
-        plan = planning.plans.find(key)
-        if plan is None:
-            plan = LibraryPlan()
-            plan.make(lambda: planning.prepare(request))
-            planning.plans.keep(key, plan)
-        plan.get()
-        return plan
+        return self._plan_now(request, {}) if self.prepares else None
+
+    def run_here(self, request: LibraryRequest) -> Any:
+        """Do a request that has been checked, on the calling thread; its plan is made at once if there is none.
+
+        Returns what its method does: `Later` or `Next` where that is not all.
+        """
+        left_out = request.results()
+        plan = self._plan_now(request, left_out) if self.prepares else None
+        return self._call(request, Known((), left_out), plan)
 
     def step(self, request: LibraryRequest, plan: LibraryPlan | None) -> Any:
         """Do a step; return what its method does."""
         return self._run(request) if plan is None else self._run(request, plan.get())
 
+    def _plan_now(self, request: LibraryRequest, left_out: dict[str, Layout]) -> LibraryPlan:
+        """Return the plan of a request, made at once if there is none.
+
+        Raises:
+            BaseException: What making it has raised.
+        """
+        planning, key = self._planning, request.plan_key()
+        assert planning is not None
+        plan = planning.plans.find(key)
+        if plan is None:
+            plan = LibraryPlan()
+            plan.make(lambda: planning.prepare(_laid_out(request, left_out)))
+            planning.plans.keep(key, plan)
+        plan.get()
+        return plan
+
     def _plan(self, planning: Planning, request: LibraryRequest, known: Known) -> LibraryPlan:
         """Make a plan, or have it made."""
-        filled = {name: LaidOut(layout) for name, layout in known.left_out.items()}
-        laid_out = msgspec.structs.replace(request, **filled) if filled else request
+        laid_out = _laid_out(request, known.left_out)
         plan = LibraryPlan(self._context.device.make_event() if planning.slow else None)
         if planning.slow:
             planning.preparer.prepare(plan, lambda: planning.prepare(laid_out))
@@ -197,6 +211,12 @@ def _made(plan: LibraryPlan) -> Any:
         if request is not None:
             request.kept_out = True
         raise
+
+
+def _laid_out(request: LibraryRequest, left_out: dict[str, Layout]) -> LibraryRequest:
+    """Return a request with outputs that are not allocated yet, for its plan."""
+    filled = {name: LaidOut(layout) for name, layout in left_out.items()}
+    return msgspec.structs.replace(request, **filled) if filled else request
 
 
 class LaidOut(Operand):

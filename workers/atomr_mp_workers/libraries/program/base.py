@@ -22,6 +22,7 @@ from atomr_mp.protocol.libraries import DECLARED, program
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
 from atomr_mp_workers.device.base import Stream
+from atomr_mp_workers.device.streams import OneStream
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.method import LibraryMethod
@@ -81,17 +82,6 @@ class Prepared(NamedTuple):
     returns: list[tuple[int, Layout]]
 
 
-class OneStream:
-    """Hands out one stream to all libraries of a program."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    def acquire(self, _actor: str, _priority: str = "normal") -> Stream:
-        """Return the stream."""
-        return self._stream
-
-
 class ProgramLibrary(Library):
     """Runs programs, with libraries of its own that all work on its stream."""
 
@@ -99,7 +89,7 @@ class ProgramLibrary(Library):
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
-        own = dataclasses.replace(context, streams=cast("Any", OneStream(stream)))
+        own = dataclasses.replace(context, streams=OneStream(stream))
         self._libraries = Libraries(own)
 
     def prepare_run(self, request: program.RunProgram) -> Prepared:
@@ -117,8 +107,10 @@ class ProgramLibrary(Library):
     def run(self, request: program.RunProgram, plan: Prepared) -> Any:
         """Run a program."""
         store, holder = self.context.store, self.context.holder()
-        slots = [each if isinstance(each, DeviceArray) else store.buffers.keep(holder, each) for each in request.inputs]
-        slots += [cast("DeviceArray", each) for each in request.refs]
+        slots = [
+            cast("DeviceArray", each) if isinstance(each, Operand) else store.buffers.keep(holder, each)
+            for each in (*request.inputs, *request.refs)
+        ]
         slots += self._temporaries(plan)
         return _advanced(_running(plan, slots))
 

@@ -1,0 +1,34 @@
+"""Libraries as an actor has them, without its process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from atomr_mp.protocol import token
+from atomr_mp_workers.device.base import Stream, WorkerDevice
+from atomr_mp_workers.device.streams import StreamAllocator
+from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
+from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.in_progress import InProgress
+from tests.library_cases import arrays_in, call
+
+
+def libraries_on(device: WorkerDevice, backend: str, stream: Stream | None = None) -> InProcessLibraries:
+    """Return what an actor on this stream has."""
+    store = Store(device, token.pack(bytes(16), 0, 1), 2**30, InProgress())
+    streams = StreamAllocator("single", lambda name, _priority: device.make_stream(name, inline_bytes=0))
+    context = LibraryContext(backend, device, store, streams, lambda: store.buffers.ours, lambda: None)
+    return InProcessLibraries(context, stream)
+
+
+def directly(libraries: InProcessLibraries, library: str, request: Any) -> Any:
+    """Have a request done, on arrays."""
+    return call(libraries, library, request, arrays_in)
+
+
+def in_a_program(libraries: InProcessLibraries, library: str, request: Any) -> Any:
+    """Have it done by a program of one step."""
+    with libraries.program() as p:
+        call(p, library, request, arrays_in)
+    return p.run()

@@ -1,0 +1,68 @@
+"""Libraries that an actor calls itself; that each request gives what it is to is proved in `tests/pure`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from tests.actors.calculating import N
+from tests.support import Ledger
+from tests.tolerances import assert_close
+
+TARGET: Final = f"{Path(__file__).parents[1] / 'actors' / 'calculating.py'}:Calculating"
+
+
+@pytest.fixture(scope="module")
+def pool(backend: str) -> Iterator[atomr_mp.Pool]:
+    """A pool with the actor."""
+    with Ledger() as ledger, ledger.start(TARGET, backend=backend) as pool:
+        yield pool
+
+
+def test_methods_of_the_loop_and_of_threads_get_the_same(pool: atomr_mp.Pool) -> None:
+    """What a request by message gives, bit for bit; and what `setup` has computed is there."""
+    device, actor = pool.device(0), pool.actor("Calculating")
+    x = device.put(np.random.default_rng(3).uniform(-1, 1, (N, N)))
+    weights = actor.weights().result()
+    assert 0 < weights.numpy().min() < weights.numpy().max() <= 0.5
+    expected = device.blas.gemm(x, weights).result().numpy()
+    assert_close(expected, x.numpy() @ weights.numpy(), "float64", N)
+    for _ in range(3):
+        product = actor.product(x).result()
+        name, on_thread = actor.product_on_thread(x).result()
+        ran = actor.run(x).result()
+        np.testing.assert_array_equal(product.numpy(), expected)
+        np.testing.assert_array_equal(on_thread.numpy(), expected)
+        assert name != "MainThread"
+        np.testing.assert_array_equal(ran.numpy(), np.maximum(expected, 0.5))
+        np.testing.assert_array_equal(device.blas.copy(ran[0]).result().numpy(), ran.numpy()[0])
+
+
+def test_what_is_written_is_what_the_method_names(pool: atomr_mp.Pool) -> None:
+    """Everything else is only read, whoever would write it."""
+    x = pool.device(0).put(np.ones((2, 4)))
+    actor = pool.actor("Calculating")
+    actor.scale(x, 3.0)
+    assert x.numpy().tolist() == [[3.0] * 4, [1.0] * 4]
+    with pytest.raises(errors.InvalidRequest, match=r"blas\.scal: x is written, .* name it in `writes`"):
+        actor.spoil(x).result()
+    assert actor.norm(x).result() == pytest.approx(6.0)
+
+
+def test_data_without_a_result_are_the_callers_error(pool: atomr_mp.Pool) -> None:
+    """Also where only the device finds out."""
+    actor, device = pool.actor("Calculating"), pool.device(0)
+    assert actor.choose(device.put(np.array([0.0, 1.0]))).result().numpy().tolist() == [1] * 4
+    with pytest.raises(errors.NumericalError, match=r"rng\.choice: p has a weight"):
+        actor.choose(device.put(np.array([1.0, -1.0]))).result()
+
+
+def test_a_worker_imports_nothing_of_the_client(pool: atomr_mp.Pool) -> None:
+    """The methods of the libraries are shared, their way through a pool is not."""
+    assert pool.actor("Calculating").imported().result() == []

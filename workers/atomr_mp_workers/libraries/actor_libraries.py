@@ -1,0 +1,182 @@
+"""Libraries in the process's own code: what `Context.libraries` is.
+
+The methods are those of `device.blas` and the like, and so are their checks. No message is sent: a request is done by
+the thread that makes it, on the stream on which that thread works.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.libraries import DECLARED
+from atomr_mp.protocol.refs import Operand
+from atomr_mp.protocol.words import did_you_mean
+from atomr_mp_workers.device.streams import OneStream
+from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.libraries.method import LibraryMethod
+from atomr_mp_workers.memory.arrays import Block, DeviceArray
+from atomr_mp_workers.requests.request import Later, Next
+
+if TYPE_CHECKING:
+    from atomr_mp.protocol.libraries.base import LibraryRequest
+    from atomr_mp_workers.device.base import Stream
+    from atomr_mp_workers.libraries.base import LibraryContext
+
+
+class InProcessLibraries:
+    """The libraries, for one actor: on its stream, and on those of its threads.
+
+    Args:
+        context: What the libraries may use.
+        stream: That of the thread which makes this, the loop's; None for one of its own.
+    """
+
+    def __init__(self, context: LibraryContext, stream: Stream | None) -> None:
+        self._context: Final = context
+        self._threads: Final = threading.local()
+        self._threads.libraries = ThreadLibraries(context, stream or context.device.make_stream("loop", inline_bytes=0))
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in DECLARED:
+            hint = did_you_mean(name, DECLARED)
+            raise AttributeError(f"an actor has no library {name!r}{hint}; its libraries are: {', '.join(DECLARED)}")
+        library = importlib.import_module(f"atomr_mp.libraries.{name}").Reference(self)
+        self.__dict__[name] = library
+        return library
+
+    def program(self) -> Any:
+        """Return a program to record; it is run by the thread that asks for it, and `run` returns the result."""
+        from atomr_mp.libraries.program import Program
+
+        return Program(self)
+
+    def operand(self, value: Any) -> Any:
+        """Return what stands for an array, by its address: arrays over the same memory have it in common.
+
+        Raises:
+            InvalidRequest: It is no array of this device's.
+        """
+        device = self._context.device
+        if isinstance(value, DeviceArray):
+            block = value.block
+            by_address = Block(
+                device.address_space,
+                block.bytes,
+                token=b"",
+                device=block.device,
+                buffer=0,
+                slab_number=0,
+                offset=block.memory.address + block.offset,
+                nbytes=block.nbytes,
+                foreign=block.foreign,
+            )
+            return DeviceArray(by_address, value.layout._replace(offset=value.address), writable=value.writable)
+        if isinstance(value, Operand):  # of a program that is recorded
+            return value
+        found = device.to_local(value)
+        if found is None:
+            kind = "NumPy's, of numbers as this machine has them" if self._context.backend == "host" else "on the GPU"
+            raise errors.InvalidRequest(
+                f"a {type(value).__name__} is given for an array; here it must be a DeviceArray, or an array {kind}"
+            )
+        array, layout = found
+        dtypes.item_bytes(layout.dtype)
+        low, high = layout.span
+        part = device.address_space.bytes(array, low, high - low)
+        block = Block(
+            device.address_space,
+            part,
+            token=b"",
+            device=0,
+            buffer=0,
+            slab_number=0,
+            offset=low,
+            nbytes=high - low,
+            foreign=False,
+        )
+        flags = getattr(array, "flags", None)
+        return DeviceArray(block, layout, writable=getattr(flags, "writeable", True))
+
+    def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Any:
+        """Do a request that has been checked; return its result.
+
+        Raises:
+            AtomrError: What the request comes to.
+        """
+        if deadline_s is not None:
+            raise errors.InvalidRequest("a request in an actor has no deadline: it is done by the caller")
+        return self._here().run(library, request)
+
+    def _here(self) -> ThreadLibraries:
+        """Return the libraries of the calling thread."""
+        here: ThreadLibraries | None = getattr(self._threads, "libraries", None)
+        if here is None:
+            stream = self._context.device.thread_stream()
+            if stream is None:
+                raise errors.InvalidRequest(
+                    "libraries can be used in setup and in methods; this thread runs no method, and has no stream: "
+                    "make the method one with thread=True"
+                )
+            here = self._threads.libraries = ThreadLibraries(self._context.uncounted(), stream)
+        return here
+
+
+class ThreadLibraries:
+    """The libraries of one thread, all on one stream.
+
+    Args:
+        context: What the libraries may use.
+        stream: The stream.
+    """
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        self._stream: Final = stream
+        self._libraries: Final = Libraries(dataclasses.replace(context, streams=OneStream(stream)))
+        self._methods: Final[dict[str, LibraryMethod]] = {}
+
+    def run(self, library: str, request: LibraryRequest) -> Any:
+        """Do a request, and wait for the device if its result, or whether there is one, is known only then."""
+        stream, name = self._stream, f"{library}.{request.name}"
+        method = self._methods.get(name)
+        if method is None:
+            found = self._libraries.find(name)
+            assert found is not None
+            method = self._methods[name] = found
+        if not stream.is_current:
+            raise errors.InvalidRequest(
+                f"{name} would be done on the actor's stream, and another one is current: nothing would order them; "
+                "call it outside of `with stream`"
+            )
+        _check_writable(name, request)
+        try:
+            result = method.run_here(request)
+            while type(result) is Next:
+                stream.synchronize()
+                result = result.enqueue()
+            if type(result) is Later:
+                stream.synchronize()
+                result = result.read()
+        except errors.AtomrError as error:
+            method.explained(error)
+            raise
+        return result
+
+
+def _check_writable(name: str, request: LibraryRequest) -> None:
+    """Check that what is written may be.
+
+    Raises:
+        InvalidRequest: It is an argument that the actor's method only reads.
+    """
+    for array in request.written():
+        if not array.writable:
+            argument = next((argument for argument, _, each in request.arrays() if each is array), "an input or a ref")
+            raise errors.InvalidRequest(
+                f"{name}: {argument} is written, and this array may only be read: name it in `writes` of the actor's "
+                "method, or give a copy"
+            )
