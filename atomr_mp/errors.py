@@ -326,14 +326,15 @@ class DeviceUnavailable(RequestError):
 
 @dataclass(eq=False)
 class Overloaded(RequestError):
-    """This client's window of unanswered requests to the device is full, or the queue in its worker.
+    """This client's window of unanswered requests to the device is full, or its backlog, or the queue in the worker.
 
     Holds: everything that was sent before.
     Do: wait for some results first, or `retry_after_s`; call fewer at a time.
 
     Args:
-        device: Index of the device in the pool; -1 if it was the worker that had no room.
-        window: Requests of this client that may be unanswered at a time; 0 if it was the worker's queue.
+        device: Index of the device in the pool; -1 if it was the worker that had no room, or any device would do.
+        window: Requests of this client that may be unanswered at a time, or wait for room; 0 if it was the worker's
+            queue.
         retry_after_s: Of a full queue in the worker: when what is in it may have been done, by how long such requests
             took; 0 if that is not known. Of a full window: 0.01, for it has room as soon as one of its requests is
             answered.

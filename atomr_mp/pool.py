@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
-from atomr_mp.client.client import Client
+from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.operator.session import OperatorSession
@@ -44,6 +44,7 @@ def connect(
     name: str | None = None,
     max_replays: int | None = None,
     weight: float = 1.0,
+    max_waiting: int = MAX_WAITING,
 ) -> Pool:
     """Join a pool that runs already, on its own or as another application's.
 
@@ -56,15 +57,19 @@ def connect(
             method is idempotent; 0 for never, nor if it only waited there; None for the pool's setting.
         weight: How much of a device's time this client gets while others have requests waiting there too: one of
             weight 2 twice as much as one of weight 1. From 0.01 to the pool's `max_weight`.
+        max_waiting: How many calls may wait for room in each event loop, and in all threads together; see `Pool.call`.
+            Their arguments may take as many bytes as the pool's `window_bytes`.
 
     Raises:
-        InvalidRequest: `weight` is out of range.
+        InvalidRequest: `weight` or `max_waiting` is out of range.
         PoolUnreachable: No pool runs there.
         NotAuthorized: It belongs to another user.
     """
     directory = RunDirectory.open(find_run_dir(pool, run_dir))
     return Pool(
-        Client(SessionConnection.connect(directory.session_socket), name, max_replays, weight), directory.path, None
+        Client(SessionConnection.connect(directory.session_socket), name, max_replays, weight, max_waiting),
+        directory.path,
+        None,
     )
 
 
@@ -172,11 +177,14 @@ class Pool:
         device: int | None = None,
         deadline_s: float | None = None,
         priority: int = 0,
+        wait: bool | None = None,
         kwargs: dict[str, Any] | None = None,
     ) -> Reply:
         """Make a request.
 
-        Waits for no answer. While the device comes back after a loss, the request waits for it in this process.
+        Waits for no answer. While the device comes back after a loss, the request waits for it in this process. In an
+        event loop it also waits while this client has a window of unanswered requests there, and is sent, in its order,
+        when there is room. At most `max_waiting` do so, see `connect`.
         Arrays of 128 KiB and more are copied into memory that the workers can read, and the first of them waits for the
         workers to be told of it; a ref to another device's memory waits until that device has lent it.
 
@@ -190,11 +198,15 @@ class Pool:
                 `DEFAULT_DEADLINE_S`.
             priority: From -8 to 7. Of what waits in the device's process, for the same place to run, higher ones come
                 first, whoever has sent them, and also before earlier calls of this client.
+            wait: Whether it waits for room in the window of unanswered requests. None: it does in an event loop, and
+                not in a thread. In a thread, `call` blocks meanwhile, until the deadline.
             kwargs: Arguments by name.
 
         Raises:
             InvalidRequest: No such method, device or priority, or an argument that cannot be sent.
-            Overloaded: Too many unanswered requests to this device. By the reply: too many of all clients.
+            Overloaded: Too many unanswered requests to this device; or, where the request waits for room, too many that
+                wait. By the reply: too many of all clients.
+            DeadlineExceeded: A thread has waited for room, and there was none in time.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more.
         """
@@ -216,7 +228,7 @@ class Pool:
             arguments = by_position | kwargs
         if priority:
             _check_priority(priority)
-        return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority)
+        return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
 
     def map(
         self,
@@ -311,12 +323,68 @@ class Pool:
             journal=kept,
         )
 
+    def amap(
+        self,
+        method: str,
+        items: Iterable[Any] | AsyncIterable[Any],
+        *,
+        ordered: bool = True,
+        in_flight: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        return_failures: bool = False,
+    ) -> AsyncIterator[Any]:
+        """Call a method once for every item, on all devices, from an event loop: `async for result in pool.amap(...)`.
+
+        Items are taken as there is room for them, also while nobody waits for a result; an iterable that is not
+        asynchronous must not block. Close it, or leave its loop, and what is under way is cancelled. Unlike `map` it
+        sends again only what each call would: requests of idempotent methods, as often as `max_replays` says.
+
+        Args:
+            method: "Actor.method"; it takes an item as its one argument.
+            items: What can be sent, see `call`; any iterable, asynchronous or not, also an endless one.
+            ordered: Yield results in the items' order; otherwise each as it comes.
+            in_flight: How many items are sent and not answered at a time, in all. None for up to 32 per device, or four
+                full batches of this method if that is more.
+            deadline_s: Deadline of each call, see `call`.
+            priority: Of each call, see `call`.
+            return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its error is
+                raised there, and what is under way is cancelled.
+
+        Raises:
+            InvalidRequest: No such method or priority.
+            ValueError: `in_flight` is less than 1.
+            AtomrError: While reading: what an item ended with.
+        """
+        info = self._client.methods.get(method) or self._unknown(method)
+        _check_priority(priority)
+        if in_flight is not None and in_flight < 1:
+            raise ValueError(f"in_flight must be at least 1, got {in_flight}")
+        from atomr_mp.mapping.async_run import AsyncMapRun  # late: it takes asyncio
+
+        return AsyncMapRun(
+            self._client,
+            method,
+            ordered=ordered,
+            in_flight=in_flight,
+            depth=4 * info.batch_items,
+            deadline_s=deadline_s or info.deadline_s or DEFAULT_DEADLINE_S,
+            priority=priority,
+            return_failures=return_failures,
+        ).outcomes(items)
+
     def has(self, method: str) -> bool:
         """Whether there is a request of this name."""
         return method in self._client.methods
 
     def actor(
-        self, name: str, *, device: int | None = None, deadline_s: float | None = None, priority: int = 0
+        self,
+        name: str,
+        *,
+        device: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        wait: bool | None = None,
     ) -> ActorRef:
         """Return a reference through which an actor's methods are called like methods.
 
@@ -325,6 +393,7 @@ class Pool:
             device: On which device; None for the one with the fewest unanswered requests, call by call.
             deadline_s: Deadline of the calls, see `call`.
             priority: Their priority, see `call`.
+            wait: Whether they wait for room, see `call`.
 
         Raises:
             InvalidRequest: There is no such actor.
@@ -335,7 +404,7 @@ class Pool:
                 f"there is no actor {name!r}{did_you_mean(name, known)}; this pool's actors are: "
                 f"{', '.join(known) or 'none'}"
             )
-        return ActorRef(self, name, device, deadline_s, priority)
+        return ActorRef(self, name, device, deadline_s, priority, wait)
 
     def wait_ready(self, timeout_s: float = 300.0) -> None:
         """Wait until every device is ready to be called by this client.
@@ -481,12 +550,21 @@ class Pool:
 class ActorRef:
     """An actor of a pool; its methods are the actor's requests and return a `Reply`. Made by `Pool.actor`."""
 
-    def __init__(self, pool: Pool, name: str, device: int | None, deadline_s: float | None, priority: int = 0) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        name: str,
+        device: int | None,
+        deadline_s: float | None,
+        priority: int = 0,
+        wait: bool | None = None,  # noqa: FBT001 - made by `Pool.actor` alone
+    ) -> None:
         self._pool = pool
         self._name = name
         self._device = device
         self._deadline_s = deadline_s
         self._priority = priority
+        self._wait = wait
 
     def __repr__(self) -> str:
         return f"<actor {self._name} of {self._pool!r}>"
@@ -497,10 +575,11 @@ class ActorRef:
             requests = [each.removeprefix(f"{self._name}.") for each in self._pool.methods]
             raise AttributeError(f"actor {self._name!r} has no request {name!r}{did_you_mean(name, requests)}")
         pool, device, deadline_s, priority = self._pool, self._device, self._deadline_s, self._priority
+        wait = self._wait
 
         def call(*args: Any, **kwargs: Any) -> Reply:
             return pool.call(
-                method, *args, device=device, deadline_s=deadline_s, priority=priority, kwargs=kwargs or None
+                method, *args, device=device, deadline_s=deadline_s, priority=priority, wait=wait, kwargs=kwargs or None
             )
 
         # Found here from now on, without this function.

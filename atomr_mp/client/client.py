@@ -24,6 +24,7 @@ from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
 from atomr_mp.client.lanes.threads import ThreadsLane
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import token
 from atomr_mp.protocol.messages import devices, session, suspects
 from atomr_mp.transport.data import Login
@@ -43,6 +44,9 @@ _LOG: Final = logging.getLogger("atomr_mp")
 
 MAX_LANE: Final = 255
 
+MAX_WAITING: Final = 65_536
+"""How many calls of an event loop may wait for room, if the application does not say."""
+
 READ_EVERY_NS: Final = 1_000_000
 """Calls look at the session first, so that they do not go to a worker that is known to be dead; not more often."""
 
@@ -55,6 +59,7 @@ class Client:
         name: What this client is called in logs and `status`.
         max_replays: How often a request is sent again by itself; None for the pool's setting.
         weight: How much of a busy device's time it gets, beside other clients.
+        max_waiting: How many calls may wait for room in each event loop, and in all threads together.
 
     Raises:
         InvalidRequest: The pool admits no such weight.
@@ -69,11 +74,13 @@ class Client:
         name: str | None = None,
         max_replays: int | None = None,
         weight: float = 1.0,
+        max_waiting: int = MAX_WAITING,
     ) -> None:
         self._connection = connection
         try:
             session.check_weight(weight)
             welcome = greet(connection, name or default_name(), observer=False, weight=weight)
+            self.max_waiting: Final = _checked(max_waiting)
         except BaseException:
             connection.close()
             raise
@@ -131,6 +138,7 @@ class Client:
         priority: int = 0,
         blocking: bool = False,
         replays: int = 0,
+        wait: bool | None = None,
     ) -> Reply:
         """Send a request; see `pool.Pool` for what the arguments mean.
 
@@ -140,7 +148,8 @@ class Client:
         Raises:
             InvalidRequest: The arguments cannot be sent.
             PoisonRequest: It has ended workers, and is not admitted.
-            Overloaded: The window is full.
+            Overloaded: The window is full; or, where calls wait for room, too many do.
+            DeadlineExceeded: A thread has waited for room, and there was none in time.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more, or this client was closed.
         """
@@ -154,7 +163,11 @@ class Client:
             if now_ns - self.session_polled_ns > READ_EVERY_NS:
                 self.read_session()
             deadline_ns = now_ns + int(deadline_s * 1e9)
-            return lane.submit(next(self._ids), device, method, arguments, deadline_ns, priority, replays)
+            waits = loop is not None if wait is None else wait
+            reply = lane.submit(next(self._ids), device, method, arguments, deadline_ns, priority, replays, waits)
+            if waits and lane is self._blocking and reply.state is ReplyState.BACKLOG:
+                self._blocking.wait_for_room(reply)
+            return reply
         finally:
             if held:
                 interrupts.let_go(held)
@@ -463,6 +476,13 @@ class Client:
             for lane in (self._blocking, *self._loops.values()):
                 lane.forget_in_child()
             self._connection.close()
+
+
+def _checked(max_waiting: int) -> int:
+    """Return a limit that can be one."""
+    if max_waiting < 0:
+        raise errors.InvalidRequest(f"max_waiting must be at least 0, got {max_waiting}")
+    return max_waiting
 
 
 class Answered(NamedTuple):

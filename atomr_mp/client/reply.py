@@ -107,6 +107,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Ends with the call; if its spans are wanted, and this one is recorded."""
     items: int = 0
     """How many it has, see `ItemsReply`."""
+    news: Reply | None = None
+    """What threads wait for that want to know of more than the answer; over when something has happened."""
 
     def __repr__(self) -> str:
         if not self.done:

@@ -7,6 +7,7 @@ promises, whatever the order of events; tests walk all of it:
 - Credit is taken while a worker may still answer, or the request waits here; `FREE` gives it back, once.
 - A request waits in one place: in a queue of its link (`WAITING`), at its worker, or for the supervisor (`PARKED`).
 - A request whose caller has an outcome is sent to nobody.
+- What waits in the backlog has no credit, and gets it when it is let in.
 
 A call whose answer comes in parts gets `PART` for each but the last, and `ANSWER` for that one.
 """
@@ -20,6 +21,8 @@ from typing import Final, NamedTuple
 class ReplyState(StrEnum):
     """Where a request is."""
 
+    BACKLOG = auto()
+    """In its lane's backlog: it waits for room in a window."""
     WAITING = auto()
     """In a queue of its link: it waits for others to travel with, or for its device."""
     SENT = auto()
@@ -39,6 +42,8 @@ class ReplyState(StrEnum):
 class ReplyEvent(StrEnum):
     """What can happen to a request."""
 
+    ADMIT = auto()
+    """There is room for it, and it has taken its credit."""
     SEND = auto()
     """It is put into a message to its worker."""
     PART = auto()
@@ -64,6 +69,8 @@ class ReplyEvent(StrEnum):
 class ReplyAction(StrEnum):
     """What a lane does."""
 
+    UNLIST = auto()
+    """Take it out of its lane's backlog, and let go of its arguments in shared memory."""
     DEQUEUE = auto()
     """Take it out of its link's queue."""
     UNPARK = auto()
@@ -93,6 +100,7 @@ class ReplyStep(NamedTuple):
 
 _S, _E, _A = ReplyState, ReplyEvent, ReplyAction
 
+_UNLISTED: Final = ReplyStep(_S.OVER, (_A.UNLIST, _A.END))
 _UNSENT: Final = ReplyStep(_S.OVER, (_A.DEQUEUE, _A.FREE, _A.END))
 _UNPARKED: Final = ReplyStep(_S.OVER, (_A.UNPARK, _A.FREE, _A.END))
 _ANSWERED: Final = ReplyStep(_S.OVER, (_A.FREE, _A.KEEP, _A.END))
@@ -100,6 +108,10 @@ _FAILED: Final = ReplyStep(_S.OVER, (_A.FREE, _A.END))
 _FREED: Final = ReplyStep(_S.OVER, (_A.FREE,))
 
 TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
+    (_S.BACKLOG, _E.ADMIT): ReplyStep(_S.WAITING),
+    (_S.BACKLOG, _E.CANCEL): _UNLISTED,
+    (_S.BACKLOG, _E.EXPIRE): _UNLISTED,
+    (_S.BACKLOG, _E.FAIL): _UNLISTED,
     (_S.WAITING, _E.SEND): ReplyStep(_S.SENT),
     (_S.WAITING, _E.CANCEL): _UNSENT,
     (_S.WAITING, _E.EXPIRE): _UNSENT,

@@ -99,7 +99,7 @@ class Mapper:
                     idempotent=idempotent,
                     attempts=attempts,
                     in_flight=in_flight,
-                    devices=_open_devices(self._client),
+                    devices=open_devices(self._client),
                     depth=depth,
                 ),
                 deadline_s,
@@ -340,7 +340,7 @@ class MapRun:
         self._take_failure(index, error)
 
     def _take_error(self, index: int, error: errors.AtomrError) -> None:
-        if isinstance(error, errors.Overloaded) or _is_tried_later(error):  # others fill the worker's queue
+        if isinstance(error, errors.Overloaded) or is_tried_later(error):  # others fill the worker's queue
             self._postpone(index, error.retry_after_s)
         else:
             self._take_failure(index, error)
@@ -368,7 +368,7 @@ class MapRun:
 
     def _feed(self) -> None:
         job = self._schedule
-        job.devices = _open_devices(self._client)
+        job.devices = open_devices(self._client)
         now = time.monotonic()
         together: list[int] = []
         for _ in range(FEED_ITEMS):
@@ -447,11 +447,12 @@ class MapRun:
                 deadline_s=self._deadline_s,
                 priority=self._priority,
                 replays=NEVER,  # the job decides on that
+                wait=False,
             )
         except errors.Overloaded as error:
             self._refused(index, error)
         except errors.AtomrError as error:
-            if _is_tried_later(error):
+            if is_tried_later(error):
                 self._postpone(index, error.retry_after_s)
                 return
             self._schedule.unsendable(index, error)
@@ -538,12 +539,12 @@ _REFUSED: Final = (errors.InvalidRequest, errors.ActorFailed, errors.Overloaded)
 """What may be because of one of the items that were sent as one."""
 
 
-def _is_tried_later(error: errors.AtomrError) -> TypeGuard[errors.DeviceUnavailable]:
+def is_tried_later(error: errors.AtomrError) -> TypeGuard[errors.DeviceUnavailable]:
     """Return whether an item was refused since no device takes work, and one of them is going to be tried."""
     return isinstance(error, errors.DeviceUnavailable) and error.retry_after_s > 0 and not error.maybe_executed
 
 
-def _open_devices(client: Client) -> int:
+def open_devices(client: Client) -> int:
     return sum(device.state not in OUT_OF_USE for device in client.devices)
 
 

@@ -36,7 +36,7 @@ class Flight(Generic[T]):
     """
 
     def __init__(self, window: Window, device: int) -> None:
-        self._most_requests = window.requests
+        self._most_requests = self._window = window.requests
         self._most_bytes = window.payload_bytes
         self._device = device
         self.requests: Final[dict[int, tuple[T, int]]] = {}
@@ -49,7 +49,7 @@ class Flight(Generic[T]):
         A single request larger than the whole window in bytes is admitted when nothing else is in flight.
 
         Raises:
-            Overloaded: The window is full; nothing was taken.
+            Overloaded: The window is full, or closed; nothing was taken.
             ProtocolError: A request of this id is in flight already; nothing was taken.
         """
         requests = self.requests
@@ -57,9 +57,9 @@ class Flight(Generic[T]):
         if count >= self._most_requests or (nbytes > self._most_bytes and count):
             raise errors.Overloaded(
                 f"device {self._device} has {counted(count, 'unanswered request')} ({self._bytes} bytes) of this "
-                f"client; the window is {counted(self._most_requests, 'request')} and {self._most_bytes} bytes",
+                f"client; the window is {counted(self._window, 'request')} and {self._most_bytes} bytes",
                 device=self._device,
-                window=self._most_requests,
+                window=self._window,
                 retry_after_s=RETRY_AFTER_S,
             )
         if request_id in requests:
@@ -67,6 +67,16 @@ class Flight(Generic[T]):
         requests[request_id] = (request, payload_bytes)
         self._bytes = nbytes
         return count + 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is let in, for others wait that came before."""
+        return self._most_requests == 0
+
+    @closed.setter
+    def closed(self, closed: bool) -> None:
+        # A window of none: so that `add` has nothing more to look at.
+        self._most_requests = 0 if closed else self._window
 
     def take(self, request_id: int) -> T | None:
         """Give a request's credit back and return it, or None if it is not in flight."""

@@ -30,6 +30,7 @@ def start(
     run_dir: str | Path | None = None,
     config: str | Path | None = None,
     weight: float = 1.0,
+    max_waiting: int | None = None,
     **settings: Any,
 ) -> Pool:
     """Start a pool for as long as this application lives, and wait until all its devices are ready.
@@ -47,10 +48,11 @@ def start(
         config: TOML file with settings; what is given here comes before it, and so do environment variables
             ATOMR_MP_NAME.
         weight: How much this application gets of a busy device's time, beside other clients; see `connect`.
+        max_waiting: How many of this application's calls may wait for room; see `connect`.
         **settings: Any other field of `config.Config`.
 
     Raises:
-        InvalidRequest: `weight` is out of range.
+        InvalidRequest: `weight` or `max_waiting` is out of range.
         ConfigurationError: What is asked for cannot be started here, or workers could not import a class.
         ActorLoadFailed: An actor cannot be imported.
         SetupFailed: An actor's `setup` fails, also after the restarts that are allowed.
@@ -72,10 +74,12 @@ def start(
     )
     started = None
     try:
-        from atomr_mp.client.client import Client
+        from atomr_mp.client.client import MAX_WAITING, Client
         from atomr_mp.pool import Pool
 
-        started = Pool(Client(connection, weight=weight), plan.run_path, process, plan.drain_timeout_s)
+        most = MAX_WAITING if max_waiting is None else max_waiting
+        client = Client(connection, weight=weight, max_waiting=most)
+        started = Pool(client, plan.run_path, process, plan.drain_timeout_s)
         started.wait_ready(plan.start_timeout_s + START_MARGIN_S)
     except BaseException:
         if started is not None:

@@ -97,6 +97,7 @@ class FakeClient:
 
     def __init__(self) -> None:
         self.login = SimpleNamespace(window=flight.Window(100, 2**30))
+        self.max_waiting = 1000
         self.methods = METHODS
         self.max_replays = MAX_REPLAYS
         self.suspicions = KnownSuspicions([])

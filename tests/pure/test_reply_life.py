@@ -31,6 +31,8 @@ class Call:
     state: ReplyState = S.WAITING
     queued: bool = True
     """In a queue of its link."""
+    listed: bool = False
+    """In its lane's backlog."""
     worker: bool = False
     """A worker has it, and may answer."""
     parked: bool = False
@@ -47,6 +49,8 @@ class Call:
         events = list(CALLER)
         if self.state is S.OVER:
             return events
+        if self.listed:
+            events += [E.ADMIT, E.FAIL]
         if self.queued:
             events += [E.SEND, E.FAIL]
         if self.worker:
@@ -63,6 +67,9 @@ class Call:
         """Return the request after an event, having checked every promise that the step could break."""
         to = step(self.state, event)
         call = replace(self, state=to.state, unwanted=self.unwanted or event is E.CANCEL)
+        if event is E.ADMIT:
+            assert not call.credit, "it has credit already"
+            call = replace(call, listed=False, queued=True, credit=True)
         if event is E.SEND:
             assert not call.outcome, "sent, though its caller has an outcome"
             assert not call.unwanted, "sent, though its caller does not want it"
@@ -87,9 +94,9 @@ class Call:
     def act(self, action: ReplyAction, event: ReplyEvent) -> Call:
         """Return the request after an action."""
         match action:
-            case A.DEQUEUE:
-                assert self.queued
-                return replace(self, queued=False)
+            case A.UNLIST | A.DEQUEUE:
+                assert self.listed if action is A.UNLIST else self.queued
+                return replace(self, listed=False, queued=False)
             case A.UNPARK:
                 assert self.parked
                 return replace(self, parked=False)
@@ -113,14 +120,16 @@ class Call:
         """Check what holds in every state."""
         places = self.queued + self.worker + self.parked
         assert self.credit == (places == 1), "credit for what is nowhere, or in two places"
-        assert (self.state is S.OVER) == (self.outcome and not self.credit)
+        assert (self.state is S.OVER) == (self.outcome and not self.credit and not self.listed)
+        assert self.listed == (self.state is S.BACKLOG)
         assert self.queued == (self.state is S.WAITING)
         assert self.parked == (self.state is S.PARKED)
 
 
 def walked() -> tuple[set[Call], set[tuple[ReplyState, ReplyEvent]]]:
     """Return every request that can be, and every pair of the table that was met."""
-    found, met, left = {Call()}, set(), deque([Call()])
+    first = [Call(), Call(state=S.BACKLOG, queued=False, listed=True, credit=False)]
+    found, met, left = {*first}, set(), deque(first)
     while left:
         call = left.popleft()
         for event in call.possible():
@@ -150,7 +159,7 @@ def test_from_everywhere_a_worker_s_end_and_a_verdict_lead_to_the_end() -> None:
     """Whatever has happened to it, a request does not stay."""
     for call in walked()[0]:
         left = call
-        for event in (E.SEND, E.LOST, E.FAIL):
+        for event in (E.ADMIT, E.SEND, E.LOST, E.FAIL):
             if event in left.possible():
                 left = left.after(event)
         assert left.state is S.OVER

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors, tracing
 from atomr_mp.client import interrupts
+from atomr_mp.client.lanes.admission import Admission
+from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.failover import Failover
@@ -25,7 +27,7 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
-from atomr_mp.protocol.messages.suspects import Suspicions
+from atomr_mp.protocol.messages.suspects import RequestKey, Suspicions
 from atomr_mp.transport.data import DataConnection
 from atomr_mp.wire.ends import ClientEnd
 
@@ -53,14 +55,18 @@ class Lane(ABC):
         self._lock = threading.Lock()
         self._place_array: Final = client.place
         self._suspicions: Final = client.suspicions
-        links = self._links = [DeviceLink(info, Flight(client.login.window, info.index), number) for info in devices]
-        outcomes = self._outcomes = Outcomes(client, links, self._finished)
+        window = client.login.window
+        links = self._links = [DeviceLink(info, Flight(window, info.index), number) for info in devices]
+        flights = [link.flight for link in links]
+        backlog = self._backlog = Backlog(flights, client.max_waiting, window.payload_bytes)
+        outcomes = self._outcomes = Outcomes(client, links, backlog, self._finished)
         sender = self._sender = Sender(links, self._give_back, self._reach, self._broken)
-        receiver = Receiver(client, outcomes, self._on_fatal, self._ended, self._admitted)
+        admission = self._admission = Admission(links, backlog, outcomes, sender)
+        receiver = Receiver(client, outcomes, self._on_fatal, self._ended, self._admitted, backlog, admission.admit)
         self._receive: Final = receiver.receive
         self._send: Final = sender.send
-        self._retry: Final = Retry(client, links, outcomes, sender)
-        self._failover: Final = Failover(client, self, outcomes, sender, receiver, self._retry)
+        self._retry: Final = Retry(client, links, outcomes, sender, backlog, admission)
+        self._failover: Final = Failover(client, self, outcomes, sender, receiver, self._retry, admission)
         self._lost: errors.PoolLost | None = None
 
     # --- what replies and the client call --------------------------------------------------------------------------
@@ -75,8 +81,9 @@ class Lane(ABC):
         deadline_ns: int,
         priority: int = 0,
         replays: int = 0,
+        wait: bool = False,  # noqa: FBT001, FBT002 - by position, which costs less
     ) -> Reply:
-        """Send a request, or hold it while its device comes back.
+        """Send a request, or hold it while its device comes back, or there is no room for it.
 
         Args:
             request_id: Unique in the session.
@@ -86,11 +93,12 @@ class Lane(ABC):
             deadline_ns: CLOCK_MONOTONIC.
             priority: Its priority in the worker.
             replays: How many ends of workers it counts as having been part of already.
+            wait: If the window is full, it waits for room.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
             PoisonRequest: It has ended workers, and is not admitted.
-            Overloaded: The window is full.
+            Overloaded: The window is full, or too many wait for room.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more.
         """
@@ -115,7 +123,13 @@ class Lane(ABC):
                 if link.state in REFUSING:
                     raise unavailable(link)
                 self._failover.reach(link)
-            in_flight = link.flight.add(request_id, reply, payload_bytes)
+            try:
+                in_flight = link.flight.add(request_id, reply, payload_bytes)
+            except errors.Overloaded:
+                if not wait:
+                    raise
+                self._hold(reply, device, payload_bytes, alone)
+                return reply
             reply.device = link.device
             if device is not None:
                 reply.pinned = True
@@ -132,6 +146,22 @@ class Lane(ABC):
                 link.outbox.append(reply)
                 self._queued(link)
         return reply
+
+    def _hold(self, reply: Reply, device: int | None, payload_bytes: int, alone: RequestKey | None) -> None:
+        """Let a call wait for room. With the lock held.
+
+        Raises:
+            Overloaded: Too many wait.
+        """
+        nbytes = payload_bytes + sum([copied.nbytes for copied in reply.copies])
+        reply.state = ReplyState.BACKLOG
+        self._backlog.add(reply, device, payload_bytes, nbytes)
+        reply.pinned = device is not None
+        if (tracer := tracing.tracer) is not None:
+            reply.trace, reply.span = tracer.begin(reply.method)
+        if alone is not None:
+            self._retry.isolate(reply, alone)
+        self._admission.admit()  # another device than the one that was chosen may have room in bytes
 
     def submit_items(
         self, request_id: int, method: str, items: Sequence[Sequence[Any]], deadline_ns: int, priority: int
@@ -165,6 +195,7 @@ class Lane(ABC):
             if not reply.done:
                 unsent = errors.Cancelled("cancelled before it was sent")
                 self._outcomes.feed(reply, ReplyEvent.CANCEL, reply.poison_error or unsent)
+                self._make_room()
         self.call_back()
 
     @interrupts.defer_interrupts
@@ -203,6 +234,8 @@ class Lane(ABC):
             link.sending, link.state = False, LinkState.OVER
             for _, reply in link.flight.items():  # noqa: PERF102 - no dict
                 forget_forked(reply, FORKED)
+        for reply in self._backlog.all():
+            forget_forked(reply, FORKED)
 
     # --- what the supervisor says ----------------------------------------------------------------------------------
 
@@ -241,6 +274,8 @@ class Lane(ABC):
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
         self._lost = lost
+        for reply in self._backlog.all():
+            self._outcomes.feed(reply, ReplyEvent.FAIL, _copy(lost))
         for link in self._links:
             self._failover.pool_lost(link, lost)
 
@@ -316,7 +351,13 @@ class Lane(ABC):
             self._receive(self._links[reply.device])  # its answer may have come in time, and nobody has looked
             if not reply.done:
                 self._outcomes.feed(reply, ReplyEvent.EXPIRE, reply.poison_error or _too_late(reply))
+                self._make_room()
         self.call_back()
+
+    def _make_room(self) -> None:
+        """Let in what there may be room for, since another request needs none any more. With the lock held."""
+        if self._backlog.count:
+            self._admission.admit()
 
     def call_back(self) -> None:
         """Run the callbacks of finished replies. With no lock held: they may call, wait, and close the client."""
@@ -337,6 +378,8 @@ def _too_late(reply: Reply) -> errors.DeadlineExceeded:
     sent = reply.state in _AT_WORKER
     if sent:
         why = "it may be running still"
+    elif reply.state is ReplyState.BACKLOG:
+        why = "it was never sent: there was no room in the window"
     elif reply.may_have_run:
         why = "it was not sent again after its worker had ended"
     else:

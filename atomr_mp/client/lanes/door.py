@@ -48,6 +48,10 @@ class LaneClient(Protocol):
     """When the session was last seen to have been read, CLOCK_MONOTONIC; never too late."""
 
     @property
+    def max_waiting(self) -> int:
+        """How many calls may wait for room in a lane."""
+
+    @property
     def login(self) -> Login:
         """What admits the lanes' connections."""
 

@@ -229,6 +229,7 @@ class EventLoopLane(Lane):
         self._timer = None
         now_ns = time.monotonic_ns()
         waiting = [reply for link in self._links for _, reply in link.flight.items() if not reply.done]
+        waiting += self._backlog.all()
         for reply in waiting:
             if reply.deadline_ns <= now_ns:
                 self._expire(reply)

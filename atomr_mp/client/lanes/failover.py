@@ -12,6 +12,7 @@ from collections.abc import Container, Sequence
 from typing import Final, Protocol
 
 from atomr_mp import errors
+from atomr_mp.client.lanes.admission import Admission
 from atomr_mp.client.lanes.device_link import Attached, DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.link_life import LinkAction, LinkEvent, LinkState, failed, heard, retry_s, step
@@ -62,6 +63,7 @@ class Failover:
         sender: Sends requests.
         receiver: Takes in answers.
         retry: Sends again what an incarnation's end took along, or fails it.
+        admission: Sends what may be sent.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Failover:
         sender: Sender,
         receiver: Receiver,
         retry: Retry,
+        admission: Admission,
     ) -> None:
         self._client = client
         self._connections = connections
@@ -79,6 +82,7 @@ class Failover:
         self._sender = sender
         self._receive = receiver.receive
         self._retry = retry
+        self._admission = admission
         self._events: Final[deque[tuple[DeviceLink, LinkEvent, IncarnationEnded | errors.PoolLost | None]]] = deque()
         self._feeding = False
 
@@ -187,7 +191,7 @@ class Failover:
                     self._act(link, action, told)
         finally:
             self._feeding = False
-        self._sender.flush_ready()
+        self._admission.settle()
 
     # --- actions ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
+from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.memory.leases import Releases
@@ -37,12 +38,16 @@ class Outcomes:
     Args:
         client: Whose lane it is.
         links: The lane's links, by device.
+        backlog: The lane's calls that wait for room.
         finished: Wakes whoever waits for a reply.
     """
 
-    def __init__(self, client: LaneClient, links: Sequence[DeviceLink], finished: Callable[[Reply], None]) -> None:
+    def __init__(
+        self, client: LaneClient, links: Sequence[DeviceLink], backlog: Backlog, finished: Callable[[Reply], None]
+    ) -> None:
         self._client = client
         self._links = links
+        self._backlog = backlog
         self._finished = finished
         self._called_back: Final[deque[Reply]] = deque()
         """Finished replies whose callbacks are to be run once the lock is free."""
@@ -72,6 +77,9 @@ class Outcomes:
     def _act(self, reply: Reply, action: ReplyAction, error: errors.AtomrError | None) -> None:
         link = self._links[reply.device]
         match action:
+            case ReplyAction.UNLIST:
+                self._backlog.remove(reply)
+                reply.kept = reply.copies = ()
             case ReplyAction.DEQUEUE:
                 link.dequeue(reply)
             case ReplyAction.UNPARK:
@@ -86,6 +94,7 @@ class Outcomes:
                 link.held.appendleft(reply)
             case ReplyAction.END:
                 self.end(reply, error)
+                self.tell_news(reply)
             case _:  # of answers, and there is none
                 pass
 
@@ -127,6 +136,14 @@ class Outcomes:
             set_done(reply.future)
         if reply.callbacks is not None:
             self._called_back.append(reply)
+
+    def tell_news(self, reply: Reply) -> None:
+        """Wake the threads that wait for something else to become of a reply than its end alone."""
+        news, reply.news = reply.news, None
+        if news is not None:
+            news.state, news.done = ReplyState.OVER, True
+            if news.waiters or self.leading is news:
+                self._finished(news)
 
     @property
     def owes_callbacks(self) -> bool:

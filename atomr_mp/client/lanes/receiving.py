@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.outcomes import AnswerFacts, Outcomes
@@ -29,6 +30,8 @@ class Receiver:
         on_fatal: Called when a link's incarnation has answered that it ends.
         disconnected: Called when a connection has ended and all that had been sent was received.
         admitted: Called when the worker may just have let a connection in.
+        backlog: What waits for room.
+        room: Called when there may be some.
     """
 
     def __init__(
@@ -38,6 +41,8 @@ class Receiver:
         on_fatal: Callable[[DeviceLink], None],
         disconnected: Callable[[DeviceLink, ClientEnd], None],
         admitted: Callable[[DeviceLink, ClientEnd], None],
+        backlog: Backlog,
+        room: Callable[[], None],
     ) -> None:
         self._client = client
         self._outcomes = outcomes
@@ -45,6 +50,8 @@ class Receiver:
         self._on_fatal = on_fatal
         self._disconnected = disconnected
         self._admitted = admitted
+        self._backlog = backlog
+        self._room = room
 
     def receive(self, link: DeviceLink, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
@@ -112,6 +119,8 @@ class Receiver:
                 break  # an attempt to receive that fails costs as much as a message
         if not former:
             link.unread = connection.has_message
+            if self._backlog.count:
+                self._room()
 
     def _take(
         self,

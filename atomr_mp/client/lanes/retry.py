@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atomr_mp import errors
+from atomr_mp.client.lanes.admission import Admission
+from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.link_life import REFUSING
@@ -28,13 +30,25 @@ class Retry:
         links: The lane's links, by device.
         outcomes: Ends replies.
         sender: Sends requests.
+        backlog: What waits for room.
+        admission: Sends what may be sent.
     """
 
-    def __init__(self, client: LaneClient, links: Sequence[DeviceLink], outcomes: Outcomes, sender: Sender) -> None:
+    def __init__(
+        self,
+        client: LaneClient,
+        links: Sequence[DeviceLink],
+        outcomes: Outcomes,
+        sender: Sender,
+        backlog: Backlog,
+        admission: Admission,
+    ) -> None:
         self._client = client
         self._links = links
         self._outcomes = outcomes
         self._sender = sender
+        self._backlog = backlog
+        self._admission = admission
 
     def isolate(self, reply: Reply, request: RequestKey) -> None:
         """Have a request run alone, and the supervisor told if its worker lives."""
@@ -87,9 +101,12 @@ class Retry:
         for link in self._links:
             if message.changed:
                 self._look_again(link)
+        if message.changed:
+            self._look_at_backlog()
+        for link in self._links:
             for reply in [reply for reply, lost in link.parked.items() if lost.report == message.id]:
                 self._resume(link, reply)
-        self._sender.flush_ready()
+        self._admission.settle()
 
     def _may_replay(self, reply: Reply) -> bool:
         return may_replay(reply, self._client.methods.get(reply.method), self._client.max_replays)
@@ -155,6 +172,17 @@ class Retry:
                 link.dequeue(reply)
                 self.isolate(reply, found.request)
                 self._sender.put(link, reply)
+
+    def _look_at_backlog(self) -> None:
+        """Apply new verdicts to what waits for room."""
+        for reply in self._backlog.all():
+            found = self._held_of(reply, None)
+            if found is None:
+                continue
+            if found.verdict is Verdict.QUARANTINED:
+                self._outcomes.feed(reply, ReplyEvent.FAIL, poison(found, maybe_executed=False))
+            elif reply.alone is None:
+                self.isolate(reply, found.request)
 
     def _held_of(self, reply: Reply, request: RequestKey | None) -> Suspicion | None:
         """Return what is held of a request, which may be known already."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from atomr_mp.client import interrupts
@@ -16,6 +17,7 @@ from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.sending import MESSAGE_CALLS
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.wire.ends import ClientEnd
@@ -24,6 +26,9 @@ FLUSH_S: Final = 0.001
 """How long a call that is made while earlier ones are unanswered may wait for others to travel with, if no thread waits
 for any reply meanwhile."""
 
+
+FAR_NS: Final = 2**63 - 1
+"""A time that does not come."""
 
 MAX_UNHEARD: Final = 64
 """Releases that are sent for themselves while the worker is not heard of; further ones travel with the next call. So
@@ -85,6 +90,43 @@ class ThreadsLane(Lane):
         finally:
             if called and self._followers:
                 self._hand_over()  # others wait for whoever was woken to lead
+
+    def wait_for_room(self, reply: Reply) -> None:
+        """Return when a call is let in that waits for room.
+
+        Raises:
+            AtomrError: It has ended instead, by its deadline for one.
+        """
+        try:
+            while reply.state is ReplyState.BACKLOG:
+                left_s = (reply.deadline_ns - time.monotonic_ns()) / 1e9
+                if left_s > 0:
+                    self.wait_for_news(reply, lambda: reply.state is not ReplyState.BACKLOG, left_s)
+                else:
+                    self._expire(reply)
+        except BaseException:
+            self.cancel(reply)  # nobody has it who could wait for it
+            raise
+        if reply.error is not None and reply.generation == 0:
+            raise reply.error
+
+    @interrupts.defer_interrupts
+    def wait_for_news(self, reply: Reply, is_there: Callable[[], bool], timeout_s: float) -> None:
+        """Return when something has become of a reply that is not its end alone, or the time is over.
+
+        Args:
+            reply: The reply.
+            is_there: Returns whether it has happened already; called with the lock held.
+            timeout_s: How long to wait.
+        """
+        with self._lock:
+            if is_there():
+                return
+            news = reply.news
+            if news is None:
+                news = reply.news = Reply(self, 0, reply.method, FAR_NS, b"", sent_ns=time.monotonic_ns())
+        with contextlib.suppress(TimeoutError):
+            self.wait(news, timeout_s)
 
     def take(self, message: Told) -> None:
         """Take a lifecycle event, at once."""

@@ -266,6 +266,11 @@ class Placement:
         self.id: Final = number
 
     @property
+    def nbytes(self) -> int:
+        """Size of the array."""
+        return self._layout.nbytes
+
+    @property
     def array(self) -> np.ndarray[Any, Any]:
         """The array, not to be written."""
         return self._room.slab.mapping.array(self._layout, writable=False, keep=self._room)

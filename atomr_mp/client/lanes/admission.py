@@ -1,0 +1,75 @@
+"""Lets calls in that wait beyond the window, as soon as there is room."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from atomr_mp.client.lanes.backlog import Backlog
+from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
+from atomr_mp.client.lanes.link_life import REFUSING
+from atomr_mp.client.lanes.outcomes import Outcomes
+from atomr_mp.client.lanes.sending import Sender
+from atomr_mp.client.reply_life import ReplyEvent
+
+
+class Admission:
+    """A part of a lane, to be called with its lock held.
+
+    Args:
+        links: The lane's links, by device.
+        backlog: What waits.
+        outcomes: Ends replies.
+        sender: Sends requests.
+    """
+
+    def __init__(
+        self,
+        links: Sequence[DeviceLink],
+        backlog: Backlog,
+        outcomes: Outcomes,
+        sender: Sender,
+    ) -> None:
+        self._links = links
+        self._backlog = backlog
+        self._outcomes = outcomes
+        self._sender = sender
+        self._admitting = False
+
+    def settle(self) -> None:
+        """Send what was put back into queues, and what there is room for, to whichever device."""
+        if self._backlog.count:
+            self.admit()
+        self._sender.flush_ready()
+
+    def admit(self) -> None:
+        """Send what waits, as far as there is room; end what waits for a device that takes no work."""
+        if self._admitting:  # to send may show that a connection is lost
+            return
+        self._admitting = True
+        try:
+            open_links = [link for link in self._links if link.state not in REFUSING]
+            serves = any(link.sending for link in open_links)
+            for link in open_links:
+                self._admit_to(link, anywhere=link.sending or not serves)
+            for link in self._links:
+                if link.state in REFUSING:
+                    self._refuse(link, link.device)
+            if not open_links:
+                self._refuse(self._links[0], None)
+        finally:
+            self._admitting = False
+
+    def _admit_to(self, link: DeviceLink, *, anywhere: bool) -> None:
+        backlog, let_in = self._backlog, False
+        while backlog.count and (reply := backlog.admit(link.device, anywhere=anywhere)) is not None:
+            let_in = True
+            reply.device = link.device
+            self._outcomes.feed(reply, ReplyEvent.ADMIT)
+            self._sender.put(link, reply)
+            self._outcomes.tell_news(reply)
+        if let_in and link.sending:
+            self._sender.flush(link)
+
+    def _refuse(self, link: DeviceLink, device: int | None) -> None:
+        for reply in self._backlog.replies(device):
+            self._outcomes.feed(reply, ReplyEvent.FAIL, unavailable(link))

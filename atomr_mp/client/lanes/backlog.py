@@ -1,0 +1,114 @@
+"""Calls beyond the window: they wait in their lane for room, in order for each device, and take no credit. Pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.protocol.flight import RETRY_AFTER_S, Flight
+from atomr_mp.protocol.words import counted
+
+
+class Backlog:
+    """The calls of a lane that wait for room.
+
+    A call for a named device waits for that one. Any other takes the first room that there is, so a device that is lost
+    holds up nothing that others can do. While calls wait for a device, its window admits none that come later.
+
+    Args:
+        flights: What counts the window of each device.
+        most_calls: How many may wait.
+        most_bytes: How many bytes their arguments may take. A single larger call waits if no other does.
+    """
+
+    def __init__(self, flights: Sequence[Flight[Reply]], most_calls: int, most_bytes: int) -> None:
+        self._flights = flights
+        self._most_calls = most_calls
+        self._most_bytes = most_bytes
+        self._anywhere: OrderedDict[int, tuple[Reply, int, int]] = OrderedDict()
+        self._pinned: Final[list[OrderedDict[int, tuple[Reply, int, int]]]] = [OrderedDict() for _ in flights]
+        """By device. Each call with what it counts for in a window, and here."""
+        self._bytes = 0
+        self.count = 0
+        """How many wait; to be looked at."""
+
+    def add(self, reply: Reply, device: int | None, window_bytes: int, nbytes: int) -> None:
+        """Let a call wait.
+
+        Args:
+            reply: The call.
+            device: For which device; None for any.
+            window_bytes: What it counts for in a window.
+            nbytes: What its arguments take, those in shared memory included.
+
+        Raises:
+            Overloaded: Too many wait; it does not.
+        """
+        if self.count >= self._most_calls or (self.count and self._bytes + nbytes > self._most_bytes):
+            raise errors.Overloaded(
+                f"{counted(self.count, 'call waits', 'calls wait')} for room in this client ({self._bytes} bytes), as "
+                f"many as may (max_waiting: {counted(self._most_calls, 'call')} and {self._most_bytes} bytes)",
+                device=-1 if device is None else device,
+                window=self._most_calls,
+                retry_after_s=RETRY_AFTER_S,
+            )
+        queue = self._anywhere if device is None else self._pinned[device]
+        queue[reply.id] = reply, window_bytes, nbytes
+        self._bytes += nbytes
+        self.count += 1
+        self._close()
+
+    def admit(self, device: int, *, anywhere: bool) -> Reply | None:
+        """Return the call that is next for a device, which has credit there now; None if it has no room, or none waits.
+
+        Args:
+            device: The device.
+            anywhere: It may be one that waits for any device.
+        """
+        queue = self._pinned[device]
+        if anywhere and self._anywhere and (not queue or next(iter(self._anywhere)) < next(iter(queue))):
+            queue = self._anywhere
+        if not queue:
+            return None
+        request_id = next(iter(queue))
+        reply, window_bytes, _ = queue[request_id]
+        flight = self._flights[device]
+        flight.closed = False
+        try:
+            flight.add(request_id, reply, window_bytes)
+        except errors.Overloaded:
+            self._close()
+            return None
+        self._take(queue, request_id)
+        return reply
+
+    def remove(self, reply: Reply) -> None:
+        """Have a call wait no more."""
+        for queue in (self._anywhere, *self._pinned):
+            if reply.id in queue:
+                self._take(queue, reply.id)
+                return
+
+    def replies(self, device: int | None = None) -> Iterator[Reply]:
+        """Return those that wait: for a device, or with None for any."""
+        queue = self._anywhere if device is None else self._pinned[device]
+        return iter([reply for reply, _, _ in queue.values()])
+
+    def all(self) -> list[Reply]:
+        """Return all that wait, in the order of each device."""
+        return [reply for queue in (self._anywhere, *self._pinned) for reply, _, _ in queue.values()]
+
+    def _take(self, queue: OrderedDict[int, tuple[Reply, int, int]], request_id: int) -> None:
+        _, _, nbytes = queue.pop(request_id)
+        self._bytes -= nbytes
+        self.count -= 1
+        self._close()
+
+    def _close(self) -> None:
+        """Let nothing overtake what waits."""
+        waits = bool(self._anywhere)
+        for flight, queue in zip(self._flights, self._pinned, strict=True):
+            flight.closed = waits or bool(queue)
