@@ -70,7 +70,7 @@ def test_every_library_that_has_bindings_is_looked_at() -> None:
         str(file.relative_to(LIBRARIES)) for file in LIBRARIES.rglob("*.py") if BINDINGS in file.read_text("utf-8")
     }
     assert {use.file for use in USES} == importing
-    assert {"cublas", "cufft", "curand"} <= {use.binding for use in USES}
+    assert {"cublas", "cufft", "curand", "cusolverDn"} <= {use.binding for use in USES}
 
 
 def test_routines_that_are_named_by_the_element_type_take_the_arguments() -> None:
@@ -87,6 +87,20 @@ def test_routines_that_are_named_by_the_element_type_take_the_arguments() -> Non
                         assert fits(node, getattr(kind.routines, node.func.attr)), node.func.attr
                         compared.add(node.func.attr)
     assert {"gemv", "geam", "syrk", "trsm"} <= compared
+
+
+def test_routines_of_solvers_that_are_named_by_the_element_type_take_the_arguments() -> None:
+    """Those of cuBLAS and cuSOLVER that the solvers' actor looks up when it is loaded."""
+    kinds: Any = importlib.import_module("atomr_mp_workers.libraries.solver.kinds")
+    compared = set()
+    for node in ast.walk(ast.parse((LIBRARIES / "solver" / "cuda.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of = node.func.value
+            if isinstance(of, ast.Attribute) and of.attr in {"cublas", "cusolver"}:
+                for kind in kinds.KINDS.values():
+                    assert fits(node, getattr(getattr(kind, of.attr), node.func.attr)), node.func.attr
+                compared.add(node.func.attr)
+    assert compared == {*kinds.OF_CUBLAS, *kinds.OF_CUSOLVER}
 
 
 def test_members_of_enums_are_those_of_the_binding() -> None:

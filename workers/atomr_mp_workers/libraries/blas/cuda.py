@@ -334,6 +334,11 @@ class CudaBlas(Library):
     # --- the handle ---------------------------------------------------------------------------------------------------
 
     @property
+    def handle(self) -> int:
+        """The handle, for a library on the same stream that needs one; made by who asks first."""
+        return self._handle
+
+    @property
     def _handle(self) -> int:
         return self._made or self._make()
 

@@ -1,0 +1,266 @@
+"""Stand-ins for cuSOLVER, cuBLAS' batches and CuPy on the host's memory: the CUDA actor is proved without a GPU.
+
+A routine's arguments are named as those of `nvmath.bindings` are, and it does what NVIDIA's documentation says of it,
+for matrices in column order. Workspaces are filled with rubbish, so that one that is none is found out.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import lapack
+
+from tests.fake_cublas import (
+    DTYPES,
+    HANDLE,
+    STREAM,
+    CudaDataType,
+    FakeCublas,
+    _ArrayWithAddress,
+    _matrix,
+    _memory,
+    _Pinned,
+    _transposed,
+    _triangle,
+    _vector,
+)
+
+Array = npt.NDArray[Any]
+
+PARAMS: Final = 78
+WORK: Final = 96
+"""Bytes that every routine wants to work in, on the device and on the host."""
+
+REAL: Final = {
+    name: importlib.import_module(f"nvmath.bindings.{name}") for name in ("cublas", "cusolver", "cusolverDn")
+}
+"""The bindings, which can be imported without a GPU."""
+
+ALIGNED: Final = 256
+"""Where allocations begin."""
+
+PREFIXES: Final = {"s": "float32", "d": "float64", "c": "complex64", "z": "complex128"}
+
+
+class FakeCusolver(ModuleType):
+    """The binding."""
+
+    def __init__(self) -> None:
+        super().__init__("nvmath.bindings.cusolverDn")
+        self.settings: list[str] = []
+        """What was made and set, in order."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return routine("cusolverDn", name, CUSOLVER)
+
+    def create(self) -> int:
+        """Make a handle."""
+        self.settings.append("create")
+        return HANDLE
+
+    def create_params(self) -> int:
+        """Make parameters."""
+        self.settings.append("create_params")
+        return PARAMS
+
+    def set_stream(self, handle: int, stream_id: int) -> None:
+        """Set the stream."""
+        assert (handle, stream_id) == (HANDLE, STREAM)
+        self.settings.append("set_stream")
+
+
+class FakeCublasBatches(FakeCublas):
+    """The binding, with the routines that take pointers to matrices."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return routine("cublas", name, CUBLAS) if name[1:] in CUBLAS else super().__getattr__(name)
+
+
+def installed(cusolver: FakeCusolver, cublas: FakeCublas) -> AbstractContextManager[Any]:
+    """Return a context in which the stand-ins are imported; what is imported on top of them is forgotten after it."""
+    nvmath, bindings = ModuleType("nvmath"), ModuleType("nvmath.bindings")
+    nvmath.__dict__.update(CudaDataType=CudaDataType, bindings=bindings)
+    bindings.__dict__.update(cublas=cublas, cusolver=REAL["cusolver"], cusolverDn=cusolver)
+    modules = {
+        "cupy": FakeCupy(),
+        "nvmath": nvmath,
+        "nvmath.bindings": bindings,
+        "nvmath.bindings.cublas": cublas,
+        "nvmath.bindings.cusolver": REAL["cusolver"],
+        "nvmath.bindings.cusolverDn": cusolver,
+    }
+    return mock.patch.dict("sys.modules", modules)
+
+
+class FakeCupy(ModuleType):
+    """NumPy, whose arrays tell their addresses and come to the host as CuPy's do."""
+
+    def __init__(self) -> None:
+        super().__init__("cupy")
+        self.cuda = SimpleNamespace(alloc=_Allocated, alloc_pinned_memory=_Pinned)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        return found if isinstance(found, type) else functools.partial(_as_on_device, found)
+
+
+class DeviceValues(_ArrayWithAddress):
+    """An array on the device."""
+
+    def get(self, *, out: Array, blocking: bool) -> None:
+        """Copy to the host."""
+        assert not blocking
+        assert (out.shape, out.dtype) == (self.shape, self.dtype)
+        out[...] = self
+
+
+class _Allocated:
+    """Memory on the device."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory = np.zeros(nbytes + ALIGNED, np.uint8)
+        self.ptr = -(-int(self._memory.ctypes.data) // ALIGNED) * ALIGNED
+
+
+def _as_on_device(function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    made = function(*arguments, **named)
+    return made.view(DeviceValues) if isinstance(made, np.ndarray) else made
+
+
+def routine(binding: str, name: str, known: dict[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Return a routine by the binding's name."""
+    real = getattr(REAL[binding], name, None)
+    base = name if name in known or name.removesuffix("_buffer_size") in known else name[1:]
+    sized = base.removesuffix("_buffer_size")
+    if real is None or sized not in known:
+        raise AttributeError(name)
+    parameters = list(inspect.signature(real).parameters)
+    return functools.partial(_call, parameters, PREFIXES.get(name[0]), known[sized], sized=base != sized)
+
+
+def _call(parameters: list[str], dtype: str | None, done: Callable[..., Any], *arguments: int, sized: bool) -> Any:
+    assert all(type(argument) is int for argument in arguments)
+    of = SimpleNamespace(**dict(zip(parameters, arguments, strict=True)))
+    assert of.handle == HANDLE
+    assert getattr(of, "params", PARAMS) == PARAMS
+    if hasattr(of, "data_type_a"):
+        dtype = DTYPES[CudaDataType(of.data_type_a)]
+        assert getattr(of, "compute_type", of.data_type_a) == of.data_type_a
+    assert dtype is not None
+    if sized:
+        return (WORK, WORK) if hasattr(of, "compute_type") else WORK // np.dtype(dtype).itemsize
+    _scribble(of, dtype)
+    return done(of, dtype)
+
+
+def _scribble(of: Any, dtype: str) -> None:
+    """Write to the workspace."""
+    if hasattr(of, "buffer_on_device"):
+        assert of.workspace_in_bytes_on_device == of.workspace_in_bytes_on_host == WORK
+        for address in (of.buffer_on_device, of.buffer_on_host):
+            _memory(address, WORK, "uint8")[...] = 0xAB
+    if hasattr(of, "lwork"):
+        assert of.lwork == WORK // np.dtype(dtype).itemsize
+        _memory(getattr(of, "work", None) or of.workspace, WORK, "uint8")[...] = 0xAB
+
+
+def _inform(address: int, info: int) -> None:
+    _memory(address, 1, "int32")[0] = info
+
+
+def _lapack(name: str, dtype: str) -> Callable[..., Any]:
+    found: Callable[..., Any] = lapack.get_lapack_funcs((name,), dtype=np.dtype(dtype))[0]
+    return found
+
+
+# --- cuSOLVER ---------------------------------------------------------------------------------------------------------
+
+
+def _xgetrf(of: Any, dtype: str) -> None:
+    a = _matrix(of.a, of.m, of.n, of.lda, dtype)
+    factors, pivots, info = _lapack("getrf", dtype)(a)
+    a[...] = factors
+    _memory(of.ipiv, len(pivots), "int64")[...] = pivots + 1
+    _inform(of.info, info)
+
+
+def _xgetrs(of: Any, dtype: str) -> None:
+    assert of.data_type_b == of.data_type_a
+    a, b = _matrix(of.a, of.n, of.n, of.lda, dtype), _matrix(of.b, of.n, of.nrhs, of.ldb, dtype)
+    pivots = _memory(of.ipiv, of.n, "int64") - 1
+    assert ((pivots >= 0) & (pivots < of.n)).all()
+    b[...], info = _lapack("getrs", dtype)(a, pivots.astype(np.int32), b, trans=of.trans)
+    _inform(of.info, info)
+
+
+def _xpotrf(of: Any, dtype: str) -> None:
+    a = _matrix(of.a, of.n, of.n, of.lda, dtype)
+    factor, info = _lapack("potrf", dtype)(a, lower=of.uplo == 0, clean=0)
+    np.copyto(a, factor, where=_triangle(of.uplo, of.n))
+    _inform(of.info, info)
+
+
+def _potrf_batched(of: Any, dtype: str) -> None:
+    for number, address in enumerate(_pointers(of.aarray, of.batch_size)):
+        info = of.info_array + 4 * number
+        _xpotrf(SimpleNamespace(uplo=of.uplo, n=of.n, a=address, lda=of.lda, info=info), dtype)
+
+
+CUSOLVER: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "xgetrf": _xgetrf,
+    "xgetrs": _xgetrs,
+    "xpotrf": _xpotrf,
+    "potrf_batched": _potrf_batched,
+}
+
+
+# --- cuBLAS' batches --------------------------------------------------------------------------------------------------
+
+
+def _pointers(address: int, count: int) -> Iterator[int]:
+    return (int(each) for each in _memory(address, count, "int64"))
+
+
+def _getrf_batched(of: Any, dtype: str) -> None:
+    for number, address in enumerate(_pointers(of.a, of.batch_size)):
+        a = _matrix(address, of.n, of.n, of.lda, dtype)
+        factors, pivots, info = _lapack("getrf", dtype)(a)
+        a[...] = factors
+        _memory(of.p + 4 * of.n * number, of.n, "int32")[...] = pivots + 1
+        _inform(of.info + 4 * number, info)
+
+
+def _getrs_batched(of: Any, dtype: str) -> None:
+    pairs = zip(_pointers(of.aarray, of.batch_size), _pointers(of.barray, of.batch_size), strict=True)
+    for number, (left, right) in enumerate(pairs):
+        a, b = _matrix(left, of.n, of.n, of.lda, dtype), _matrix(right, of.n, of.nrhs, of.ldb, dtype)
+        pivots = _memory(of.dev_ipiv + 4 * of.n * number, of.n, "int32") - 1
+        assert ((pivots >= 0) & (pivots < of.n)).all()
+        b[...] = _lapack("getrs", dtype)(a, pivots, b, trans=of.trans)[0]
+    _inform(of.info, 0)
+
+
+def _trsm_batched(of: Any, dtype: str) -> None:
+    assert _vector(of.alpha, 1, 1, dtype)[0] == 1
+    k = of.m if of.side == 0 else of.n
+    pairs = zip(_pointers(of.a, of.batch_count), _pointers(of.b, of.batch_count), strict=True)
+    for left, right in pairs:
+        half = np.where(_triangle(of.uplo, k), _matrix(left, k, k, of.lda, dtype), 0)
+        a, b = _transposed(of.trans, half), _matrix(right, of.m, of.n, of.ldb, dtype)
+        b[...] = np.linalg.solve(a, b) if of.side == 0 else np.linalg.solve(a.T, b.T).T
+
+
+CUBLAS: Final[dict[str, Callable[[Any, str], Any]]] = {
+    "getrf_batched": _getrf_batched,
+    "getrs_batched": _getrs_batched,
+    "trsm_batched_64": _trsm_batched,
+}

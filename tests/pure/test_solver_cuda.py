@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.requests.request import Later
+from tests.declared import requests
+from tests.fake_cublas import AddressedArray, FakeStream
+from tests.fake_cusolver import DeviceValues, FakeCublasBatches, FakeCusolver, installed
+from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails
+
+NOTHING: Final[Any] = None
+LIBRARIES: Final = "atomr_mp_workers.libraries"
+MODULES: Final = tuple(
+    f"{LIBRARIES}.{name}"
+    for name in ("solver.cuda", "solver.handle", "solver.columns", "solver.kinds", "blas.cuda", "blas.kinds", "slots")
+)
+
+
+class PlacedArray(AddressedArray):
+    """An array in a buffer of NumPy's, as the actor meets those on a device."""
+
+    @property
+    def array(self) -> Any:
+        """The array itself, zero-copy."""
+        return super().array.view(DeviceValues)
+
+
+class Actor:
+    """The CUDA actor on stand-ins."""
+
+    def __init__(self) -> None:
+        self.cusolver: Final = FakeCusolver()
+        with installed(self.cusolver, FakeCublasBatches()):
+            for name in MODULES:
+                sys.modules.pop(name, None)
+            module: Any = importlib.import_module(MODULES[0])
+        self.solver: Final = module.Implementation(NOTHING, FakeStream())
+
+    def run(self, request: LibraryRequest) -> Any:
+        """Do a request."""
+        arrays: dict[str, Any] = {field: array for field, _, array in request.arrays()}
+        placed = msgspec.structs.replace(
+            request, **{field: PlacedArray(array.layout, array.slab) for field, array in arrays.items()}
+        )
+        prepare = getattr(self.solver, f"prepare_{request.name}", None)
+        plan = () if prepare is None else (prepare(placed),)
+        result = getattr(self.solver, request.name)(placed, *plan)
+        return result.read() if isinstance(result, Later) else result
+
+
+@pytest.fixture(scope="module")
+def actor() -> Actor:
+    """The CUDA actor on stand-ins."""
+    return Actor()
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+def test_what_is_asked_of_cusolver_gives_what_is_meant(actor: Actor, name: str) -> None:
+    """Transposed or copied where the order is not cuSOLVER's, and whatever the sizes: it is given no empty ones."""
+
+    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
+    @settings(max_examples=100, deadline=None)
+    def agrees(request: LibraryRequest, seed: int) -> None:
+        assert_agrees(request, np.random.default_rng(seed), actor.run)
+
+    agrees()
+
+
+@pytest.mark.parametrize("case", range(len(FAILING)))
+def test_data_without_a_result_are_an_error_that_says_where(actor: Actor, case: int) -> None:
+    """Singular and indefinite matrices, pivots that are no rows: which matrix, which row, what is undefined."""
+    assert_fails(actor.run, case)
