@@ -3,9 +3,8 @@
 `start` runs a pool for as long as the application lives; `connect` joins one that runs already. Both give a `Pool`.
 Errors are in `atomr_mp.errors`. Actors are written against `atomr_mp_workers`.
 
-Imports point one way: cli -> starting -> pool -> client, lane, reply | supervisor -> transport | process ->
-supervision -> protocol -> errors. What runs inside a device's process is another package, `atomr_mp_workers`; this one
-knows it by name only.
+Imports point one way; the contracts in pyproject.toml have the layers. The code inside a device's process is another
+package, `atomr_mp_workers`; this one knows it by name only.
 """
 
 from __future__ import annotations

@@ -311,8 +311,8 @@ class DeviceUnavailable(RequestError):
     """The device takes no work: its circuit is open after too many ends, it is stopped, or it does not exist.
 
     Holds: other devices.
-    Do: read the reason. Where there is a `retry_after_s`, call again after it; else nothing is started before
-        `atomr-mp restart DEVICE`, which also closes an open circuit at once.
+    Do: read the reason. Call again after `retry_after_s`, if it is set. Else `atomr-mp restart DEVICE` is needed; it also
+    closes an open circuit at once.
 
     Args:
         device: Index of the device in the pool.
