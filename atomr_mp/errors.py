@@ -311,8 +311,8 @@ class DeviceUnavailable(RequestError):
     """The device takes no work: its circuit is open after too many ends, it is stopped, or it does not exist.
 
     Holds: other devices.
-    Do: read the reason. Call again after `retry_after_s`, if it is set. Else `atomr-mp restart DEVICE` is needed; it also
-    closes an open circuit at once.
+    Do: read the reason. Call again after `retry_after_s`, if it is set. Else it takes `atomr-mp restart DEVICE`, which
+    closes an open circuit too.
 
     Args:
         device: Index of the device in the pool.

@@ -5,6 +5,8 @@ README, the changelog and the examples become pages too; the reference is made o
 
 from __future__ import annotations
 
+import ast
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -16,12 +18,6 @@ MADE: Final = DOCS / "made"
 """Pages that are made of other files, while the site is built; not kept."""
 
 sys.path[:0] = [str(ROOT), str(ROOT / "workers")]
-
-from atomr_mp.client import reply  # noqa: E402 (needs the path)
-from atomr_mp.client.memory.argument_slabs import Placement  # noqa: E402
-from atomr_mp.client.memory.leases import Lease  # noqa: E402
-
-vars(reply).update(Lease=Lease, Placement=Placement)  # imported for types only there, and autodoc evaluates these
 
 project = "atomr-mp"
 author = "The atomr-mp authors"
@@ -79,6 +75,7 @@ REFERENCE: Final = {
 def setup(app: Any) -> None:
     """Have the pages made before they are read."""
     app.connect("builder-inited", lambda _app: _make())
+    _import_types("atomr_mp.client.reply")
     app.connect("autodoc-process-docstring", _as_restructured_text, priority=400)  # before napoleon
 
 
@@ -88,6 +85,16 @@ def _as_restructured_text(_app: Any, _what: str, _name: str, _object: Any, _opti
         parts = line.split("`")
         parts[::2] = [re.sub(r"([*|])", r"\\\1", part) for part in parts[::2]]
         lines[at] = "``".join(parts) if len(parts) % 2 else line
+
+
+def _import_types(name: str) -> None:
+    """Import into a module the names that it imports for types only, since autodoc evaluates its annotations."""
+    module = importlib.import_module(name)
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    for block in (node for node in tree.body if isinstance(node, ast.If)):
+        for each in (node for node in block.body if isinstance(node, ast.ImportFrom)):
+            found = importlib.import_module(str(each.module))
+            vars(module).update({alias.name: getattr(found, alias.name) for alias in each.names})
 
 
 def _make() -> None:
