@@ -92,9 +92,8 @@ def _import_types(name: str) -> None:
     module = importlib.import_module(name)
     tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     for block in (node for node in tree.body if isinstance(node, ast.If)):
-        for each in (node for node in block.body if isinstance(node, ast.ImportFrom)):
-            found = importlib.import_module(str(each.module))
-            vars(module).update({alias.name: getattr(found, alias.name) for alias in each.names})
+        source = ast.Module(body=block.body, type_ignores=[])
+        exec(compile(source, str(module.__file__), "exec"), vars(module))  # noqa: S102 (imports of the project's own)
 
 
 def _make() -> None:

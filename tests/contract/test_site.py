@@ -14,5 +14,5 @@ def test_the_site_builds_without_a_warning_and_has_the_reference(tmp_path: Path)
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-c", "docs/site", "docs", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert "poison_request" in (tmp_path / "made/errors.html").read_text(encoding="utf-8")
+    assert "GpuRefStale" in (tmp_path / "made/errors.html").read_text(encoding="utf-8")
     assert "searchindex.js" in {path.name for path in tmp_path.iterdir()}
