@@ -92,6 +92,7 @@ def as_json(status: Status, run_dir: Path) -> dict[str, Any]:
         "supervisor_memory_bytes": status.supervisor_memory_bytes,
         "sessions": status.sessions,
         "refused": status.refused,
+        "unkept_results": status.unkept_results,
         "resident_bytes": status.resident_bytes,
         "quarantined": [_quarantined(each) for each in status.quarantined],
         "devices": devices,

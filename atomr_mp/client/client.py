@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -68,6 +69,11 @@ class Client:
         NotAuthorized: It refuses this process.
     """
 
+    workers_live = False
+    """Our session has ended, not the pool: its workers will not disconnect."""
+    forked = False
+    """This process was forked from the client's: nothing can be done with it here."""
+
     def __init__(
         self,
         connection: SessionConnection,
@@ -113,14 +119,12 @@ class Client:
         self._memory_lock = threading.Lock()
         """Held to make what is below."""
         self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
+        self._results_read: deque[tuple[int, int]] = deque()
+        """Incarnations that have ended and of which no result is still to be read, to be told."""
         self._memory: ClientMemory | None = None
         self._ids = itertools.count(1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
-        self.workers_live = False
-        """Our session has ended, not the pool: its workers will not disconnect."""
-        self.forked = False
-        """This process was forked from the client's: nothing can be done with it here."""
         self._blocking = ThreadsLane(self, 0, self.devices)
         self._loops: dict[asyncio.AbstractEventLoop, EventLoopLane] = {}
         """Lanes of event loops; those of closed loops go when the next one comes."""
@@ -217,6 +221,8 @@ class Client:
                         self._hear(message)
             except (errors.PoolLost, errors.ProtocolError) as error:
                 self._lose(errors.PoolLost(error.message))
+            while self._results_read:
+                self.tell(session.ResultsRead(*self._results_read.popleft()))
         self._blocking.call_back()
 
     @interrupts.defer_interrupts
@@ -278,7 +284,7 @@ class Client:
         with self._memory_lock:
             found = self._releases.get((device, generation))
             if found is None:
-                found = Releases(token.pack(self.epoch, device, generation))
+                found = Releases(token.pack(self.epoch, device, generation), self._results_read)
                 self._releases[device, generation] = found
         return found
 
@@ -433,8 +439,11 @@ class Client:
             case _:
                 return
         self._tell_lanes(message)
-        if isinstance(message, session.IncarnationEnded) and ended is not None and self._memory is not None:
-            self._memory.over(ended)  # after the lanes, which take in its last answers
+        if isinstance(message, session.IncarnationEnded) and ended is not None:
+            lanes = [self._blocking, *self._loops.values()]
+            ended.end(awaited=any(lane.awaits(message.device, message.generation) for lane in lanes))
+            if self._memory is not None:
+                self._memory.over(ended)  # after the lanes, which take in its last answers
         self._wake_waiting()
         for listener in self.listeners:
             try:

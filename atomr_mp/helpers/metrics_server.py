@@ -117,10 +117,12 @@ def pool_metrics(status: Status) -> Iterable[Metric]:
     info = GaugeMetricFamily("atomr_mp_info", "1; what runs", labels=["pool", "backend", "version"])
     info.add_metric([status.pool, status.backend, status.version], 1)
     refused = "Sessions that were refused or ended for what they sent"
+    unkept = "Slabs with large results that end with their worker, for want of descriptors or of room"
     return [
         info,
         GaugeMetricFamily("atomr_mp_sessions", "Clients that may call", status.sessions),
         CounterMetricFamily("atomr_mp_sessions_refused", refused, status.refused),
+        CounterMetricFamily("atomr_mp_result_slabs_not_kept", unkept, status.unkept_results),
         GaugeMetricFamily(
             "atomr_mp_supervisor_start_time_seconds", "Start of the supervisor", status.supervisor_started_at
         ),

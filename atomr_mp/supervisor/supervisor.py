@@ -263,6 +263,7 @@ class Supervisor:
             stopping=self._stopping,
             sessions=len(self._sessions),
             refused=self._sessions.refused,
+            unkept_results=self._sessions.results.unkept,
             workers=[_worker_status(device, self._notes(device)) for device in self.devices],
             resident_bytes=self._residents.nbytes,
             quarantined=self._sessions.suspects.quarantined,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import deque
 
 import pytest
 from hypothesis import given
@@ -102,3 +103,29 @@ def test_what_was_not_acknowledged_is_repeated_and_nothing_else() -> None:
     releases.acknowledged = 5
     assert releases.to_repeat() == []
     assert releases.serial == 5
+
+
+def test_that_nothing_is_to_be_read_any_more_is_told_once_and_not_before_the_end() -> None:
+    """When the last lease has gone; if answers may still come, not before nobody can take them in."""
+    read: deque[tuple[int, int]] = deque()
+    unused, living, awaited, known = (Releases(TOKEN, read) for _ in range(4))
+    unused.end(awaited=False)
+    del unused
+    leases = living.leases([5])
+    leases.clear()
+    del living
+    leases = awaited.leases([5])
+    awaited.end(awaited=True)
+    leases.clear()
+    gc.collect()
+    assert not read
+    leases = awaited.leases([6])
+    leases.clear()
+    del awaited
+    assert read.popleft() == (3, 7)
+    leases = known.leases([5, 6])
+    known.end(awaited=False)
+    del leases[5]
+    assert not read
+    del leases[6]
+    assert list(read) == [(3, 7)]

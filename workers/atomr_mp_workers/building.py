@@ -28,6 +28,7 @@ from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, threads_of
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.residents import ResidentBlobs
+from atomr_mp_workers.memory.result_slabs import ResultSlabs
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.completions import Completions
@@ -79,7 +80,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         streams = _make_streams(execution, device)
     except errors.AtomrError as error:
         raise FatalError(error) from error
-    store = Store(device, current, execution.memory_bytes, in_progress)
+    store = Store(device, current, execution.memory_bytes, in_progress, ResultSlabs(channel))
     memory = ActorMemory(store, lambda: current_holder() or store.buffers.ours)
     device.use_memory(memory)
     library_context = LibraryContext(

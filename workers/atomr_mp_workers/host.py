@@ -44,10 +44,6 @@ _encode: Final = data.FROM_WORKER.encode
 MESSAGE_BYTES: Final = FLUSH_BYTES + limits.MAX_BODY_BYTES
 """Answers of more than this are sent singly; their peer takes no larger messages than `codec.MAX_MESSAGE_BYTES`."""
 
-UNREAD_NS: Final = 5_000_000_000
-"""How long after a large result was sent a worker that is to leave stays for its sake, if nobody has read it: who looks
-at it at once, on however busy a machine, need not notice that the worker leaves."""
-
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
 
@@ -251,6 +247,7 @@ class Host:
 
     def _export(self, order: control.ExportSlab) -> None:
         """Hand out a slab."""
+        hooks.point("export")
         try:
             export = self._store.export(order.number, order.slab, order.to_device)
         except errors.AtomrError as error:
@@ -471,8 +468,7 @@ class Host:
                     left_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
                     patience_s = left_s if patience_s is None else min(left_s, patience_s)
             return -1 if patience_s is None else patience_s
-        until_ns = max(self._drained_ns, self._store.last_unread_ns + UNREAD_NS)
-        left_ns = until_ns - time.monotonic_ns()
+        left_ns = self._drained_ns - time.monotonic_ns()
         return left_ns / 1e9 if left_ns > 0 else None
 
     def _answer_all(self, error: errors.AtomrError) -> None:

@@ -222,6 +222,12 @@ class Lane(ABC):
         """Whether the lane is driven by this event loop."""
         return False
 
+    def awaits(self, device: int, generation: int) -> bool:
+        """Return whether answers of an incarnation may still be taken in."""
+        link = self._links[device]
+        with self._lock:
+            return any(reply.generation == generation for _, reply in link.flight.items())
+
     def numbers(self) -> set[int]:
         """Return the numbers of the lane's connections."""
         return {self.number, *[link.number for link in self._links]}

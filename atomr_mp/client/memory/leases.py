@@ -32,9 +32,10 @@ class Releases:
 
     Args:
         current: The incarnation's token.
+        all_read: Takes (device, generation) when the incarnation has ended and there is no lease of its results.
     """
 
-    def __init__(self, current: bytes) -> None:
+    def __init__(self, current: bytes, all_read: deque[tuple[int, int]] | None = None) -> None:
         self.token: Final = current
         _, self.device, self.generation = token.unpack(current)
         self.pending: deque[tuple[LeaseKind, int]] = deque()
@@ -51,19 +52,35 @@ class Releases:
         """Number of the worker's last message that was read, by the number of the connection."""
         self.over = False
         """The incarnation has ended."""
+        self._unread: Unread | None = Unread(self.device, self.generation, all_read)
         self.unheard = 0
         """Messages that were sent for themselves since the worker was last heard of."""
 
     def leases(self, buffers: Iterable[int]) -> dict[int, Lease]:
         """Return the leases that came with an answer, by buffer."""
         leases: dict[int, Lease] = {}
+        unread = self._unread
+        if unread is not None:
+            unread.leased = True
         for buffer in buffers:
             lease = leases.get(buffer)
             if lease is None:
-                leases[buffer] = Lease(self, buffer)
+                leases[buffer] = Lease(self, buffer, unread)
             elif lease.hold is not None:
                 lease.hold.count += 1
         return leases
+
+    def end(self, *, awaited: bool) -> None:
+        """Take note that the incarnation has ended.
+
+        Args:
+            awaited: A lane has still to take in answers of it. Else those that have come are all.
+        """
+        self.over = True
+        if self._unread is not None:
+            self._unread.over = True
+        if not awaited:
+            self._unread = None
 
     def give_back(self, buffers: Iterable[int]) -> None:
         """Give leases back that nobody wants."""
@@ -112,6 +129,28 @@ class Releases:
             self.unacknowledged.popleft()
 
 
+class Unread:
+    """What all leases of an incarnation refer to: when the last one has gone, none of its results is still to be read.
+
+    Args:
+        device: The device.
+        generation: The incarnation.
+        all_read: Takes both when that is so, if the incarnation has ended then.
+    """
+
+    __slots__ = ("_all_read", "_incarnation", "leased", "over")
+
+    def __init__(self, device: int, generation: int, all_read: deque[tuple[int, int]] | None) -> None:
+        self._incarnation: Final = device, generation
+        self._all_read: Final = all_read
+        self.over = False
+        self.leased = False
+
+    def __del__(self) -> None:
+        if self.over and self.leased and self._all_read is not None:
+            self._all_read.append(self._incarnation)
+
+
 class Hold:
     """What a lease consists of: given back when nothing refers to it any more. Requests under way refer to it too."""
 
@@ -134,15 +173,19 @@ class Lease:
     Args:
         releases: Of the incarnation that made the buffer.
         buffer: The buffer's id.
+        unread: Kept for as long as this may be the lease of a result.
     """
 
-    __slots__ = ("__weakref__", "buffer", "hold", "releases")
+    __slots__ = ("__weakref__", "buffer", "hold", "mapping", "releases", "unread")
 
-    def __init__(self, releases: Releases, buffer: int) -> None:
+    def __init__(self, releases: Releases, buffer: int, unread: Unread | None = None) -> None:
         self.releases: Final = releases
+        self.unread: Final = unread
         self.buffer: Final = buffer
         self.hold: Hold | None = Hold(releases, buffer)
         """For requests to keep; None once it is released."""
+        self.mapping: object = None
+        """Of a result by value: the slab in which it was read, which stays mapped while it may be read again."""
 
     @property
     def released(self) -> bool:

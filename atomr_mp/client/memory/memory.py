@@ -331,6 +331,7 @@ class ClientMemory:
             ) from lost
         except (errors.AtomrError, OSError) as error:
             raise _unread(error) from error
+        lease.mapping = mapping
         # No borrow: nobody else holds it.
         return mapping.array(layout, writable=True, keep=lease)
 

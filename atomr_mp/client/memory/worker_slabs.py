@@ -54,8 +54,8 @@ class Mappings:
         """Not held while a slab is asked for: others' callbacks may run meanwhile."""
         self._mapped: dict[tuple[Releases, int], _Mapped] = {}
         """By incarnation and number, the one last used last."""
-        self._outlived: weakref.WeakSet[SlabMapping] = weakref.WeakSet()
-        """Mappings of incarnations that have ended; whoever has a view keeps them."""
+        self._outlived: weakref.WeakValueDictionary[tuple[Releases, int], SlabMapping] = weakref.WeakValueDictionary()
+        """Mappings of incarnations that have ended; views keep them, and results that may be read again."""
 
     @interrupts.defer_interrupts
     def get(self, lease: Lease, slab: int) -> SlabMapping:
@@ -72,13 +72,15 @@ class Mappings:
                 self._mapped[key] = mapped
                 mapped.leases.add(lease)
                 return mapped.mapping
+            outlived = self._outlived.get(key)
+            if outlived is not None:
+                return outlived
         # The worker counts how often it is open: it is told of each time that it is closed.
         closed = functools.partial(releases.pending.append, (LeaseKind.SLAB, slab))
         mapping = self._open_slab(releases, slab, closed)
         with self._lock:
             if releases.over:
-                self._outlived.add(mapping)
-                return mapping
+                return self._outlived.setdefault(key, mapping)
             other = self._mapped.get(key)
             if other is None:  # else another thread was faster
                 other = self._mapped[key] = _Mapped(mapping)
@@ -90,7 +92,7 @@ class Mappings:
         """Let go of an incarnation's slabs: views stay, and are the last to hold them."""
         with self._lock:
             for key in [key for key in self._mapped if key[0] is ended]:
-                self._outlived.add(self._mapped.pop(key).mapping)
+                self._outlived[key] = self._mapped.pop(key).mapping
 
     def close_unused(self, releases: Releases) -> None:
         """Unmap an incarnation's slabs in which nothing of this client lies: their memory is wanted."""
@@ -101,8 +103,9 @@ class Mappings:
     def close(self) -> bool:
         """Unmap all slabs in which there is no view; return whether there is none left."""
         with self._lock:
-            mappings = [mapped.mapping for mapped in self._mapped.values()] + list(self._outlived)
+            mappings = [mapped.mapping for mapped in self._mapped.values()] + list(self._outlived.values())
             self._mapped.clear()
+            self._outlived.clear()
             closed = [mapping.close() for mapping in mappings]
         return all(closed)
 

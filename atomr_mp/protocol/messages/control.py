@@ -224,6 +224,25 @@ class SlabExported(Message, frozen=True, tag="slab_exported"):
     error: ErrorInfo | None = None
 
 
+class ResultSlab(Message, frozen=True, tag="result_slab"):
+    """A slab in which results by value are going to be sent: keep it open. With one file descriptor, a sealed memfd.
+
+    Comes before the first answer with such a result, which then can be read after the worker's end too.
+    """
+
+    number: U32
+    """The session whose results they are."""
+    slab: SlabNumber
+    nbytes: U64
+
+
+class ResultSlabFreed(Message, frozen=True, tag="result_slab_freed"):
+    """No result lies in such a slab any more, and the worker has freed it."""
+
+    number: U32
+    slab: SlabNumber
+
+
 class SessionViolated(Message, frozen=True, tag="session_violated"):
     """The session broke the rules of the data plane and should be ended."""
 
@@ -274,6 +293,8 @@ FromWorker = (
     | SessionAdmitted
     | SessionClosed
     | SlabExported
+    | ResultSlab
+    | ResultSlabFreed
     | SessionViolated
     | Fault
     | ResidentWanted

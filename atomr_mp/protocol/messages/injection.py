@@ -25,6 +25,7 @@ Point = Literal[
     "borrow",
     "enqueue",
     "before_reply",
+    "export",
     "allocate",
     "nvml",
     "disk",

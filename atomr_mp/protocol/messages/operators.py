@@ -252,6 +252,9 @@ class Status(Message, frozen=True, tag="status"):
     """Resident memory, of all devices together."""
     quarantined: list[QuarantinedRequest] = msgspec.field(default_factory=list)
     """Requests that are refused, in the order in which they were last heard of."""
+    unkept_results: U64 = 0
+    """Slabs with large results that the supervisor could not keep open, for want of descriptors or of room, since the
+    start: what lies in them ends with its worker."""
 
     @property
     def unanswered(self) -> int:

@@ -118,6 +118,13 @@ class Reach(Message, frozen=True, tag="reach"):
     """How many in a row have failed on one of its lanes; 0 if it has one again."""
 
 
+class ResultsRead(Message, frozen=True, tag="results_read"):
+    """Of an incarnation that has ended: its large results were read, or are not wanted. Not answered."""
+
+    device: U16
+    generation: U32
+
+
 class Bye(Message, frozen=True, tag="bye"):
     """The last message: the client has closed all its mappings of slabs, so their memory need not wait for its end."""
 
@@ -139,6 +146,7 @@ FromClient = (
     | Suspect
     | Acquit
     | Reach
+    | ResultsRead
     | Bye
 )
 

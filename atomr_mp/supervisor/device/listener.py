@@ -70,5 +70,14 @@ class DeviceListener(Protocol):
     ) -> None:
         """A worker has answered for a slab; the descriptor is the callee's."""
 
+    def result_slab(
+        self,
+        device: DeviceView,
+        generation: int,
+        message: control.ResultSlab | control.ResultSlabFreed,
+        descriptor: Descriptor | None,
+    ) -> None:
+        """A worker has handed in a slab with results, or freed one; the descriptor is the caller's."""
+
     def violated(self, number: int, reason: str) -> None:
         """A session broke the rules of the data plane."""

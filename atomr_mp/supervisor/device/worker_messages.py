@@ -65,6 +65,8 @@ class WorkerMessages:
             case control.SlabExported():
                 shared = None if descriptor is None else descriptor.share()
                 self._sessions.exported(self._device, worker.generation, message, shared)
+            case control.ResultSlab() | control.ResultSlabFreed():
+                self._sessions.result_slab(self._device, worker.generation, message, descriptor)
             case control.OfResident():
                 self._residents.heard((worker.device, worker.generation), message, descriptor)
             case control.SessionViolated(number, reason):

@@ -1,7 +1,9 @@
-"""How many file descriptors clients may cost the supervisor. An edge: it asks the kernel for the limit."""
+"""Which file descriptors of others the supervisor keeps, and how many. An edge: it asks the kernel about both."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import resource
 from typing import Final
 
@@ -24,3 +26,25 @@ def check_room(descriptor: int) -> None:
             "the supervisor has as many sessions and slabs as its limit of open files admits; close some, or raise "
             "the limit"
         )
+
+
+def check_memory(descriptor: int, nbytes: int) -> None:
+    """Check that a descriptor is memory of this size for ever: whoever maps it must not fault when its sender likes.
+
+    Raises:
+        InvalidRequest: It is something else.
+    """
+    try:
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+    except OSError as error:
+        raise errors.InvalidRequest("the slab's file descriptor is no memfd") from error
+    if seals & _SIZE_SEALS != _SIZE_SEALS:
+        raise errors.InvalidRequest("the slab's memfd is not sealed against shrinking and growing")
+    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
+        raise errors.InvalidRequest("the slab's file descriptor cannot be read")
+    size = os.fstat(descriptor).st_size
+    if size != nbytes or not nbytes:
+        raise errors.InvalidRequest(f"the slab's memfd has {size} bytes, announced were {nbytes}; there must be some")
+
+
+_SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

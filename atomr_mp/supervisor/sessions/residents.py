@@ -30,7 +30,7 @@ from atomr_mp.protocol.messages import control, operators, session
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, FillOrder, Key, Refuse, Registry, Shape
 from atomr_mp.supervisor.device.device import SupervisedDevice
-from atomr_mp.supervisor.sessions.slabs import check_memory
+from atomr_mp.supervisor.sessions.descriptor_limit import check_memory
 from atomr_mp.transport.descriptors import Descriptor
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")

@@ -21,6 +21,7 @@ from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room
+from atomr_mp.supervisor.sessions.result_slabs import ResultSlabs
 from atomr_mp.supervisor.sessions.session_reclaim import SessionReclaim
 from atomr_mp.supervisor.sessions.slabs import workers_of
 from atomr_mp.supervisor.sessions.suspects import Suspects
@@ -149,7 +150,8 @@ class Sessions:
         self._loop = loop
         self._orders = orders
         self._sessions: dict[int, ClientSession] = {}
-        self._slabs = slabs.Slabs(lambda: orders.devices, self._reply)
+        self.results: Final = ResultSlabs(loop, lambda device: plan.devices[device].execution.memory_bytes)
+        self._slabs = slabs.Slabs(lambda: orders.devices, self._reply, self.results)
         self.suspects: Final = Suspects(plan.max_suspicions, loop, lambda: orders.devices, self._announce)
         self._reclaim = SessionReclaim(loop, lambda: orders.devices)
         self._last_number = 0
@@ -281,6 +283,20 @@ class Sessions:
         if each is not None:
             self._send(each, session.DeviceChanged(device.info(number)))
 
+    def result_slab(
+        self,
+        device: DeviceView,
+        generation: int,
+        message: control.ResultSlab | control.ResultSlabFreed,
+        descriptor: Descriptor | None,
+    ) -> None:
+        """Keep a slab with results for its session, or let go of it; the descriptor is the caller's."""
+        worker = device.index, generation
+        if isinstance(message, control.ResultSlabFreed):
+            self.results.freed(worker, message)
+        elif message.number in self._sessions:
+            self.results.hand_in(worker, message, descriptor)
+
     def violated(self, number: int, reason: str) -> None:
         """End a session that broke the rules of the data plane."""
         each = self._sessions.get(number)
@@ -345,7 +361,7 @@ class Sessions:
                 each.take_reach(message, len(self._orders.devices))
             case session.Bye():
                 self._end(each, None, bye=True)
-            case session.OpenSlab() | session.RegisterSlab() | session.ForgetSlab() | session.LendSlab():
+            case _ if isinstance(message, slabs.Request):
                 if each.observer:
                     raise errors.ProtocolError("slabs are for sessions that may call, and this is an observer's")
                 self._relay(each, message)

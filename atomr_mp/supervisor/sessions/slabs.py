@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -12,7 +10,8 @@ from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, session
 from atomr_mp.supervision.reclaim import Worker
-from atomr_mp.supervisor.sessions.descriptor_limit import check_room
+from atomr_mp.supervisor.sessions.descriptor_limit import check_memory, check_room
+from atomr_mp.supervisor.sessions.result_slabs import ResultSlabs
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ MAX_ASKS: Final = 256
 MAX_LOANS: Final = 256
 """Slabs that a session may have lent at a time."""
 
-Request = session.OpenSlab | session.RegisterSlab | session.ForgetSlab | session.LendSlab
+Request = session.OpenSlab | session.RegisterSlab | session.ForgetSlab | session.LendSlab | session.ResultsRead
 
 
 class RegisteredSlab(NamedTuple):
@@ -84,15 +83,18 @@ class Slabs:
     Args:
         devices: Returns the pool's devices, by index.
         reply: Answers a session: its number, the message, and a descriptor to go with it, owned by the callee.
+        results: Has the slabs of ended incarnations that can still be opened.
     """
 
     def __init__(
         self,
         devices: Callable[[], Sequence[SupervisedDevice]],
         reply: Callable[[int, session.FromSupervisor, Descriptor | None], None],
+        results: ResultSlabs,
     ) -> None:
         self._devices = devices
         self._reply = reply
+        self._results = results
         self._holdings: dict[int, _Holdings] = {}
         """By session."""
         self._asks: dict[int, _Ask] = {}
@@ -115,11 +117,13 @@ class Slabs:
                     self._lend(number, held, request)
                 case session.ForgetSlab(slab):
                     self._forget(number, held, slab)
+                case session.ResultsRead(device, generation):
+                    self._results.given_back(number, (device, generation))
                 case session.RegisterSlab():
                     self._register(number, held, request, descriptor)
                     self._reply(number, session.Answer(request.id), None)
         except errors.AtomrError as error:
-            assert not isinstance(request, session.ForgetSlab)  # which fails in no way
+            assert not isinstance(request, session.ForgetSlab | session.ResultsRead)  # which fail in no way
             self._reply(number, session.Answer(request.id, ErrorInfo.of(error)), None)
         finally:
             if descriptor is not None:
@@ -162,11 +166,14 @@ class Slabs:
     def incarnation_over(self, device: int, generation: int) -> None:
         """Answer what an incarnation was asked for and will not answer; tell the other workers that it is over.
 
-        What it has lent is over with it; what it was lent is for the next one.
+        What it has lent is over with it; what it was lent is for the next one. Results that it has handed in stay.
         """
+        self._results.incarnation_over((device, generation))
         for ask_id, ask in list(self._asks.items()):
             if ask.worker == (device, generation) and ask_id in self._asks:
                 self._close_ask(ask_id)
+                if isinstance(ask.request, session.OpenSlab) and self._open_kept(ask.number, ask.request):
+                    continue
                 stale = self._stale(device, generation)
                 self._reply(ask.number, session.Answer(ask.request.id, ErrorInfo.of(stale)), None)
         for held in self._holdings.values():
@@ -179,6 +186,7 @@ class Slabs:
 
     def session_ended(self, number: int) -> None:
         """Let go of what a session has here."""
+        self._results.session_ended(number)
         held = self._holdings.pop(number, None)
         if held is not None:
             for ask_id in held.asks:
@@ -194,13 +202,23 @@ class Slabs:
         held = self._holdings.values()
         mine = [slab.descriptor for each in held for slab in each.slabs.values()]
         lent = [loan.descriptor for each in held for loan in each.loans.values() if loan.descriptor is not None]
-        return [descriptor.fileno() for descriptor in (*mine, *lent)]
+        return [descriptor.fileno() for descriptor in (*mine, *lent, *self._results.descriptors)]
 
     # --- what clients ask ------------------------------------------------------------------------------------------
 
     def _open(self, number: int, held: _Holdings, request: session.OpenSlab) -> None:
+        owner = self._device(request.device).worker(request.generation)
+        if (owner is None or owner.leaving) and self._open_kept(number, request):
+            return
         owner = self._incarnation(request.device, request.generation, number)
         self._ask(number, held, request, owner, to_device=None)
+
+    def _open_kept(self, number: int, request: session.OpenSlab) -> bool:
+        """Answer from what an incarnation has handed in that answers no more; False if this slab is not among it."""
+        kept = self._results.find(number, (request.device, request.generation), request.slab)
+        if kept is not None:
+            self._reply(number, session.SlabOpened(request.id, kept.nbytes), kept.descriptor.share())
+        return kept is not None
 
     def _lend(self, number: int, held: _Holdings, request: session.LendSlab) -> None:
         if request.device == request.to_device:
@@ -341,25 +359,6 @@ class Slabs:
         )
 
 
-def check_memory(descriptor: int, nbytes: int) -> None:
-    """Check that a descriptor is memory of this size for ever: whoever maps it must not fault when its sender likes.
-
-    Raises:
-        InvalidRequest: It is something else.
-    """
-    try:
-        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-    except OSError as error:
-        raise errors.InvalidRequest("the slab's file descriptor is no memfd") from error
-    if seals & _SIZE_SEALS != _SIZE_SEALS:
-        raise errors.InvalidRequest("the slab's memfd is not sealed against shrinking and growing")
-    if fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_WRONLY:
-        raise errors.InvalidRequest("the slab's file descriptor cannot be read")
-    size = os.fstat(descriptor).st_size
-    if size != nbytes or not nbytes:
-        raise errors.InvalidRequest(f"the slab's memfd has {size} bytes, announced were {nbytes}; there must be some")
-
-
 def _foreign(number: int, loan: Loan, lent: Lent) -> tuple[control.ForeignSlab, Descriptor | None]:
     """Return what tells the borrower's worker; the descriptor is the receiver's."""
     message = control.ForeignSlab(number, loan.device, loan.generation, loan.slab, lent.nbytes, lent.handle)
@@ -392,6 +391,3 @@ def _check_listens(worker: Incarnation) -> None:
         raise errors.Overloaded(
             f"device {worker.device}'s worker is busy, and takes no more memory at present", device=worker.device
         )
-
-
-_SIZE_SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW

@@ -33,6 +33,8 @@ class OwnSlab:
         self.holder: Final = holder
         self.opened: Counter[tuple[int, int | None]] = Counter()
         """How often it is open elsewhere, by (session, device or None for the client itself)."""
+        self.handed_in = False
+        """The supervisor has a descriptor of it too, so that results in it outlive this process."""
 
 
 class Holder:
@@ -48,9 +50,6 @@ class Holder:
         """Buffers and how many leases of each."""
         self.views: dict[int, Block] = {}
         """Borrows that the client took, by its ids."""
-        self.unread: dict[int, int] = {}
-        """Those of them that are results which the client cannot have read, for it has not opened their slab, and when
-        these were made known to it; CLOCK_MONOTONIC."""
         self.slabs: list[OwnSlab] = []
         self.client_slabs: dict[SlabNumber, SlabMemory] = {}
         self.foreign_slabs: dict[tuple[int, int, SlabNumber], SlabMemory] = {}

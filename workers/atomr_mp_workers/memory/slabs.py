@@ -34,6 +34,16 @@ class StartedWork(Protocol):
         """Return whether this work has ended, and all that was started before it. Any thread."""
 
 
+class SlabKeeper(Protocol):
+    """Keeps slabs open beyond this process's end."""
+
+    def hand_in(self, slab: OwnSlab) -> None:
+        """Have a slab kept, before the first answer that needs it."""
+
+    def freed(self, slab: OwnSlab) -> None:
+        """Have a slab kept no longer. Any thread."""
+
+
 class SlabTable:
     """This process's slabs.
 
@@ -44,10 +54,17 @@ class SlabTable:
             those in the host's.
         in_progress: Work that may use memory to which nothing refers any more.
         changed: Called when `taken_bytes` has changed.
+        keeper: Keeps those that are handed in.
     """
 
     def __init__(
-        self, device: WorkerDevice, index: int, quota_bytes: int, in_progress: StartedWork, changed: Callable[[], None]
+        self,
+        device: WorkerDevice,
+        index: int,
+        quota_bytes: int,
+        in_progress: StartedWork,
+        changed: Callable[[], None],
+        keeper: SlabKeeper | None = None,
     ) -> None:
         self.quota_bytes: Final = quota_bytes
         self.lock: Final = threading.Lock()
@@ -66,6 +83,7 @@ class SlabTable:
         self._index = index
         self._in_progress = in_progress
         self._changed = changed
+        self._keeper = keeper
         self._last_slab = 0
         self._given_back: deque[tuple[OwnSlab, int]] = deque()
         """Parts of slabs to which nothing refers any more."""
@@ -221,6 +239,8 @@ class SlabTable:
             return
         del self.by_number[slab.number]
         slab.holder.slabs.remove(slab)
+        if slab.handed_in and self._keeper is not None:
+            self._keeper.freed(slab)
         self._took(slab.device, -slab.memory.nbytes)
 
 

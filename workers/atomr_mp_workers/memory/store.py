@@ -9,7 +9,6 @@ Requests may allocate, share and claim on any thread; everything that does not s
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from typing import Final
 
@@ -22,7 +21,7 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.buffers import Buffers
 from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
-from atomr_mp_workers.memory.slabs import SlabTable, StartedWork
+from atomr_mp_workers.memory.slabs import SlabKeeper, SlabTable, StartedWork
 
 
 class Store:
@@ -34,6 +33,7 @@ class Store:
         quota_bytes: Most that all slabs together may take; on a device with memory of its own, as much again for
             those in the host's.
         in_progress: Work that may use memory to which nothing refers any more.
+        keeper: Keeps the slabs of results open beyond this process's end; None if nobody does.
     """
 
     def __init__(
@@ -42,6 +42,7 @@ class Store:
         current: bytes,
         quota_bytes: int,
         in_progress: StartedWork,
+        keeper: SlabKeeper | None = None,
     ) -> None:
         self.device: Final = device
         _, self._index, _ = token.unpack(current)
@@ -49,7 +50,8 @@ class Store:
         self._leases = 0
         self.figures: tuple[int, int] = (0, 0)
         """The slabs' bytes, and the sessions' leases; another tuple whenever they change."""
-        self.slabs: Final = SlabTable(device, self._index, quota_bytes, in_progress, self._count)
+        self._keeper: Final = keeper
+        self.slabs: Final = SlabTable(device, self._index, quota_bytes, in_progress, self._count, keeper)
         self.buffers: Final = Buffers(device, current, self.slabs)
         self.shares: Final = Shares(self._index)
         self.refs: Final = RefOpener(current)
@@ -66,7 +68,6 @@ class Store:
         holder = self._holders.get(number)
         if holder is not None:
             holder.gone = True
-            holder.unread.clear()
             holder.client_slabs.clear()
             holder.foreign_slabs.clear()
 
@@ -88,12 +89,18 @@ class Store:
     # --- leases and views ------------------------------------------------------------------------------------------
 
     def lease(self, holder: Holder, array: DeviceArray) -> int:
-        """Give a session one more lease of an array's buffer; return the buffer's id."""
+        """Give a session one more lease of an array's buffer; return the buffer's id.
+
+        A slab with a result by value is handed to the supervisor first: the answer stands when this process has ended.
+        """
         block = array.block
         _, count = holder.leases.get(block.id, (block, 0))
         holder.leases[block.id] = block, count + 1
-        if array.value and not self.slabs.by_number[block.slab_number].opened[holder.number, None]:
-            holder.unread[block.id] = time.monotonic_ns()
+        if array.value and self._keeper is not None:
+            slab = self.slabs.by_number[block.slab_number]
+            if not slab.handed_in:
+                slab.handed_in = True
+                self._keeper.hand_in(slab)
         self._leases += 1
         self._count()
         return block.id
@@ -113,7 +120,6 @@ class Store:
                 holder.leases[buffer] = block, count - 1
             else:
                 del holder.leases[buffer]
-                holder.unread.pop(buffer, None)
         self.slabs.close(holder.number, slabs)
         self._count()
 
@@ -127,11 +133,6 @@ class Store:
             raise errors.InvalidRequest(f"there is a borrow {view} already")
         array.block.borrows.open_view(holder.number, view, write=write)
         holder.views[view] = array.block
-
-    @property
-    def last_unread_ns(self) -> int:
-        """When the last result was sent that its client has not read, and cannot any more after this process; or 0."""
-        return max((at_ns for holder in self._holders.values() for at_ns in holder.unread.values()), default=0)
 
     # --- slabs of others, and ours elsewhere -------------------------------------------------------------------------
 
@@ -147,12 +148,6 @@ class Store:
             raise errors.GpuRefReleased(
                 f"this client has no lease in slab {slab_number} of device {self._index}", device=self._index
             )
-        if to_device is None:
-            holder.unread = {
-                each: at_ns
-                for each, at_ns in holder.unread.items()
-                if holder.leases[each][0].slab_number != slab_number
-            }
         slab.opened[number, to_device] += 1
         return slab.memory.export()
 

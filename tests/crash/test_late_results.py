@@ -1,0 +1,187 @@
+"""Large results that are read when their worker has ended: an answer that was sent stands, and so do its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Thread
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors, testing
+from atomr_mp.testing import Exit, Hang, Kill, Poison
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
+
+KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
+ONCE, AGAIN = "Keeper.large", "Keeper.large_again"
+COUNT: Final = 41_000
+"""Elements of a large result: 320 KiB."""
+
+OFTEN: Final[dict[str, Any]] = {"max_restarts": 1000, "backoff_initial_s": 0.0, "max_suspicions": 0}
+
+
+@pytest.fixture(scope="module", params=["none", "hot"])
+def pool(request: pytest.FixtureRequest) -> Iterator[atomr_mp.Pool]:
+    """A pool without a standby, or with one."""
+    settings = OFTEN | {"standby": request.param, "hang_timeout_s": 0.3}
+    with Ledger() as ledger, ledger.start(KEEPER, faults=[], **settings) as started:
+        started.call(ONCE, COUNT).result()
+        yield started
+
+
+def kill(pool: atomr_mp.Pool) -> None:
+    """End the worker by a signal."""
+    os.kill(pool.devices[0].pid, signal.SIGKILL)
+
+
+def restart(pool: atomr_mp.Pool) -> None:
+    """Have it finish and leave."""
+    pool.restart(0)
+
+
+def poison(pool: atomr_mp.Pool) -> None:
+    """Have it say that its context is lost."""
+    with testing.inject(pool, at="enqueue", fault=Poison(), of="Keeper.kept_total"):
+        assert isinstance(pool.call("Keeper.kept_total").exception(), errors.ContextPoisoned)
+
+
+ENDS: Final[list[Callable[[atomr_mp.Pool], None]]] = [kill, restart, poison]
+
+
+def right(result: Any) -> bool:
+    """Return whether it is the result that was asked for."""
+    return bool(np.array_equal(result, np.arange(float(COUNT))))
+
+
+def ready(pool: atomr_mp.Pool) -> None:
+    """Wait until the device answers, and what is to stand by does."""
+    pool.call(ONCE, 1).result(DEADLINE_S)
+    standby = pool.status().workers[0].standby
+    if standby is not None and standby.mode == "hot":
+        assert settled(lambda: _standby(pool) == "ready")
+
+
+def _standby(pool: atomr_mp.Pool) -> str:
+    standby = pool.status().workers[0].standby
+    assert standby is not None
+    return standby.state
+
+
+def kept(pool: atomr_mp.Pool, generation: int) -> int:
+    """Return how many slabs of an incarnation the supervisor has open."""
+    links = []
+    for path in Path(f"/proc/{pool.supervisor_pid}/fd").iterdir():
+        try:
+            links.append(str(path.readlink()))
+        except FileNotFoundError:
+            continue
+    return sum(f"-d0-g{generation} " in link for link in links)
+
+
+@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+@pytest.mark.parametrize("method", [ONCE, AGAIN])
+def test_what_was_answered_is_read_after_its_worker_s_end(
+    pool: atomr_mp.Pool, method: str, end: Callable[[atomr_mp.Pool], None]
+) -> None:
+    """However that was, whether or not it may be sent again, and more than once; then the memory goes at once."""
+    ready(pool)
+    before = pool.devices[0].generation
+    replies = [pool.call(method, COUNT) for _ in range(4)]
+    assert all(reply.exception() is None for reply in replies)
+    first = replies[0].result()
+    end(pool)
+    assert right(replies[1].result())  # just while it ends
+    wait_generation(pool, before + 1)
+    assert all(right(reply.result()) for reply in replies)
+    assert right(replies[1].result())
+    assert right(first)
+    assert settled(lambda: kept(pool, before) <= 1)  # what was just handed over is not kept
+    replies.clear()
+    del first
+    gc.collect()
+    pool.call(ONCE, 1).result(DEADLINE_S)
+    assert settled(lambda: pool.devices[0].state == "ready" and kept(pool, before) == 0)
+    testing.assert_nothing_left(pool)
+
+
+@pytest.mark.parametrize("fault", [Kill(), Exit(3), Poison(), Hang(gil=True)], ids=repr)
+def test_a_worker_that_ends_when_it_is_asked_for_memory_is_not_needed_for_it(
+    pool: atomr_mp.Pool, fault: testing.Fault
+) -> None:
+    """The reader waits for the end of the worker, and no longer; one that hangs there is ended by somebody."""
+    ready(pool)
+    before = pool.devices[0]
+    reply = pool.call(ONCE, COUNT)
+    assert reply.exception() is None
+    pool._client.memory._mappings.close_unused(pool._client.releases(0))
+    found: list[Any] = []
+    with testing.inject(pool, at="export", fault=fault) as injected:
+        reading = Thread(target=lambda: found.append(reply.result()))
+        reading.start()
+        assert injected.wait() == [before.pid]
+        if isinstance(fault, Hang):
+            os.kill(before.pid, signal.SIGKILL)
+        reading.join(DEADLINE_S)
+    assert len(found) == 1
+    assert right(found[0])
+    wait_generation(pool, before.generation + 1)
+
+
+def test_a_stopped_worker_that_is_killed_has_answered(pool: atomr_mp.Pool) -> None:
+    """The question waits in its channel, and is answered by its end."""
+    ready(pool)
+    before = pool.devices[0]
+    reply = pool.call(ONCE, COUNT)
+    assert reply.exception() is None
+    os.kill(before.pid, signal.SIGSTOP)
+    found: list[Any] = []
+    reading = Thread(target=lambda: found.append(reply.result()))
+    reading.start()
+    os.kill(before.pid, signal.SIGKILL)
+    reading.join(DEADLINE_S)
+    assert right(found[0])
+
+
+def test_loops_and_maps_read_what_was_answered(pool: atomr_mp.Pool) -> None:
+    """Results that arrive in an event loop, while another thread hears of the end."""
+    ready(pool)
+    before = pool.devices[0].generation
+
+    async def use() -> None:
+        replies = [pool.call(ONCE, COUNT) for _ in range(4)]
+        arrived = asyncio.Semaphore(0)
+        for reply in replies:
+            reply.add_done_callback(lambda _: arrived.release())
+        for _ in replies:
+            await arrived.acquire()
+        kill(pool)
+        await asyncio.to_thread(wait_generation, pool, before + 1)
+        for reply in replies:
+            assert right(await reply)
+
+    asyncio.run(use())
+    kill(pool)
+    assert all(map(right, pool.map(AGAIN, [COUNT] * 6, in_flight=3)))
+
+
+def test_a_session_s_results_go_with_it(pool: atomr_mp.Pool) -> None:
+    """A client that was closed, and had not read them."""
+    ready(pool)
+    before = pool.devices[0].generation
+    with atomr_mp.connect(run_dir=pool.run_dir) as other:
+        other.wait_ready()
+        reply = other.call(ONCE, COUNT)
+        assert reply.exception() is None
+        kill(pool)
+        wait_generation(pool, before + 1)
+        assert settled(lambda: kept(pool, before) >= 1)
+    assert settled(lambda: len(pool.call(ONCE, 1).result()) == 1 and kept(pool, before) == 0)
+    with pytest.raises(errors.PoolLost, match="ran"):
+        reply.result()
