@@ -19,6 +19,7 @@ TESTS: Final = (
     "tests/gpu",
     "tests/contract/test_buffers.py",
     "tests/contract/test_blas.py",
+    "tests/contract/test_blas_lt.py",
     "tests/contract/test_fft.py",
     "tests/contract/test_rng.py",
     "tests/contract/test_elementwise.py",

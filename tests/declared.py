@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -42,6 +42,8 @@ class Expected(NamedTuple):
     """Number of terms of an element."""
     magnitude: float = 1.0
     """Of the largest term."""
+    defined: Mapping[str, Any] = types.MappingProxyType({})
+    """Which elements of an output are defined; all unless it says so."""
 
 
 Reference = Callable[[Any, dict[str, Array]], Expected]
@@ -66,6 +68,8 @@ def requests(
     sizes: Mapping[str, Any] | None = None,
     letters: Mapping[str, str] | None = None,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    absent: Collection[str] = (),
+    orders: Mapping[str, strides.Order] | None = None,
 ) -> Any:
     """Draw a valid request whose memory is poisoned.
 
@@ -77,6 +81,8 @@ def requests(
         sizes: Lengths that are not drawn.
         letters: Element types that are not drawn.
         shapes: Shapes of arrays that are not drawn.
+        absent: Arrays that are left out; those that the request does not have are too.
+        orders: Orders of matrices that are not drawn.
     """
     fields = declared(cls)
     letters = {letter: draw(st.sampled_from(types)) for letter, types in cls.types.items()} | dict(letters or {})
@@ -94,14 +100,20 @@ def requests(
             found[word.removeprefix("*")] = draw(batch if word.startswith("*") else st.sampled_from(lengths))
     drawn = types.SimpleNamespace(**named)  # as far as it is
     for name, argument in fields.arrays.items():
+        if name in absent or not argument.is_there(drawn):
+            named[name] = None
+            setattr(drawn, name, None)
+            continue
         dtype = letters[argument.dtype] if isinstance(argument.dtype, str) else argument.dtype(drawn)
         shape = (shapes or {}).get(name)
-        named[name] = draw(placed(shape_of(drawn, argument, found) if shape is None else shape, dtype, argument))
+        shape = shape_of(drawn, argument, found) if shape is None else shape
+        named[name] = draw(placed(shape, dtype, argument, (orders or {}).get(name)))
         setattr(drawn, name, named[name])
     for name, argument in fields.arrays.items():
         for other in argument.alias:
             if (
-                named[other].layout[:2] == named[name].layout[:2]
+                None not in {named[other], named[name]}
+                and named[other].layout[:2] == named[name].layout[:2]
                 and strides.is_apart(named[other].layout)
                 and draw(st.integers(0, 3)) == 0
             ):
@@ -129,7 +141,9 @@ def parameter(hint: Any, *, is_complex: bool) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def placed(draw: st.DrawFn, shape: tuple[int, ...], dtype: str, argument: Argument) -> FakeArray:
+def placed(
+    draw: st.DrawFn, shape: tuple[int, ...], dtype: str, argument: Argument, wanted: strides.Order | None = None
+) -> FakeArray:
     """Draw an array that lies as its declaration admits, with gaps and guards."""
     item = dtypes.item_bytes(dtype)
     order = list(range(len(shape)))
@@ -141,7 +155,7 @@ def placed(draw: st.DrawFn, shape: tuple[int, ...], dtype: str, argument: Argume
         (n,) = shape
         return _poisoned(Layout(dtype, shape, (step,), GUARD_BYTES + (-step * max(n - 1, 0) if step < 0 else 0)))
     if argument.lies in {strides.matrix, strides.matrices}:
-        if draw(st.booleans()):
+        if draw(st.booleans()) if wanted is None else wanted == "column":
             order[-2:] = order[-1], order[-2]
         if len(shape) > 2 and draw(st.integers(0, 2)) == 0:  # side by side within the rows, as heads of an attention
             order = [order[-2], *order[:-2], order[-1]]
@@ -188,7 +202,11 @@ def assert_agrees(
         numbers: Makes the random numbers of an array such that the request has an answer.
     """
     check(request)
-    arrays = {name: (argument, typing.cast("FakeArray", operand)) for name, argument, operand in arrays_of(request)}
+    arrays = {
+        name: (argument, typing.cast("FakeArray", operand))
+        for name, argument, operand in arrays_of(request)
+        if operand is not None
+    }
     dense: dict[str, Array] = {}
     for name, (argument, array) in arrays.items():
         drawn = random.uniform(-2, 2, array.shape)
@@ -210,7 +228,7 @@ def assert_agrees(
         assert_close(result, expected.values, first.dtype, expected.length, expected.magnitude)
     for name in written:
         argument, array = arrays[name]
-        here = touched(request, argument, array.shape)
+        here = touched(request, argument, array.shape) & expected.defined.get(name, True)
         assert_close(array.array[here], expected.values[name][here], array.dtype, expected.length, expected.magnitude)
     for name, (_, array) in arrays.items():
         for other in written:
@@ -257,26 +275,42 @@ def breakages(request: Any) -> Iterator[tuple[str, Any]]:
     words = [str(each.shape).split() for each in fields.arrays.values() if isinstance(each.shape, str)]
     names = list(itertools.chain.from_iterable(words))
     for name, argument in fields.arrays.items():
-        array: FakeArray = getattr(request, name)
-        yield f"{name} an array, no ref", _with(request, name, np.zeros(2))
-        for what, layout in _broken_layouts(argument, array.layout, names, fields.arrays):
-            yield (
-                f"{name} {what}",
-                _with(request, name, FakeArray(layout, np.zeros(max(2**12, layout.span[1]), np.uint8))),
-            )
-        if argument.writes:
-            for other, theirs in fields.arrays.items():
-                if other != name and other not in argument.alias and name not in theirs.alias:
-                    yield from _overlapping(request, name, other)
-            if isinstance(argument.reads, str):
-                yield f"{name} left out", msgspec.structs.replace(request, **{name: None, argument.reads: 2.0})
-        else:
-            yield f"{name} missing", _with(request, name, None)
+        if getattr(request, name) is not None:
+            yield from _broken_array(request, name, argument, names)
+        elif not argument.is_there(request):
+            yield f"{name} not left out", _with(request, name, FakeArray(Layout.contiguous("float32", (2, 2))))
     for name, hint in fields.parameters.items():
         for what, value in _broken_values(hint, request):
             yield f"{name} {what}", _with(request, name, value)
     for name, struct in fields.structs.items():
         yield from _broken_struct(request, name, struct)
+
+
+def _broken_array(request: Any, name: str, argument: Argument, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Return requests with an array that does not fit, or is missing."""
+    cls: type[LibraryRequest] = type(request)
+    arrays, array = declared(cls).arrays, getattr(request, name)
+    yield f"{name} an array, no ref", _with(request, name, np.zeros(2))
+    for what, layout in _broken_layouts(argument, array.layout, names, arrays):
+        yield f"{name} {what}", _with(request, name, FakeArray(layout, np.zeros(max(2**12, layout.span[1]), np.uint8)))
+    if argument.writes:
+        for other, theirs in arrays.items():
+            if (
+                other not in {name, *argument.alias}
+                and name not in theirs.alias
+                and getattr(request, other) is not None
+            ):
+                yield from _overlapping(request, name, other)
+        if isinstance(argument.reads, str):
+            yield f"{name} left out", msgspec.structs.replace(request, **{name: None, argument.reads: 2.0})
+    elif argument.where is not None or _is_needed(request, name, argument):
+        yield f"{name} missing", _with(request, name, None)
+
+
+def _is_needed(request: Any, name: str, argument: Argument) -> bool:
+    """Return whether an array that is read cannot be left out."""
+    optional = {each.name for each in msgspec.structs.fields(type(request)) if each.default is None}
+    return name not in optional or (isinstance(argument.reads, str) and _is_read(request, argument))
 
 
 def refused_in_the_worker(request: Any) -> bool:

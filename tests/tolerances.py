@@ -19,6 +19,9 @@ _EPSILONS: Final = {
 }
 """From 1 to the next number; of a complex type, of its parts."""
 
+_SMALLEST: Final = {"float8_e5m2": 2.0**-16, "float8_e4m3fn": 2.0**-9, "float16": 2.0**-24}
+"""The least number above 0, where it is not far below what is computed with."""
+
 _ROUNDINGS: Final = 4
 """Roundings per term that are allowed for: those of a complex product, and as many in reserve."""
 
@@ -42,7 +45,8 @@ def tolerance(dtype: str, length: int = 1, magnitude: float = 1.0) -> Tolerance:
     """
     stored = _EPSILONS[dtype]
     computed = min(stored, _EPSILONS["float32"])
-    return Tolerance(rtol=_ROUNDINGS * stored, atol=_ROUNDINGS * computed * max(1, length) * magnitude)
+    atol = _ROUNDINGS * computed * max(1, length) * magnitude + _SMALLEST.get(dtype, 0)
+    return Tolerance(rtol=_ROUNDINGS * stored, atol=atol)
 
 
 def assert_close(

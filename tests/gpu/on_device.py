@@ -38,7 +38,7 @@ def library(name: str) -> Any:
 
 def run(name: str, request: LibraryRequest) -> Any:
     """Have a library do a request, and return its result; its arrays' memory travels to the GPU and back."""
-    arrays: dict[str, Any] = {field: array for field, _, array in request.arrays()}
+    arrays: dict[str, Any] = {field: array for field, _, array in request.arrays() if array is not None}
     slabs = {array.number: array.slab for array in arrays.values()}
     there = {number: device().make_slab(slab.nbytes) for number, slab in slabs.items()}
     for number, slab in slabs.items():

@@ -21,15 +21,19 @@ from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of, rng
 from atomr_mp.protocol.libraries.base import LibraryRequest, Moving, Scalar
+from atomr_mp.protocol.libraries.blas_lt import Matmul
 from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp.protocol.refs import Operand
-from tests import elementwise_cases, fft_cases, rng_cases
+from tests import blas_lt_cases, elementwise_cases, fft_cases, rng_cases
 from tests.declared import breakages, positions, refused_in_the_worker, requests
 from tests.fake_arrays import FakeArray
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUESTS: Final = [cls for library in DECLARED for cls in requests_of(library).values()]
-DRAWN: Final[dict[type[LibraryRequest], st.SearchStrategy[Any]]] = {Transform: fft_cases.requests()}
+DRAWN: Final[dict[type[LibraryRequest], st.SearchStrategy[Any]]] = {
+    Matmul: blas_lt_cases.requests(pairs=blas_lt_cases.WIDE),
+    Transform: fft_cases.requests(),
+}
 """What requests are drawn from whose parameters depend on each other."""
 
 
@@ -68,7 +72,7 @@ def test_messages_survive_the_wire(cls: type[LibraryRequest]) -> None:
     @settings(max_examples=10, deadline=None)
     def survives(data: st.DataObject) -> None:
         request = data.draw(drawn(cls))
-        sent: dict[int, Any] = {array.number: array for _, _, array in request.arrays()}
+        sent: dict[int, Any] = {array.number: array for _, _, array in request.arrays() if array is not None}
         body, frames, _ = values.encode(request)
         decoder: values.Decoder[Any] = values.Decoder(cls)
         received = decoder.decode(body, frames, lambda wire: sent[wire.buffer].from_wire(wire))  # type: ignore[union-attr]

@@ -33,6 +33,9 @@ Raises `InvalidRequest` where the parameters give none."""
 DtypeFunction = Callable[[Any], str]
 """Returns an element type from the request."""
 
+Condition = Callable[[Any], bool]
+"""Returns whether a request has an array, from its parameters; its docstring says when."""
+
 
 class Argument(NamedTuple):
     """What a request asks of one array."""
@@ -51,14 +54,23 @@ class Argument(NamedTuple):
     """Arguments whose elements it may be, each the same."""
     triangle: str = ""
     """The parameter ("L", "U") that names the triangle that is touched; the other one is not."""
+    where: Condition | None = None
+    """Whether the request has the array, where that depends on its parameters; it is left out otherwise."""
 
     @property
     def in_words(self) -> str:
         """The shape, as messages and documentation show it."""
-        if isinstance(self.shape, str):
-            return f"({', '.join(self.shape.split())})"
-        words = " ".join((self.shape.__doc__ or "").split()).rstrip(".")
-        return words[:1].lower() + words[1:]
+        return f"({', '.join(self.shape.split())})" if isinstance(self.shape, str) else in_words(self.shape)
+
+    def is_there(self, request: Any) -> bool:
+        """Return whether a request has the array."""
+        return self.where is None or self.where(request)
+
+
+def in_words(function: Callable[..., Any]) -> str:
+    """Return the docstring of a function of a declaration as a part of a sentence."""
+    words = " ".join((function.__doc__ or "").split()).rstrip(".")
+    return words[:1].lower() + words[1:]
 
 
 def reads(
@@ -68,9 +80,10 @@ def reads(
     lies: Rule = anywhere,
     factor: str = "",
     triangle: str = "",
+    where: Condition | None = None,
 ) -> msgspec.Meta:
     """Declare an array that is read; not if the parameter `factor` is 0."""
-    return _meta(Argument(shape, writes=False, reads=factor or True, dtype=dtype, lies=lies, triangle=triangle))
+    return _meta(Argument(shape, False, factor or True, dtype, lies, triangle=triangle, where=where))
 
 
 def writes(
@@ -81,9 +94,10 @@ def writes(
     factor: str = "",
     alias: tuple[str, ...] = (),
     triangle: str = "",
+    where: Condition | None = None,
 ) -> msgspec.Meta:
     """Declare an output. Its content is read if `factor` names a parameter and that is not 0."""
-    return _meta(Argument(shape, True, factor or False, dtype, lies, alias, triangle))
+    return _meta(Argument(shape, True, factor or False, dtype, lies, alias, triangle, where))
 
 
 def updates(

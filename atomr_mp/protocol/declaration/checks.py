@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from atomr_mp import errors
-from atomr_mp.protocol.declaration.arguments import Argument, arrays_of
+from atomr_mp.protocol.declaration.arguments import Argument, arrays_of, in_words
 from atomr_mp.protocol.declaration.overlap import share_elements
 from atomr_mp.protocol.declaration.shapes import ANY, shape_of, sizes_of
 from atomr_mp.protocol.declaration.strides import is_apart
@@ -21,16 +21,17 @@ def check(request: Any) -> None:
         InvalidRequest: Something does not fit; the message says what and how.
         BorrowConflict: What is written shares elements with another array.
     """
-    sizes = sizes_of(request)
     arrays = list(arrays_of(request))
+    for name, argument, operand in arrays:
+        _check_there(request, name, argument, operand)
+    sizes = sizes_of(request)
     dtypes = dtypes_of(request)
     for name, argument, operand in arrays:
         if operand is not None:
             if not isinstance(argument.shape, str):  # the others have told the sizes
                 _check_shape(name, operand, shape_of(request, argument, sizes), argument)
             _check_strides(name, argument, operand)
-        elif argument.writes:
-            _check_left_out(request, name, argument)
+        elif argument.writes and argument.is_there(request):
             Layout.contiguous(_dtype(request, argument, dtypes), shape_of(request, argument, sizes))
     _check_factors(request, dtypes)
     for rule in type(request).rules:
@@ -45,7 +46,11 @@ def results(request: Any) -> dict[str, Layout]:
     Raises:
         InvalidRequest: Nothing tells their shape, or their element type.
     """
-    wanted = [(name, argument) for name, argument, operand in arrays_of(request) if operand is None and argument.writes]
+    wanted = [
+        (name, argument)
+        for name, argument, operand in arrays_of(request)
+        if operand is None and argument.writes and argument.is_there(request)
+    ]
     if not wanted:
         return {}
     sizes, dtypes = sizes_of(request), dtypes_of(request)
@@ -113,10 +118,17 @@ def _check_strides(name: str, argument: Argument, operand: Operand) -> None:
         )
 
 
-def _check_left_out(request: Any, name: str, argument: Argument) -> None:
-    """Check that an output which was left out has no content that would be read."""
-    if argument.reads is True or (isinstance(argument.reads, str) and not is_zero(getattr(request, argument.reads))):
+def _check_there(request: Any, name: str, argument: Argument, operand: Operand | None) -> None:
+    """Check that an array is given that would be read, and none that the request does not have."""
+    where = argument.where
+    if where is not None and operand is not None and not where(request):
+        raise errors.InvalidRequest(f"{name} must be left out: it is given {in_words(where)}")
+    if operand is not None:
+        return
+    if isinstance(argument.reads, str) and not is_zero(getattr(request, argument.reads)):
         raise errors.InvalidRequest(f"{name} must be given: {argument.reads} multiplies its content and is not 0")
+    if where is not None and argument.reads is True and where(request):
+        raise errors.InvalidRequest(f"{name} must be given {in_words(where)}")
 
 
 def _check_factors(request: Any, dtypes: Mapping[str, str]) -> None:

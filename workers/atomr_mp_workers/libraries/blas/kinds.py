@@ -12,28 +12,7 @@ import numpy as np
 from nvmath import CudaDataType
 from nvmath.bindings import cublas
 
-from atomr_mp.protocol.libraries.base import Scalar, scalar
-
-
-class Factors(dict[Scalar, tuple[int, Any]]):
-    """Factors in host memory, by value: where each is, and what keeps it there until the call that reads it returns.
-
-    Those that were asked for are kept, for to make one takes longer than a small request.
-
-    Args:
-        dtype: What they are.
-    """
-
-    def __init__(self, dtype: str) -> None:
-        super().__init__()
-        self.dtype: Final = np.dtype(dtype)
-
-    def __missing__(self, value: Scalar) -> tuple[int, Any]:
-        if len(self) >= FACTORS_KEPT:
-            self.clear()
-        number = np.array(scalar(value), self.dtype)
-        made = self[value] = number.ctypes.data, number
-        return made
+from atomr_mp_workers.libraries.factors import Factors
 
 
 class ElementKind(NamedTuple):
@@ -68,7 +47,6 @@ def _routines(prefix: str) -> SimpleNamespace:
     return SimpleNamespace(**{name: getattr(cublas, f"{called}_64") for name, called in names.items()})
 
 
-FACTORS_KEPT: Final = 1024
 INDEX: Final = np.dtype(np.int64)
 """Of what is found, with 64-bit sizes."""
 

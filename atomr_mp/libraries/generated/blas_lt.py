@@ -1,0 +1,123 @@
+"""Requests of blas_lt as methods. Written by `scripts/library-methods` from the declared requests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from atomr_mp.libraries.base import LibraryReference, Number, factor
+from atomr_mp.protocol.libraries import blas_lt
+from atomr_mp.protocol.refs import Operand
+
+if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
+
+
+class BlasLtRequests(LibraryReference):
+    """Products of matrices with what follows them in the same kernel, as cuBLASLt has them.
+
+    out ← scale_out·epilogue(alpha·scale_a·scale_b·(a·b) + beta·c + bias). Everything is computed in float32, of float64
+    arrays in float64, of int8 in int32, and rounded once. What is too large for a float8 becomes the largest one.
+
+    The epilogues have cuBLASLt's names: "relu" and "gelu" (by tanh) are applied to the sum; "bias" adds a vector to
+    each row first; "aux" stores what the gradient needs in `aux_out`. "drelu" and "dgelu" multiply the sum with the
+    derivative at what was stored, `aux`, and "bgrad" sums the result over its rows for the gradient of the bias.
+    "bgrada" and "bgradb" leave the product as it is, and sum a or b over k.
+
+    A row of `aux` is longer than one of out: cuBLASLt wants whole units. Of ReLU it is a bit for each element, the
+    lowest first, 1 where the sum was positive; of GELU the sum itself. What is beyond the row of out is undefined.
+
+    Methods return at once. The reply's result is None unless a method says otherwise: a result is written to the arrays
+    that are named as written, and to no others. An output that was left out is allocated on the device, and the reply's
+    result is a ref to it; a list of refs if there are several. `deadline_s` is the request's, in seconds, None for the
+    pool's default.
+
+    Every method raises `InvalidRequest` for element types, shapes, strides or parameters that do not fit, and
+    `BorrowConflict` for an array that is written and overlaps another one; nothing has been sent then.
+    """
+
+    library: ClassVar[str] = "blas_lt"
+
+    def matmul(
+        self,
+        a: Operand,
+        b: Operand,
+        out: Operand | None = None,
+        c: Operand | None = None,
+        bias: Operand | None = None,
+        aux: Operand | None = None,
+        bias_grad: Operand | None = None,
+        aux_out: Operand | None = None,
+        scale_a: Operand | None = None,
+        scale_b: Operand | None = None,
+        scale_out: Operand | None = None,
+        *,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        epilogue: blas_lt.Epilogue = "default",
+        dtype: blas_lt.Result | None = None,
+        autotune: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute out ← scale_out·epilogue(alpha·scale_a·scale_b·(a·b) + beta·c + bias).
+
+        The result is a ref to out, or a list of refs to those of out, bias_grad and aux_out, in this order, that the
+        epilogue has and that were left out. Matrices that are read may be the same for all of a batch: a stride of 0.
+
+        On CUDA cuBLASLt decides whether it has a kernel; if not, the reply is `Unsupported`, and nothing has run. For
+        float8 and int8 it wants rows of a, columns of b and lengths that are multiples of 16 bytes.
+
+        Args:
+            a: Read; shape (*batch, m, k). Strides: each matrix with one contiguous dimension; all dimensions before
+                these two as if they were one.
+            b: Read; shape (*batch, k, n). Strides: each matrix with one contiguous dimension; all dimensions before
+                these two as if they were one.
+            out: Written; shape (*batch, m, n). Strides: each matrix with one contiguous dimension; all dimensions
+                before these two as if they were one. May be c itself.
+            c: Read unless beta is 0; shape (*batch, m, n). Strides: each matrix with one contiguous dimension; all
+                dimensions before these two as if they were one. Of the type of out; bfloat16 where that is a
+                float8.
+            bias: Read; shape (n). Strides: row-major, without gaps. Given for the epilogues that end with bias. Of
+                the type of out; bfloat16 where a is a float8 and out no float16. The same for all of a batch.
+            aux: Read; (*batch, m, 16·⌈n / 128⌉) of a ReLU, (*batch, m, 8·⌈n / 8⌉) of a GELU. Strides: row-major,
+                without gaps. Given for the epilogues drelu, drelu_bgrad, dgelu and dgelu_bgrad. What the forward
+                pass has stored: uint8 of a ReLU, of a GELU the type of out.
+            bias_grad: Written; (*batch, m) for bgrada, else (*batch, n). Strides: row-major, without gaps. Given
+                for the epilogues with bgrad. Of the type that bias has.
+            aux_out: Written; (*batch, m, 16·⌈n / 128⌉) of a ReLU, (*batch, m, 8·⌈n / 8⌉) of a GELU. Strides: row-
+                major, without gaps. Given for the epilogues with aux. What the gradient will need, as aux takes it.
+            scale_a: Read; shape (_). Strides: row-major, without gaps. Of float8: float32, one for all of a or m
+                for its rows; 1 if left out.
+            scale_b: Read; shape (_). Strides: row-major, without gaps. Of float8: float32, one for all of b or n
+                for its columns; 1 if left out.
+            scale_out: Read; shape (_). Strides: row-major, without gaps. Of a result that is float8: one float32 by
+                which it is multiplied before it is rounded; 1 if left out.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            epilogue: What follows the product.
+            dtype: The element type of out where that is left out; by default that of a, bfloat16 of float8, int32
+                of int8.
+            autotune: Time the algorithms that cuBLASLt proposes when the plan is made, and take the fastest;
+                otherwise its first.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            blas_lt.Matmul(
+                a=a,
+                b=b,
+                out=out,
+                c=c,
+                bias=bias,
+                aux=aux,
+                bias_grad=bias_grad,
+                aux_out=aux_out,
+                scale_a=scale_a,
+                scale_b=scale_b,
+                scale_out=scale_out,
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
+                epilogue=epilogue,
+                dtype=dtype,
+                autotune=autotune,
+            ),
+            deadline_s,
+        )

@@ -1,0 +1,153 @@
+"""What every backend's matmul must give for a request, in double precision, by the definition of each epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import strategies as st
+
+from atomr_mp.protocol.declaration.strides import Order
+from atomr_mp.protocol.dtypes import FLOAT8
+from atomr_mp.protocol.libraries import blas_lt
+from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
+from tests import declared
+from tests.declared import Expected
+
+Array = npt.NDArray[Any]
+
+EPILOGUES: Final[tuple[str, ...]] = blas_lt.Epilogue.__args__  # type: ignore[attr-defined]
+PAIRS: Final = tuple(blas_lt.RESULTS)
+WIDE: Final = [pair for pair in PAIRS if pair[0] not in FLOAT8]
+"""Those of which none becomes another one if a type changes."""
+LARGEST: Final = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
+
+
+@st.composite
+def requests(
+    draw: st.DrawFn,
+    lengths: Sequence[int] = (1, 2, 3, 5, 7),
+    pairs: Sequence[tuple[str, str]] = PAIRS,
+    orders: Mapping[str, Order] | None = None,
+) -> Any:
+    """Draw a product: any types, epilogue, scales, orders, batches, in place too."""
+    pair = draw(st.sampled_from(pairs))
+    dtype = draw(st.sampled_from([None, *blas_lt.RESULTS[pair]]))
+    narrow = (dtype or "") in FLOAT8
+    plain = [
+        each for each in EPILOGUES if not narrow or each.removesuffix("_bias") in {"default", "relu", "gelu", "bias"}
+    ]
+    epilogue = "default" if pair[0] == "int8" else draw(st.sampled_from(plain))
+    whole = pair[0] == "int8"
+    fixed = {
+        "epilogue": epilogue,
+        "dtype": dtype,
+        "autotune": False,
+        "alpha": 1.0 if epilogue in {"bgrada", "bgradb"} else draw(st.sampled_from([1.0, 3.0 if whole else -0.75])),
+        "beta": draw(st.sampled_from([0.0, 1.0, -2.0 if whole else 0.5])),
+    }
+    sizes: dict[str, Any] = {name: draw(st.sampled_from(lengths)) for name in "mnk"}
+    by_row = not narrow and draw(st.booleans())
+    sizes["batch"] = () if by_row else draw(st.sampled_from([(), (), (2,), (2, 3)]))
+    shapes = {name: (sizes[size] if by_row else 1,) for name, size in (("scale_a", "m"), ("scale_b", "n"))}
+    absent = {"c"} if not fixed["beta"] and draw(st.booleans()) else set[str]()
+    order: Order = draw(st.sampled_from(["row", "column"])) if epilogue in {"default", "relu", "gelu"} else "row"
+    if pair[0] not in FLOAT8 or draw(st.booleans()):
+        absent |= {"scale_a", "scale_b"}
+    if not narrow or draw(st.booleans()):
+        absent |= {"scale_out"}
+    return draw(
+        declared.requests(
+            blas_lt.Matmul,
+            fixed=fixed,
+            sizes=sizes,
+            letters={"A": pair[0], "B": pair[1]},
+            shapes=shapes | {"scale_out": (1,)},
+            absent=absent,
+            orders={"out": order, "c": order, **(orders or {})},
+        )
+    )
+
+
+def assert_agrees(
+    request: Any, random: np.random.Generator, run: Callable[[LibraryRequest], Any], *, fast: bool = False
+) -> None:
+    """Give a request's arrays random numbers, have it done, and check all of their memory.
+
+    Args:
+        request: A request whose memory is poisoned.
+        random: Where the numbers are from.
+        run: Does a request.
+        fast: Whether tanh and sums of float8 are those of a GPU, which are right to 2⁻¹¹ and 2⁻¹³.
+    """
+    declared.assert_agrees(request, random, run, lambda request, dense: expected(request, dense, fast=fast), numbers)
+
+
+def numbers(request: Any, name: str, drawn: Array) -> Array:
+    """Return numbers of all magnitudes that an array's type has; scales are positive."""
+    if name == "aux" and request.aux.dtype == "uint8":
+        return np.asarray(np.floor(drawn * 64 + 128))
+    if name.startswith("scale"):
+        return np.asarray(np.abs(drawn) + 0.25)
+    return np.asarray(np.floor(drawn * 63)) if request.a.dtype == "int8" else drawn
+
+
+def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = False) -> Expected:
+    """Compute by the definition."""
+    alpha, beta, name = scalar(request.alpha).real, scalar(request.beta).real, request.epilogue
+    a, b = dense["a"], dense["b"]
+    factors = dense.get("scale_a", np.ones(1))[:, None] * dense.get("scale_b", np.ones(1))
+    total = alpha * factors * np.einsum("...ij,...jk->...ik", a, b)
+    magnitude = 4.5 * abs(alpha) * float(factors.max()) + 4.5
+    if beta:
+        total = total + beta * dense["c"]
+    if request.bias is not None:
+        total = total + dense["bias"]
+    found, defined = _stored(request, total, magnitude)
+    total = _activated(name, total, dense.get("aux"))
+    if request.bias_grad is not None:
+        summed = {"bgrada": a.sum(-1), "bgradb": b.sum(-2)}
+        found["bias_grad"] = summed.get(name, total.sum(-2))
+    if request.scale_out is not None:
+        total, magnitude = total * dense["scale_out"], magnitude * float(dense["scale_out"].max())
+    largest = LARGEST.get(request.out.dtype if request.out else "", np.inf)
+    found["out"] = np.clip(total, -largest, largest)
+    if fast:
+        magnitude *= 2.0 ** (9 * ("gelu" in name) + 9 * (request.a.dtype in FLOAT8))
+    return Expected(found, (a.shape[-1] + 2) * (a.shape[-2] if "bgrad" in name else 1), magnitude, defined)
+
+
+def _stored(request: blas_lt.Matmul, total: Array, magnitude: float) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Return what is stored for the gradient, and where it is defined: a sum of almost 0 may have either sign."""
+    if request.aux_out is None:
+        return {}, {}
+    stored, found = total, np.zeros(request.aux_out.shape)
+    certain: Array = np.ones(total.shape, np.bool)
+    if "relu" in request.epilogue:
+        certain = np.packbits(np.abs(total) > 1e-4 * magnitude, axis=-1, bitorder="little")
+        certain = certain == np.packbits(np.ones(total.shape, np.bool), axis=-1, bitorder="little")
+        certain[..., -1] &= total.shape[-1] % 8 == 0
+        stored = np.packbits(total > 0, axis=-1, bitorder="little")
+    defined = np.zeros(found.shape, np.bool)
+    found[..., : stored.shape[-1]], defined[..., : stored.shape[-1]] = stored, certain
+    return {"aux_out": found}, {"aux_out": defined}
+
+
+def _activated(name: str, total: Array, aux: Array | None) -> Any:
+    """Return a sum behind its activation, or multiplied with the derivative at what was stored."""
+    if aux is not None and name.startswith("drelu"):
+        return total * np.unpackbits(aux.astype(np.uint8), axis=-1, bitorder="little")[..., : total.shape[-1]]
+    if aux is not None:
+        step = 1e-100  # in the imaginary direction the derivative is exact
+        return total * gelu(aux[..., : total.shape[-1]] + 1j * step).imag / step
+    if name.startswith("relu"):
+        return np.maximum(total, 0)
+    return gelu(total) if name.startswith("gelu") else total
+
+
+def gelu(x: Array) -> Array:
+    """Return the GELU by tanh."""
+    value: Array = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    return value

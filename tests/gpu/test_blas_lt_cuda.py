@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, reject, settings
+from hypothesis import strategies as st
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.blas_lt import RESULTS, Matmul
+from tests.blas_lt_cases import EPILOGUES, PAIRS, WIDE, assert_agrees, requests
+from tests.declared import breakages, check
+from tests.fake_arrays import FakeArray
+from tests.gpu import on_device
+from tests.tolerances import assert_close
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
+]
+
+run: Final = functools.partial(on_device.run, "blas_lt")
+NARROW: Final = [pair for pair in PAIRS if pair not in WIDE or pair[0] == "int8"]
+FLOATS: Final = ("float16", "bfloat16", "float32")
+
+
+def run_if_offered(request: LibraryRequest) -> None:
+    """Do a request; one for which cuBLASLt has no kernel does not count."""
+    try:
+        run(request)
+    except errors.Unsupported:
+        reject()
+
+
+@given(requests(pairs=WIDE), st.integers(0, 2**32 - 1))
+@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+def test_products_and_epilogues_are_what_their_definition_says(request: Any, seed: int) -> None:
+    """Every type, epilogue, order, batch; nothing else is written."""
+    assert_agrees(request, np.random.default_rng(seed), run_if_offered, fast=True)
+
+
+@given(requests((16, 33, 64, 129, 200), pairs=WIDE), st.integers(0, 2**32 - 1))
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_larger_sizes_take_other_kernels_and_give_the_same(request: Any, seed: int) -> None:
+    """Tiles that are full, and those at the edges that are not."""
+    assert_agrees(request, np.random.default_rng(seed), run_if_offered, fast=True)
+
+
+@given(requests((16, 32, 48, 128), NARROW, {"a": "row", "b": "column"}), st.integers(0, 2**32 - 1))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+def test_eight_bits_are_multiplied_as_the_tensor_cores_want_them(request: Any, seed: int) -> None:
+    """Scales of each kind, every type of the result."""
+    assert_agrees(request, np.random.default_rng(seed), run_if_offered, fast=True)
+
+
+def has_float8() -> bool:
+    """Return whether the GPU has tensor cores for float8."""
+    import cupy
+
+    return int(cupy.cuda.Device().compute_capability) >= 89
+
+
+def operands(pair: tuple[str, str], dtype: str, size: int = 64) -> dict[str, Any]:
+    """Return operands of a square product, columns of b contiguous."""
+    random = np.random.default_rng(3)
+    a, b = (FakeArray.of(np.round(random.uniform(-4, 4, (size, size))), name) for name in pair)
+    return {"a": a, "b": b.transpose(), "out": FakeArray.of(np.zeros((size, size)), dtype), "dtype": dtype}
+
+
+@pytest.mark.parametrize(("pair", "dtype"), [(pair, dtype) for pair, types in RESULTS.items() for dtype in types])
+def test_every_type_has_a_kernel(pair: tuple[str, str], dtype: str) -> None:
+    """At a size that suits the hardware; the numbers are whole, so that the result is exact, but for a float8."""
+    given = operands(pair, dtype)
+    if pair[0].startswith("float8") and not has_float8():
+        pytest.skip("needs tensor cores for float8")
+    run(Matmul(**given))
+    expected = given["a"].array.astype(np.float64) @ given["b"].array.astype(np.float64)
+    largest = {"float8_e4m3fn": 448, "float8_e5m2": 57344}.get(dtype, np.inf)
+    assert_close(given["out"].array, np.clip(expected, -largest, largest), dtype, 64, 16.0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_follows_a_product_forward_has_a_kernel(dtype: str) -> None:
+    """The epilogues of inference, and those that store what training needs."""
+    for epilogue in [each for each in EPILOGUES if not each.startswith(("d", "bgrad")) or each == "default"]:
+        given = operands((dtype, dtype), dtype)
+        if epilogue.endswith("bias"):
+            given["bias"] = FakeArray.of(np.arange(64) / 16, dtype)
+        if "_aux" in epilogue:
+            given["aux_out"] = FakeArray.of(np.zeros((64, 16 if "relu" in epilogue else 64)), "uint8" if "relu" in
+                                            epilogue else dtype)  # fmt: skip
+        run(Matmul(**given, epilogue=epilogue))  # type: ignore[arg-type]
+
+
+def test_what_autotuning_chooses_gives_the_same() -> None:
+    """It may be another kernel."""
+    given = operands(("float16", "float16"), "float32", 256)
+    run(Matmul(**given, autotune=True))
+    expected = given["a"].array.astype(np.float64) @ given["b"].array.astype(np.float64)
+    assert_close(given["out"].array, expected, "float32", 256, 16.0)
+
+
+def test_a_plan_is_used_again_with_other_memory_and_factors() -> None:
+    """It depends on how arrays lie, not on where; a bias of another request is that request's."""
+    library = on_device.library("blas_lt")
+    made: list[Any] = []
+    prepare, library.prepare_matmul = library.prepare_matmul, lambda _request: made[0]
+    made.append(prepare(Matmul(**operands(("float32",) * 2, "float32"), bias=FakeArray.of(np.zeros(64), "float32"),
+                               epilogue="bias")))  # fmt: skip
+    try:
+        for alpha in (1.0, 2.0, -0.5):
+            given, bias = operands(("float32", "float32"), "float32"), np.arange(64) * alpha
+            run(Matmul(**given, bias=FakeArray.of(bias, "float32"), alpha=alpha, epilogue="bias"))
+            product = given["a"].array.astype(np.float64) @ given["b"].array.astype(np.float64)
+            assert_close(given["out"].array, alpha * product + bias, "float32", 64, 32.0)
+    finally:
+        del library.prepare_matmul
+
+
+def test_bad_requests_leave_the_context_well() -> None:
+    """A few hundred are refused by the check, others by cuBLASLt's heuristic; then a product is right."""
+    refused: list[str] = []
+
+    @given(requests(pairs=WIDE))
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    def refuse(request: Any) -> None:
+        for what, broken in breakages(request):
+            with pytest.raises((errors.InvalidRequest, errors.BorrowConflict)):
+                check(broken)
+            refused.append(what)
+
+    refuse()
+    assert len(refused) > 300
+    for dtype in ("float8_e4m3fn", "int8"):  # rows of b contiguous, odd lengths
+        a, b = (FakeArray.of(np.ones((7, 7)), dtype) for _ in "ab")
+        with pytest.raises(errors.Unsupported, match="has no kernel on this GPU"):
+            run(Matmul(a, b, FakeArray.of(np.zeros((7, 7)), "int32" if dtype == "int8" else "bfloat16")))
+    test_every_type_has_a_kernel(("float32", "float32"), "float32")
+    on_device.synchronize()

@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.blas_lt import Matmul, takes_aux
+from tests.blas_lt_cases import assert_agrees, requests
+from tests.fake_arrays import FakeArray
+from tests.fake_cublas import AddressedArray, FakeStream
+from tests.fake_cublas_lt import FakeCublasLt, installed
+
+NOTHING: Final[Any] = None
+MODULES: Final = tuple(f"atomr_mp_workers.libraries.blas_lt.{name}" for name in ("cuda", "plan", "kinds", "autotune"))
+
+
+class Actor:
+    """The CUDA actor on stand-ins."""
+
+    def __init__(self) -> None:
+        self.cublas: Final = FakeCublasLt()
+        with installed(self.cublas):
+            for name in MODULES:
+                sys.modules.pop(name, None)
+            module: Any = importlib.import_module(MODULES[0])
+        self.lt: Final = module.Implementation(NOTHING, FakeStream())
+
+    def run(self, request: LibraryRequest) -> None:
+        """Do a request with a plan of its own."""
+        found: dict[str, Any] = {name: array for name, _, array in request.arrays() if array is not None}
+        slabs = {array.number: aligned(array).slab for array in found.values()}
+        there = {name: AddressedArray(array.layout, slabs[array.number]) for name, array in found.items()}
+        addressed = msgspec.structs.replace(request, **there)
+        self.lt.matmul(addressed, self.lt.prepare_matmul(addressed))
+        for array in found.values():
+            array.slab[:] = slabs[array.number]
+
+
+def aligned(array: FakeArray) -> AddressedArray:
+    """Return an array whose memory begins at a multiple of 256, as memory of a device does."""
+    slab = np.zeros(array.slab.nbytes + 256, np.uint8)
+    at = -slab.ctypes.data % 256
+    slab[at : at + array.slab.nbytes] = array.slab
+    return AddressedArray(array.layout, slab[at : at + array.slab.nbytes])
+
+
+@pytest.fixture(scope="module")
+def actor() -> Actor:
+    """The CUDA actor on stand-ins."""
+    return Actor()
+
+
+@given(requests(), st.integers(0, 2**32 - 1))
+@settings(max_examples=400, deadline=None)
+def test_what_is_asked_of_cublaslt_gives_what_is_meant(request: Any, seed: int) -> None:
+    """In column order and in row order: vectors and gradients go along the axes of the caller."""
+    assume(not takes_aux(request) or request.a.shape[-1] > 1)  # for which cuBLASLt has nothing
+    assert_agrees(request, np.random.default_rng(seed), ACTOR.run)
+
+
+ACTOR: Final = Actor()
+
+
+def of(*shape: int, dtype: str = "float32") -> FakeArray:
+    """Return zeros."""
+    return FakeArray.of(np.zeros(shape), dtype)
+
+
+@pytest.mark.parametrize("status", [0, 7, 15])
+def test_what_has_no_kernel_is_refused_before_anything_runs(status: int) -> None:
+    """Whether the heuristic says so by a status or by an empty list."""
+    actor = Actor()
+    actor.cublas.status, actor.cublas.proposed = status, 0
+    with pytest.raises(
+        errors.Unsupported, match="has no kernel on this GPU for float32 by float32 to float32 of 3 by 3"
+    ):
+        actor.run(Matmul(of(3, 4), of(4, 3), of(3, 3)))
+    assert actor.cublas.ran == []
+    assert actor.cublas.objects == {}
+    with pytest.raises(errors.Unsupported, match="drelu"):
+        Actor().run(Matmul(of(3, 1), of(1, 3), of(3, 3), aux=of(3, 16, dtype="uint8"), epilogue="drelu"))
+
+
+def test_another_status_is_an_error() -> None:
+    """It says nothing of the request."""
+    actor = Actor()
+    actor.cublas.status = 14
+    with pytest.raises(actor.cublas.cuBLASLtError):
+        actor.run(Matmul(of(3, 4), of(4, 3), of(3, 3)))
+
+
+def test_descriptors_go_with_their_plan(actor: Actor) -> None:
+    """None is left over."""
+    actor.run(Matmul(of(3, 4), of(4, 3), of(3, 3)))
+    assert actor.cublas.objects == {}
+
+
+def test_autotuning_takes_the_fastest_and_leaves_the_operands_alone() -> None:
+    """Each algorithm that is proposed is timed, on memory of its own."""
+    actor = Actor()
+    actor.cublas.proposed = 3
+    a, b, out = FakeArray.of(np.eye(4), "float32"), FakeArray.of(np.arange(16).reshape(4, 4), "float32"), of(4, 4)
+    plan = actor.lt.prepare_matmul(Matmul(aligned(a), aligned(b), aligned(out), autotune=True))
+    assert set(actor.cublas.ran) == {1, 2, 3}
+    assert len(plan) == 3
+    actor.cublas.ran.clear()
+    actor.run(Matmul(a, b, out))
+    assert actor.cublas.ran == [1]
+    np.testing.assert_array_equal(out.array, b.array)

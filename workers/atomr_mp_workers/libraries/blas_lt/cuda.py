@@ -1,0 +1,61 @@
+"""Products of matrices with epilogues on the CUDA backend, with cuBLASLt on the memory itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import cupy
+from nvmath.bindings import cublasLt
+
+from atomr_mp.protocol.libraries import blas_lt
+from atomr_mp_workers.libraries.base import Library, LibraryContext, address, given
+from atomr_mp_workers.libraries.blas_lt.autotune import tuned
+from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, Workspace
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.base import Stream
+    from atomr_mp_workers.device.cuda_streams import CudaStream
+
+WORKSPACE_BYTES: Final = 2**25
+"""What cuBLAS recommends from Hopper on, and more than enough before (cublasSetWorkspace)."""
+
+
+class CudaBlasLt(Library):
+    """Products of device memory.
+
+    Plans are made on one thread; the first of them makes the handle, and the workspace that all share.
+    """
+
+    slow = frozenset({"matmul"})
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        super().__init__(context, stream)
+        self._handle = 0
+        self._memory: Any = None
+        self._workspace = Workspace(0, 0)
+
+    def prepare_matmul(self, request: blas_lt.Matmul) -> MatmulPlan | None:
+        """Ask for an algorithm; None if there is nothing to compute.
+
+        Raises:
+            Unsupported: There is none.
+        """
+        if not given(request.out).size:
+            return None
+        if not self._handle:
+            self._memory = cupy.cuda.alloc(WORKSPACE_BYTES)
+            self._workspace = Workspace(self._memory.ptr, WORKSPACE_BYTES)
+            self._handle = cublasLt.create()
+        plan = MatmulPlan(self._handle, request, self._workspace)
+        return tuned(plan, request, WORKSPACE_BYTES) if request.autotune else plan
+
+    def matmul(self, request: blas_lt.Matmul, plan: MatmulPlan | None) -> None:
+        """Compute a product and its epilogue."""
+        if plan is None:
+            return
+        addresses = {name: address(array) for name, _, array in request.arrays() if array is not None}
+        factors = request.alpha, request.beta
+        plan.enqueue(addresses, factors, self._workspace, cast("CudaStream", self.stream).stream.ptr)
+
+
+Implementation: Final = CudaBlasLt

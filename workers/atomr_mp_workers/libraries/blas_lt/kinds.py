@@ -1,0 +1,56 @@
+"""What element types and epilogues of requests are to cuBLASLt: looked up once, when the library is loaded."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from nvmath import CudaDataType
+from nvmath.bindings import cublas, cublasLt
+
+from atomr_mp_workers.libraries.factors import Factors
+
+TYPES: Final = {
+    "float16": int(CudaDataType.CUDA_R_16F),
+    "bfloat16": int(CudaDataType.CUDA_R_16BF),
+    "float32": int(CudaDataType.CUDA_R_32F),
+    "float64": int(CudaDataType.CUDA_R_64F),
+    "int8": int(CudaDataType.CUDA_R_8I),
+    "int32": int(CudaDataType.CUDA_R_32I),
+    "float8_e4m3fn": int(CudaDataType.CUDA_R_8F_E4M3),
+    "float8_e5m2": int(CudaDataType.CUDA_R_8F_E5M2),
+}
+
+
+class Compute(NamedTuple):
+    """What products of a type are computed in."""
+
+    compute: int
+    scale: int
+    """The type of factors."""
+    factors: Factors
+
+
+IN_FLOAT32: Final = Compute(int(cublas.ComputeType.COMPUTE_32F), TYPES["float32"], Factors("float32"))
+
+COMPUTES: Final = {
+    "float64": Compute(int(cublas.ComputeType.COMPUTE_64F), TYPES["float64"], Factors("float64")),
+    "int8": Compute(int(cublas.ComputeType.COMPUTE_32I), TYPES["int32"], Factors("int32")),
+}
+"""By the type of a; all others in float32."""
+
+EPILOGUES: Final = {each.name.lower(): int(each) for each in cublasLt.Epilogue}
+
+SWAPPED: Final = {"bgrada": "bgradb", "bgradb": "bgrada"}
+"""What is a to the caller is B to cuBLASLt where it is asked for the transposed product."""
+
+OPS: Final = {name: int(cublas.Operation[name]) for name in "NT"}
+
+NOT_THERE: Final = frozenset({int(cublas.Status.NOT_SUPPORTED), int(cublas.Status.INVALID_VALUE)})
+"""Statuses of a heuristic that knows no kernel for what has passed the check of the request."""
+
+
+BY_ROW: Final = int(cublasLt.MatmulMatrixScale.OUTER_VEC_32F)
+
+MATMUL: Final = cublasLt.MatmulDescAttribute
+LAYOUT: Final = cublasLt.MatrixLayoutAttribute
+PREFERENCE: Final = cublasLt.MatmulPreferenceAttribute

@@ -1,0 +1,248 @@
+"""A product as cuBLASLt is asked for it: descriptors, and the algorithm that its heuristic proposes.
+
+cuBLASLt has vectors of an epilogue along columns, and those epilogues for results in column order only. So a result in
+row order is asked for transposed: outᵀ = bᵀ·aᵀ. A bias for each column of out is then one for each row of outᵀ, and
+what is a to the caller is B.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from nvmath.bindings import cublasLt
+
+from atomr_mp import errors
+from atomr_mp.protocol.declaration.strides import Order, batch_stride, leading
+from atomr_mp.protocol.dtypes import FLOAT8
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries import blas_lt
+from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, Scalar
+from atomr_mp_workers.libraries.base import given
+from atomr_mp_workers.libraries.blas_lt.kinds import (
+    BY_ROW,
+    COMPUTES,
+    EPILOGUES,
+    IN_FLOAT32,
+    LAYOUT,
+    MATMUL,
+    NOT_THERE,
+    OPS,
+    PREFERENCE,
+    SWAPPED,
+    TYPES,
+)
+from atomr_mp_workers.libraries.matrices import told
+
+PROPOSED: Final = 16
+"""Algorithms that autotuning times at most."""
+
+
+class Workspace(NamedTuple):
+    """Memory of the device that only requests on one stream use."""
+
+    address: int
+    nbytes: int
+
+
+class MatmulPlan:
+    """Descriptors of a product and its algorithm; the memory of a request is given when it is put on the stream.
+
+    Args:
+        handle: Of cuBLASLt.
+        request: A request of its kind; of its arrays only how they lie counts.
+        workspace: What its kernels may use at most; nothing is written there yet.
+
+    Raises:
+        Unsupported: cuBLASLt has no kernel for it.
+    """
+
+    def __init__(self, handle: int, request: blas_lt.Matmul, workspace: Workspace) -> None:
+        self._drop: Final[list[tuple[Callable[[int], None], int]]] = []
+        self._handle: Final = handle
+        self._compute: Final = COMPUTES.get(request.a.dtype, IN_FLOAT32)
+        self._adds: Final = request.c is not None and request.beta not in {0, (0.0, 0.0)}
+        if blas_lt.takes_aux(request) and request.a.shape[-1] == 1:
+            raise _unsupported(request)  # as nvmath.linalg has found of cuBLASLt
+        out, order = given(request.out).layout, blas_lt.order_of(request)
+        assert order is not None
+        self._swapped: Final = order == "row"
+        names = ("b", "a") if self._swapped else ("a", "b")
+        self._factors_of: Final = names
+        left, right = (told(getattr(request, name).layout, order) for name in names)
+        rows, columns = reversed(out.shape[-2:]) if self._swapped else out.shape[-2:]
+        k, batch = request.a.shape[-1], math.prod(out.shape[:-2])
+
+        self.desc: Final[int] = self._kept(
+            cublasLt.matmul_desc_destroy, cublasLt.matmul_desc_create(self._compute.compute, self._compute.scale)
+        )
+        _set_matmul(self.desc, MATMUL.TRANSA, OPS[left.op])
+        _set_matmul(self.desc, MATMUL.TRANSB, OPS[right.op])
+        types = [TYPES[getattr(request, name).dtype] for name in names]
+        added = given(request.c).layout if request.c is not None and self._adds else None
+        self._a: Final = self._matrix(types[0], (rows, k), left.op, left.leading, batch, left.stride)
+        self._b: Final = self._matrix(types[1], (k, columns), right.op, right.leading, batch, right.stride)
+        self._d: Final = self._result(out, out.dtype, order, batch)
+        dtype = "bfloat16" if out.dtype in FLOAT8 else out.dtype
+        self._c: Final = self._result(added or out, dtype, order, batch)
+        self._pointers: Final = self._epilogue(request)
+        vectors = (given(request.out), request.bias, request.bias_grad)
+        alignments = {
+            "A": aligned(getattr(request, names[0]).layout),
+            "B": aligned(getattr(request, names[1]).layout),
+            "C": aligned(added or out),
+            "D": min(aligned(each.layout) for each in vectors if each is not None),
+        }
+        self._algorithms: Final = self._proposed(request, alignments, workspace)
+        self._chosen = 0
+
+    def __del__(self) -> None:
+        for destroy, of in getattr(self, "_drop", ()):
+            destroy(of)
+
+    def __len__(self) -> int:
+        """Return how many algorithms there are to choose from."""
+        return len(self._algorithms)
+
+    def choose(self, number: int) -> None:
+        """Use one of the algorithms from now on."""
+        self._chosen = number
+
+    def enqueue(
+        self, addresses: Mapping[str, int], factors: tuple[Scalar, Scalar], workspace: Workspace, stream: int
+    ) -> None:
+        """Put a product on a stream.
+
+        Args:
+            addresses: Where each array of the request begins, by its name.
+            factors: alpha and beta.
+            workspace: That of the stream.
+            stream: CUDA's handle.
+        """
+        for name, attribute in self._pointers.items():
+            _set_matmul(self.desc, attribute, addresses[name])
+        first, second = self._factors_of
+        (alpha, _keep), (beta, _keep_beta) = (self._compute.factors[each] for each in factors)
+        cublasLt.matmul(
+            self._handle, self.desc, alpha, addresses[first], self._a, addresses[second], self._b, beta,
+            addresses["c"] if self._adds else 0, self._c, addresses["out"], self._d,
+            self._algorithms[self._chosen : self._chosen + 1].ctypes.data, *workspace, stream,
+        )  # fmt: skip
+
+    # --- the descriptors ----------------------------------------------------------------------------------------------
+
+    def _kept(self, destroy: Callable[[int], None], made: int) -> int:
+        self._drop.append((destroy, made))
+        return made
+
+    def _matrix(self, kind: int, shape: tuple[int, int], op: str, ld: int, batch: int, stride: int) -> int:
+        """Describe a matrix; the shape is that after its op."""
+        rows, columns = shape if op == "N" else shape[::-1]
+        made = self._kept(cublasLt.matrix_layout_destroy, cublasLt.matrix_layout_create(kind, rows, columns, ld))
+        _set_layout(made, LAYOUT.BATCH_COUNT, batch)
+        _set_layout(made, LAYOUT.STRIDED_BATCH_OFFSET, stride)
+        return made
+
+    def _result(self, layout: Layout, dtype: str, order: Order, batch: int) -> int:
+        rows, columns = layout.shape[-2:]
+        shape = (columns, rows) if self._swapped else (rows, columns)
+        stride = (batch_stride(layout) or 0) // layout.item_bytes
+        return self._matrix(TYPES[dtype], shape, "N", leading(layout, order), batch, stride)
+
+    def _epilogue(self, request: blas_lt.Matmul) -> dict[str, int]:
+        """Describe the epilogue; return which attribute is the address of which array."""
+        name = SWAPPED.get(request.epilogue, request.epilogue) if self._swapped else request.epilogue
+        _set_matmul(self.desc, MATMUL.EPILOGUE, EPILOGUES[name])
+        found: dict[str, int] = {}
+        vectors = [(name, each) for name in ("bias", "bias_grad") if (each := getattr(request, name)) is not None]
+        for name, vector in vectors:
+            found[name] = int(MATMUL.BIAS_POINTER)
+            _set_matmul(self.desc, MATMUL.BIAS_DATA_TYPE, TYPES[vector.dtype])
+            _set_matmul(self.desc, MATMUL.BIAS_BATCH_STRIDE, vector.shape[-1] if vector.ndim > 1 else 0)
+        stored = [(name, each) for name in ("aux", "aux_out") if (each := getattr(request, name)) is not None]
+        for name, matrix in stored:
+            found[name] = int(MATMUL.EPILOGUE_AUX_POINTER)
+            unit = 8 if matrix.dtype == "uint8" else 1  # of a mask the bits count
+            _set_matmul(self.desc, MATMUL.EPILOGUE_AUX_LD, matrix.shape[-1] * unit)
+            stride = math.prod(matrix.shape[-2:]) * unit if matrix.ndim > 2 else 0
+            _set_matmul(self.desc, MATMUL.EPILOGUE_AUX_BATCH_STRIDE, stride)
+        first, second = self._factors_of
+        scales = (
+            (f"scale_{first}", MATMUL.A_SCALE_POINTER, MATMUL.A_SCALE_MODE),
+            (f"scale_{second}", MATMUL.B_SCALE_POINTER, MATMUL.B_SCALE_MODE),
+            ("scale_out", MATMUL.D_SCALE_POINTER, None),
+        )
+        by_row = _scaled_by_row(request)
+        for name, pointer, mode in scales:
+            if getattr(request, name) is not None:
+                found[name] = int(pointer)
+                if mode is not None and by_row:
+                    _set_matmul(self.desc, mode, BY_ROW)
+        return found
+
+    def _proposed(
+        self, request: blas_lt.Matmul, alignments: Mapping[str, int], workspace: Workspace
+    ) -> np.ndarray[Any, Any]:
+        """Return the algorithms that the heuristic proposes, the best first."""
+        for name, attribute in self._pointers.items():  # their alignment counts, and nothing reads them
+            offset = getattr(request, name).layout.offset % ALIGNED_BYTES
+            _set_matmul(self.desc, attribute, workspace.address + offset)
+        preference = cublasLt.matmul_preference_create()
+        found = np.zeros(PROPOSED if request.autotune else 1, cublasLt.matmul_heuristic_result_dtype)
+        count = np.zeros(1, np.int32)
+        try:
+            _set_preference(preference, PREFERENCE.MAX_WORKSPACE_BYTES, workspace.nbytes)
+            for name, alignment in alignments.items():
+                _set_preference(preference, PREFERENCE[f"MIN_ALIGNMENT_{name}_BYTES"], alignment)
+            cublasLt.matmul_algo_get_heuristic(
+                self._handle, self.desc, self._a, self._b, self._c, self._d, preference, len(found),
+                found.ctypes.data, count.ctypes.data,
+            )  # fmt: skip
+        except cublasLt.cuBLASLtError as error:
+            if error.status not in NOT_THERE:
+                raise
+            raise _unsupported(request) from error
+        finally:
+            cublasLt.matmul_preference_destroy(preference)
+        usable: np.ndarray[Any, Any] = found[: int(count[0])]
+        usable = usable[usable["state"] == 0]
+        if not len(usable):
+            raise _unsupported(request)
+        return usable
+
+
+def aligned(layout: Layout) -> int:
+    """Return the largest power of two, up to 256, that the address of an array is a multiple of."""
+    offset = layout.offset % ALIGNED_BYTES or ALIGNED_BYTES
+    return offset & -offset
+
+
+def _scaled_by_row(request: blas_lt.Matmul) -> bool:
+    return any(each is not None and each.shape != (1,) for each in (request.scale_a, request.scale_b))
+
+
+def _unsupported(request: blas_lt.Matmul) -> errors.Unsupported:
+    m, n = given(request.out).shape[-2:]
+    return errors.Unsupported(
+        f"cuBLASLt has no kernel on this GPU for {request.a.dtype} by {request.b.dtype} to "
+        f"{given(request.out).dtype} of {m} by {n} from {request.a.shape[-1]} terms as the arrays lie, with epilogue "
+        f"{request.epilogue!r}{' and a scale for each row' if _scaled_by_row(request) else ''}; float8 and int8 want "
+        "contiguous rows of a, contiguous columns of b, and lengths and addresses that are multiples of 16 bytes"
+    )
+
+
+def _set_matmul(desc: int, attribute: int, value: int) -> None:
+    number = np.array(value, cublasLt.get_matmul_desc_attribute_dtype(attribute))
+    cublasLt.matmul_desc_set_attribute(desc, int(attribute), number.ctypes.data, number.itemsize)
+
+
+def _set_layout(layout: int, attribute: int, value: int) -> None:
+    number = np.array(value, cublasLt.get_matrix_layout_attribute_dtype(attribute))
+    cublasLt.matrix_layout_set_attribute(layout, int(attribute), number.ctypes.data, number.itemsize)
+
+
+def _set_preference(preference: int, attribute: int, value: int) -> None:
+    number = np.array(value, cublasLt.get_matmul_preference_attribute_dtype(attribute))
+    cublasLt.matmul_preference_set_attribute(preference, int(attribute), number.ctypes.data, number.itemsize)

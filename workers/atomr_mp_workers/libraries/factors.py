@@ -1,0 +1,32 @@
+"""Factors in host memory, where a library reads them before its call returns."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from atomr_mp.protocol.libraries.base import Scalar, scalar
+
+FACTORS_KEPT: Final = 1024
+
+
+class Factors(dict[Scalar, tuple[int, Any]]):
+    """Factors in host memory, by value: where each is, and what keeps it there until the call that reads it returns.
+
+    Those that were asked for are kept, for to make one takes longer than a small request.
+
+    Args:
+        dtype: What they are.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        super().__init__()
+        self.dtype: Final = np.dtype(dtype)
+
+    def __missing__(self, value: Scalar) -> tuple[int, Any]:
+        if len(self) >= FACTORS_KEPT:
+            self.clear()
+        number = np.array(scalar(value), self.dtype)
+        made = self[value] = number.ctypes.data, number
+        return made
