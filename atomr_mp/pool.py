@@ -18,7 +18,7 @@ from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
-from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo
+from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.messages.suspects import RequestKey
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
@@ -372,6 +372,30 @@ class Pool:
             priority=priority,
             return_failures=return_failures,
         ).outcomes(items)
+
+    def method_info(self, method: str) -> MethodInfo:
+        """Return what is known of a request: its parameters, their JSON Schema, whether it is idempotent.
+
+        Args:
+            method: "Actor.method".
+
+        Raises:
+            InvalidRequest: There is no such method.
+        """
+        return self._client.methods.get(method) or self._unknown(method)
+
+    @property
+    def lost(self) -> errors.PoolLost | None:
+        """Why this pool can be called no more, as far as this client has heard; None while it can."""
+        return self._client.lost
+
+    def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
+        """Have `listener` called once when the pool is lost or closed, on whichever thread finds out; must be short.
+
+        It is called at once if that has happened already. A running event loop in which this client has called finds
+        out by itself; without one it is found out while something is called or waited for.
+        """
+        self._client.on_lost(listener)
 
     def has(self, method: str) -> bool:
         """Whether there is a request of this name."""

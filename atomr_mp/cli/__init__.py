@@ -16,6 +16,7 @@ from atomr_mp.cli.common import Parser, leaves
 
 COMMANDS: Final = (
     "start",
+    "serve",
     "status",
     "ready",
     "stop",

@@ -105,6 +105,7 @@ class Client:
         self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
         """Called with every lifecycle event, on whichever thread reads it; must be short."""
         self.lost: errors.PoolLost | None = None
+        self._lost_listeners: list[Callable[[errors.PoolLost], object]] = []
         self._learn(welcome.actors)
         self.session_polled_ns = 0
         """When the session was last seen to have been read, CLOCK_MONOTONIC; never too late."""
@@ -446,10 +447,7 @@ class Client:
                 self._memory.over(ended)  # after the lanes, which take in its last answers
         self._wake_waiting()
         for listener in self.listeners:
-            try:
-                listener(message)
-            except Exception:  # noqa: BLE001 - whoever reads just now is not to blame
-                _LOG.exception("a listener to lifecycle events failed")
+            _tell(listener, message)
 
     def _tell_lanes(self, message: Told) -> None:
         for lane in (self._blocking, *self._loops.values()):
@@ -474,6 +472,16 @@ class Client:
             self.lost = lost
             self._tell_lanes(lost)
             self._wake_waiting()  # who polls a descriptor is not told that another thread closes it
+            for listener in self._lost_listeners:
+                _tell(listener, lost)
+
+    def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
+        """Call a listener when the session ends, or at once if it has; see `Pool.on_lost`."""
+        with self._session_lock:
+            self._lost_listeners.append(listener)
+            lost = self.lost
+        if lost is not None:
+            _tell(listener, lost)
 
     def forget_in_child(self) -> None:
         """Let go, in a forked child: one that kept the session's descriptor would keep the session alive."""
@@ -500,6 +508,13 @@ class Answered(NamedTuple):
     message: session.Answer | session.SlabOpened
     descriptor: int | None
     """What came with it; the asker's to close."""
+
+
+def _tell(listener: Callable[[Any], object], message: object) -> None:
+    try:
+        listener(message)
+    except Exception:  # noqa: BLE001 - whoever reads just now is not to blame
+        _LOG.exception("a listener to lifecycle events failed")
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

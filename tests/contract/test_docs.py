@@ -26,7 +26,7 @@ from atomr_mp.startup.config import Config
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMAND_PAGES: Final = [ROOT / "docs" / "operating.md", ROOT / "docs" / "getting-started.md"]
+COMMAND_PAGES: Final = [ROOT / "docs" / f"{name}.md" for name in ("operating", "getting-started", "serving")]
 DEADLINE_S: Final = 50.0
 PYTHON: Final = Path(os.environ.get("ATOMR_MP_DOCS_PYTHON", sys.executable))
 """Runs the examples; `scripts/test-install` names one that has the package and nothing else."""

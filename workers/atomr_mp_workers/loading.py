@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
@@ -25,9 +27,14 @@ from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loaded_method import LoadedMethod, parameter_of
+from atomr_mp_workers.schemas import Described, item_of, schema_of
 
 MAX_THREADS: Final = 64
 """Of an actor; the board has room for 256."""
+
+MAX_SCHEMAS_CHARS: Final = 200_000
+"""What the schemas of an actor's methods may take together: they travel in one message of the session. Beyond that it
+has none."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +48,10 @@ class LoadedActor:
     @property
     def info(self) -> ActorInfo:
         """The actor as clients are told of it."""
-        return ActorInfo(self.name, [method.info for method in self.methods])
+        infos = [method.info for method in self.methods]
+        if sum(len(info.schema) for info in infos) > MAX_SCHEMAS_CHARS:
+            infos = [msgspec.structs.replace(info, schema="") for info in infos]
+        return ActorInfo(self.name, infos)
 
 
 class Loader:
@@ -170,22 +180,24 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         raise ActorLoadFailed(
             f"{where}: its annotations cannot be resolved ({error}); import what they name outside TYPE_CHECKING"
         ) from error
-    parameters = []
+    parameters, described = [], []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ActorLoadFailed(
                 f"{where}: parameter {parameter} is not supported; requests have named parameters without * or **"
             )
         hint = hints.get(parameter.name, Any)
-        parameters.append(
-            parameter_of(parameter, hint if options.batch is None else _item_hint(where, parameter, hint))
-        )
+        if options.batch is not None:
+            hint = _item_hint(where, parameter, hint)
+        parameters.append(parameter_of(parameter, hint))
+        described.append(Described(parameter.name, hint, parameters[-1].hint, parameters[-1].required))
     unknown = set(options.writes) - {parameter.name for parameter in parameters}
     if unknown:
         raise ActorLoadFailed(f"{where}: writes names {', '.join(sorted(unknown))}, which it does not take")
     if options.batch is not None and not parameters:
         raise ActorLoadFailed(f"{where}: a batched method takes at least one parameter, a list")
     doc = inspect.getdoc(function) or ""
+    returned = hints.get("return", Any)
     info = MethodInfo(
         name,
         [parameter.name for parameter in parameters],
@@ -195,6 +207,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         options.batch.max_items if options.batch is not None else 0,
         options.batch.call_items if options.batch is not None else 0,
         _resend(where, instance, options),
+        schema_of(described, returned if options.batch is None else item_of(returned)),
     )
     try:
         method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)

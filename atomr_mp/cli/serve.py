@@ -1,0 +1,290 @@
+"""`atomr-mp serve`: HTTP over a pool, its own or one that runs."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp import errors
+from atomr_mp.cli.common import Commands
+from atomr_mp.cli.start import add_settings, given_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atomr_mp.pool import Pool
+    from atomr_mp.serve.server.plan import FrontEndPlan
+
+TOKEN_VARIABLE: Final = "ATOMR_MP_SERVE_TOKEN"  # noqa: S105 - the name of a variable
+"""Environment variable that has tokens, with commas between."""
+
+MODULES: Final = ("uvicorn", "httptools", "uvloop", "prometheus_client")
+"""What the extra `serve` brings."""
+
+DRAIN_TIMEOUT_S: Final = 30.0
+
+
+def add(commands: Commands) -> argparse.ArgumentParser:
+    """Declare the command."""
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "serve",
+        help="answer HTTP",
+        description="Answers HTTP with a pool's methods, each at POST /call/Actor.method. With --actor or --config it "
+        "starts the pool, and stops it at its end; otherwise it joins one that runs. Ends at Ctrl-C or SIGTERM.",
+    )
+    add_settings(parser)
+    where = parser.add_argument_group("where it listens")
+    where.add_argument("--host", default="127.0.0.1", help="address (default: %(default)s, this machine only)")
+    where.add_argument("--port", type=int, default=8000, help="port; 0 for any that is free (default: %(default)s)")
+    where.add_argument("--uds", type=Path, metavar="PATH", help="a unix socket for this user only, instead")
+    where.add_argument("--workers", type=int, default=1, metavar="N", help="front-end processes (default: %(default)s)")
+    who = parser.add_argument_group("who may ask")
+    who.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help=f"tokens, one a line; read again when it changes. Or {TOKEN_VARIABLE} in the environment, with commas "
+        "between tokens. Without either, a token is made and shown",
+    )
+    who.add_argument("--insecure", action="store_true", help="ask for no token, and beyond loopback for no TLS")
+    who.add_argument(
+        "--allowed-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which clients reach it; may be given several times",
+    )
+    who.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain, PEM")
+    who.add_argument("--tls-key", type=Path, metavar="FILE", help="its private key, PEM")
+    life = parser.add_argument_group("how it ends")
+    life.add_argument(
+        "--drain-delay",
+        type=float,
+        default=0.0,
+        metavar="S",
+        help="seconds for which it still accepts after SIGTERM, not ready any more (default: %(default)g)",
+    )
+    life.add_argument(
+        "--drain-timeout",
+        type=float,
+        default=DRAIN_TIMEOUT_S,
+        metavar="S",
+        help="seconds that running calls may take after that (default: %(default)g)",
+    )
+    parser.add_argument("--debug", action="store_true", help="errors tell the actor's traceback")
+    parser.add_argument("--access-log", action="store_true", help="a line on standard error for each request")
+    parser.add_argument(
+        "--limit",
+        action="append",
+        default=[],
+        metavar="NAME=N",
+        help="what a client may ask, such as json_bytes=1000000; may be given several times",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until a signal says to end."""
+    _check(options)
+    import asyncio
+
+    from atomr_mp.serve.server import listening
+    from atomr_mp.serve.server.parent import Parent
+
+    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
+    tokens = _tokens(options)
+    socket = listening.listen(options.host, options.port) if options.uds is None else listening.listen_unix(options.uds)
+    pool: Pool | None = None
+    try:
+        start = _starter(options)
+        pool = start() if start is not None else _joined(options)
+        plan = _plan(options, tokens, pool)
+        told = _Announcement(options, plan, pool, socket.getsockname())
+        owned = pool if start is not None else None
+        if owned is None:
+            pool.close()
+        asyncio.run(Parent(plan, socket, start, owned, told).run())
+    except BaseException:
+        socket.close()
+        if pool is not None:
+            pool.close()
+        raise
+    finally:
+        if options.uds is not None:
+            options.uds.unlink(missing_ok=True)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what cannot be served, before anything is started.
+
+    Raises:
+        ConfigurationError: It cannot be served so.
+    """
+    import importlib.util
+
+    from atomr_mp.serve.server.listening import is_loopback
+
+    missing = [name for name in MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise errors.ConfigurationError(
+            f"{', '.join(missing)} is not installed; the extra `serve` has it: pip install 'atomr-mp[serve]'"
+        )
+    if options.workers < 1:
+        raise errors.ConfigurationError(f"--workers is at least 1, got {options.workers}")
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise errors.ConfigurationError("--tls-cert and --tls-key go together")
+    if options.tls_cert is not None:
+        _check_certificate(options.tls_cert, options.tls_key)
+    if options.uds is None and not is_loopback(options.host) and options.tls_cert is None and not options.insecure:
+        raise errors.ConfigurationError(
+            f"{options.host} is reached from other machines, which takes --tls-cert and --tls-key: without, anybody on "
+            "the way reads the token and the content. Where a proxy or a private network does that, say --insecure"
+        )
+    if not (options.actor or options.config) and any((options.gpus, options.backend, options.standby, options.set)):
+        raise errors.ConfigurationError(
+            "--gpus, --backend, --standby and --set are of a pool that is started: name its --actor or --config"
+        )
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    import ssl
+
+    try:
+        ssl.create_default_context(ssl.Purpose.CLIENT_AUTH).load_cert_chain(certificate, key)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise errors.ConfigurationError(f"{certificate} with {key} is no usable certificate: {error}") from error
+
+
+def _tokens(options: argparse.Namespace) -> list[str]:
+    """Return the tokens that are given in the environment, or one that is made; none where none is needed.
+
+    Raises:
+        ConfigurationError: A token is too short, or the file of tokens has none.
+    """
+    from atomr_mp.serve.http.access import checked, read_tokens
+
+    given = checked(token.strip() for token in os.environ.get(TOKEN_VARIABLE, "").split(",") if token.strip())
+    if options.token_file is not None:
+        read_tokens(options.token_file)
+    if options.insecure:
+        if given or options.token_file is not None:
+            raise errors.ConfigurationError("--insecure asks for no token, and tokens are given; leave one of them out")
+        return []
+    if given or options.token_file is not None or options.uds is not None:
+        return given
+    return [secrets.token_urlsafe(32)]
+
+
+def _starter(options: argparse.Namespace) -> Callable[[], Pool] | None:
+    """Return what starts the pool; None if one is joined."""
+    if not (options.actor or options.config):
+        return None
+    settings: dict[str, Any] = given_settings(options)
+    if not {"ATOMR_MP_POOL", "ATOMR_MP_RUN_DIR"} & os.environ.keys() and not {"pool", "run_dir"} & settings.keys():
+        settings["pool"] = "default"  # as `atomr-mp start` calls it, so that the other commands find it
+
+    def start() -> Pool:
+        import atomr_mp
+
+        return atomr_mp.start(config=options.config, **settings)
+
+    return start
+
+
+def _joined(options: argparse.Namespace) -> Pool:
+    import atomr_mp
+    from atomr_mp.cli.common import run_path
+
+    return atomr_mp.connect(run_dir=run_path(options), name="atomr-mp serve")
+
+
+def _plan(options: argparse.Namespace, tokens: list[str], pool: Pool) -> FrontEndPlan:
+    from atomr_mp.serve.http.access import LOCAL_HOSTS
+    from atomr_mp.serve.server.plan import FrontEndPlan
+
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    anywhere = {"0.0.0.0", "[::]"}  # noqa: S104 - compared, not bound
+    return FrontEndPlan(
+        parent_pid=os.getpid(),
+        run_dir=str(pool.run_dir),
+        tokens=tokens,
+        token_file=None if options.token_file is None else str(options.token_file.absolute()),
+        allowed_hosts=None
+        if options.uds is not None and not options.allowed_host
+        else sorted({*options.allowed_host, *LOCAL_HOSTS, *({host} - anywhere)}),
+        own_user_only=options.uds is not None,
+        tls_certificate=None if options.tls_cert is None else str(options.tls_cert.absolute()),
+        tls_key=None if options.tls_key is None else str(options.tls_key.absolute()),
+        drain_delay_s=options.drain_delay,
+        drain_timeout_s=options.drain_timeout,
+        debug=options.debug,
+        access_log=options.access_log,
+        limits=_limits(options.limit),
+        slots=options.workers,
+    )
+
+
+def _limits(given: list[str]) -> Any:
+    """Return the limits.
+
+    Raises:
+        ConfigurationError: There is none of that name, or it cannot have that value.
+    """
+    import msgspec
+
+    from atomr_mp.protocol.words import did_you_mean
+    from atomr_mp.serve.http.limits import Limits
+
+    values = dict(each.partition("=")[::2] for each in given)
+    for name in values:
+        if name not in Limits.__struct_fields__:
+            known = ", ".join(Limits.__struct_fields__)
+            raise errors.ConfigurationError(
+                f"there is no limit {name!r}{did_you_mean(name, Limits.__struct_fields__)}; there are: {known}"
+            )
+    try:
+        return msgspec.convert(values, Limits, strict=False)
+    except msgspec.ValidationError as error:
+        raise errors.ConfigurationError(f"--limit: {error}") from error
+
+
+class _Announcement:
+    """Says where the server is, with a line that can be run, once it accepts."""
+
+    def __init__(self, options: argparse.Namespace, plan: FrontEndPlan, pool: Pool, address: Any) -> None:
+        from atomr_mp.serve.values.schemas import example
+
+        self._pool: Final = pool.name
+        self._plan: Final = plan
+        self._unix: Final[Path | None] = options.uds
+        # Whoever tries the line that is shown is to do no harm.
+        methods = sorted(pool.methods, key=lambda method: not pool.method_info(method).idempotent)
+        self._shown: Final = methods[0] if methods else ""
+        self._body: Final = example(pool.method_info(self._shown)) if self._shown else ""
+        scheme = "http" if plan.tls_certificate is None else "https"
+        host = options.host if ":" not in options.host else f"[{options.host}]"
+        self._url: Final = f"{scheme}://localhost" if self._unix else f"{scheme}://{host}:{address[1]}"
+
+    def __call__(self) -> None:
+        """Say it."""
+        token = self._plan.tokens[0] if self._plan.tokens else ""
+        shown = token or ("TOKEN" if self._plan.token_file else "")
+        where = str(self._unix) if self._unix else self._url
+        lines = [f"serving pool {self._pool} at {where}"]
+        if self._shown:
+            parts = ["curl"]
+            if self._unix:
+                parts.append(f"--unix-socket {self._unix}")
+            if shown:
+                parts.append(f"-H 'Authorization: Bearer {shown}'")
+            parts.append(f"-H 'Content-Type: application/json' -d '{self._body}' {self._url}/call/{self._shown}")
+            lines.append(" ".join(parts))
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()

@@ -1,0 +1,192 @@
+"""The front end as a bare ASGI application: which path is answered by what, and every error as an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.serve import metrics, openapi, pages
+from atomr_mp.serve.calls import Calls
+from atomr_mp.serve.health import Health
+from atomr_mp.serve.http.access import Access
+from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope, Send
+from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
+from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
+from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.source import PoolSource
+from atomr_mp.serve.values.results import encode_json
+
+_LOG: Final = logging.getLogger("atomr_mp.serve")
+
+LEFT: Final = 499
+"""How the log and the metrics call the answer to a client that has left."""
+
+EXPOSITION: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+
+CLOSE: Final = (b"connection", b"close")
+
+CALL: Final = "/call/"
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+class Route(NamedTuple):
+    """What answers a path."""
+
+    name: str
+    """As metrics have it."""
+    method: str
+    handler: Handler
+    needs_token: bool = True
+
+
+class Application:
+    """Answers HTTP for a pool. One for each event loop.
+
+    Args:
+        source: Has the pool.
+        access: Decides who may ask.
+        limits: What a client may ask.
+        counters: Where answers are counted; of its own by default.
+        debug: Errors tell the actor's traceback.
+    """
+
+    def __init__(
+        self,
+        source: PoolSource,
+        access: Access,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+        counters: Counters | None = None,
+        debug: bool = False,
+    ) -> None:
+        self._source: Final = source
+        self._access: Final = access
+        self.limits: Final = limits
+        self._debug: Final = debug
+        self._begun = False
+        self.counters: Final = counters or Counters()
+        self._budget: Final = Budget(limits.buffered_bytes)
+        self.health: Final = Health(source)
+        calls = Calls(source, self.health, self.counters)
+        self._call: Final = Route("call", "POST", calls.answer)
+        self._routes: Final = {
+            "/health/live": Route("health", "GET", self._live, needs_token=False),
+            "/health/ready": Route("health", "GET", self._ready, needs_token=False),
+            "/metrics": Route("metrics", "GET", self._metrics),
+            "/openapi.json": Route("page", "GET", self._openapi),
+            "/docs": Route("page", "GET", pages.answer("docs.html"), needs_token=False),
+        }
+
+    def drain(self) -> None:
+        """Say from now on that the server is not ready: it is about to end."""
+        self.health.draining = True
+
+    def end_streams(self) -> None:
+        """Have open streams end with an error: the server does not wait for them."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; see the ASGI specification."""
+        if scope["type"] != "http":
+            await _other(scope, receive, send)
+            return
+        if not self._begun:
+            self._begun = True
+            self._source.begin()
+        exchange = Exchange(scope, receive, send, self.limits, self._budget)
+        counters, name = self.counters, "other"
+        counters.own[metrics.IN_FLIGHT] += 1
+        try:
+            self._access.check_origin(exchange.headers)
+            route = self._route(exchange)
+            name = route.name
+            if route.needs_token:
+                self._access.check_token(exchange.headers)
+            await route.handler(exchange)
+        except ClientLeft:
+            exchange.status = LEFT
+        except Problem as problem:
+            headers = (*problem.headers, CLOSE) if problem.close else problem.headers
+            await self._refuse(exchange, problem, problem.status, *headers)
+        except errors.AtomrError as error:
+            status = status_of(error)
+            await self._refuse(exchange, error, status, *headers_of(error, status))
+        except asyncio.CancelledError:  # the server has waited long enough
+            ended = errors.Cancelled("the server ends, and the answer was not there", maybe_executed=True)
+            await self._refuse(exchange, ended, status_of(ended), CLOSE)
+        except Exception:  # noqa: BLE001 - the top of a request: it is answered, and the server goes on
+            _LOG.exception("request %s (%s %s) met a mistake", exchange.id, exchange.method, exchange.path)
+            mistake = Problem(500, "internal_error", "the server has made a mistake; its log has this request's id")
+            await self._refuse(exchange, mistake, 500)
+        finally:
+            exchange.close()
+            counters.own[metrics.IN_FLIGHT] -= 1
+            counters.count(name, exchange.status)
+
+    def _route(self, exchange: Exchange) -> Route:
+        """Return what answers a path.
+
+        Raises:
+            Problem: 404 or 405.
+        """
+        path = exchange.path
+        route = self._call if path.startswith(CALL) else self._routes.get(path)
+        if route is None:
+            hint = did_you_mean(path, [*self._routes, f"{CALL}Actor.method"])
+            raise Problem(404, "not_found", f"there is nothing at {path[:200]}{hint}; /docs shows what there is")
+        if exchange.method != route.method and not (exchange.method == "HEAD" and route.method == "GET"):
+            allowed = "GET, HEAD" if route.method == "GET" else route.method
+            raise Problem(
+                405,
+                "method_not_allowed",
+                f"{path[:200]} is asked by {allowed}",
+                headers=((b"allow", allowed.encode()),),
+            )
+        return route
+
+    async def _refuse(
+        self, exchange: Exchange, error: errors.AtomrError | Problem, status: int, *headers: Header
+    ) -> None:
+        """Answer with an error; if an answer has begun, the connection ends without its end."""
+        if exchange.status:
+            raise RuntimeError("an error came after its answer had begun") from error
+        await exchange.answer(status, body_of(error, exchange.id, debug=self._debug), JSON, *headers)
+
+    # --- small routes ----------------------------------------------------------------------------------------------
+
+    async def _live(self, exchange: Exchange) -> None:
+        await exchange.answer(200, b'{"live":true}')
+
+    async def _ready(self, exchange: Exchange) -> None:
+        verdict = await self.health.verdict()
+        body = encode_json({"ready": verdict.ready, "reason": verdict.reason})
+        if verdict.ready:
+            await exchange.answer(200, body)
+        else:
+            await exchange.answer(503, body, JSON, retry_after(0))
+
+    async def _metrics(self, exchange: Exchange) -> None:
+        body = await asyncio.to_thread(metrics.exposition, self.counters, self._source)
+        await exchange.answer(200, body, EXPOSITION)
+
+    async def _openapi(self, exchange: Exchange) -> None:
+        pool = self._source.pool
+        methods = {name: pool.method_info(name) for name in pool.methods}
+        await exchange.answer(200, openapi.document(pool.name, methods, token=self._access.needs_token))
+
+
+async def _other(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer what is no HTTP: the lifespan of a server, or a WebSocket, which is refused."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    while scope["type"] == "lifespan":
+        message = await receive()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return

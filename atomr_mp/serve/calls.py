@@ -1,0 +1,165 @@
+"""`POST /call/Actor.method`: a call of the pool."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.pool import Pool
+from atomr_mp.serve.health import Health
+from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.source import PoolSource
+from atomr_mp.serve.values import arrays, results, schemas
+from atomr_mp.serve.values.schemas import ArgumentPlan
+
+JSON_TYPES: Final = frozenset({b"application/json", b""})
+
+UNTOUCHED: Final = frozenset(
+    {
+        errors.WorkerLost.code,
+        errors.WorkerHung.code,
+        errors.ConnectionLost.code,
+        errors.PoolLost.code,
+        errors.DeadlineExceeded.code,
+        errors.DeviceUnavailable.code,
+        errors.Cancelled.code,
+    }
+)
+"""Errors that do not tell that a worker answers."""
+
+
+class Calls:
+    """Makes calls of a pool for exchanges.
+
+    Args:
+        source: Has the pool.
+        health: Is told which devices answer.
+        counters: Count calls.
+    """
+
+    def __init__(self, source: PoolSource, health: Health, counters: Counters) -> None:
+        self._source: Final = source
+        self._health: Final = health
+        self._counters: Final = counters
+        self._plans: dict[str, ArgumentPlan] = {}
+
+    def plan(self, pool: Pool, method: str) -> ArgumentPlan:
+        """Return how a method's arguments are made.
+
+        Raises:
+            Problem: 404; there is no such method.
+        """
+        if not pool.has(method):
+            try:
+                pool.method_info(method)
+            except errors.InvalidRequest as error:
+                raise Problem(404, "not_found", str(error)) from error
+        info = pool.method_info(method)
+        found = self._plans.get(method)
+        if found is None or found.info is not info:
+            if len(self._plans) > 2 * len(pool.methods):  # of actors that reloads have removed
+                self._plans.clear()
+            found = self._plans[method] = schemas.plan_of(method, info)
+        return found
+
+    async def answer(self, exchange: Exchange) -> None:
+        """Answer `POST /call/Actor.method`."""
+        begun_ns = time.monotonic_ns()
+        pool = self._source.pool
+        plan = self.plan(pool, exchange.path.removeprefix("/call/"))
+        npy = results.wants_npy(exchange.headers.get(b"accept", b""), plan.result)
+        args, kwargs = await arguments(exchange, plan)
+        deadline_s, priority = options(exchange)
+        reply = pool.call(plan.method, *args, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
+        result = await self.outcome(exchange, reply)
+        content_type, body = results.encode(result, npy=npy)
+        await exchange.answer(200, body, content_type)
+        self._counters.took(time.monotonic_ns() - begun_ns)
+
+    async def outcome(self, exchange: Exchange, reply: Reply) -> Any:
+        """Wait for a call's result; see `Exchange.outcome`."""
+        in_flight, device = self._health.in_flight, reply.device
+        in_flight[device] += 1
+        try:
+            result = await exchange.outcome(reply)
+        except errors.AtomrError as error:
+            if error.code not in UNTOUCHED:
+                self._health.note(reply.device)
+            raise
+        finally:
+            in_flight[device] -= 1
+        self._health.note(reply.device)
+        return result
+
+
+async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, ...], dict[str, Any] | None]:
+    """Read a call's arguments, by position and by name.
+
+    Raises:
+        Problem: 400, 411, 413 or 415.
+        InvalidRequest: They cannot be the method's.
+        ClientLeft: They will never be complete.
+    """
+    if exchange.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        raise Problem(415, "unsupported_media_type", "a body with Content-Encoding is not read; send it as it is")
+    kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if kind == results.NPY:
+        name = schemas.needs_one_array(plan)
+        if exchange.content_length() is None:
+            raise Problem(411, "length_required", "a raw array is sent with its Content-Length", close=True)
+        return (), {name: arrays.from_npy(await exchange.body(exchange.limits.npy_bytes))}
+    if kind not in JSON_TYPES:
+        raise Problem(
+            415,
+            "unsupported_media_type",
+            f"{kind.decode('latin-1')[:100]} is not read; send application/json, or one array as application/x-npy",
+        )
+    body = await exchange.body(exchange.limits.json_bytes)
+    if not body:
+        return (), None
+    if not kind:
+        # A web page of another origin may send what has no such type without asking first.
+        raise Problem(415, "unsupported_media_type", "send the header `Content-Type: application/json`")
+    return plan.arguments(from_json(body))
+
+
+def from_json(body: bytes) -> Any:
+    """Return a body's value.
+
+    Raises:
+        Problem: 400; it is no JSON.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise Problem(400, "bad_request", f"the body is no JSON: {error}") from error
+
+
+def options(exchange: Exchange) -> tuple[float | None, int]:
+    """Return a call's deadline, in seconds, and its priority, as the headers have them.
+
+    Raises:
+        Problem: 400; they have something else.
+    """
+    deadline, priority = exchange.headers.get(b"x-deadline-s"), exchange.headers.get(b"x-priority")
+    deadline_s: float | None = None
+    if deadline is not None:
+        try:
+            deadline_s = float(deadline)
+        except ValueError:
+            deadline_s = 0.0
+        most_s = exchange.limits.deadline_s
+        if not 0 < deadline_s <= most_s:  # nor what is no number
+            raise Problem(400, "bad_request", f"X-Deadline-S is a number of seconds, at most {most_s:g}")
+    if priority is None:
+        return deadline_s, 0
+    try:
+        return deadline_s, int(priority)
+    except ValueError:
+        raise Problem(400, "bad_request", "X-Priority is a whole number from -8 to 7") from None

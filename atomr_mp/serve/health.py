@@ -1,0 +1,130 @@
+"""Whether the pool behind this front end answers.
+
+Any recent answer of a device counts; only an idle device is asked, by a real request; and whatever the supervisor tells
+of a device's end counts at once. One that is busy is ready: if overload were not, a balancer would take away the very
+front ends that work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+from collections import Counter
+from typing import Any, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.pool import Pool
+from atomr_mp.protocol.libraries.memory import Statistics
+from atomr_mp.protocol.messages.devices import DeviceInfo
+from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
+from atomr_mp.serve.source import PoolSource
+
+RECENT_S: Final = 5.0
+"""For how long an answer counts."""
+
+PROBE_S: Final = 2.0
+"""How long an idle device may take to answer."""
+
+_LOG: Final = logging.getLogger("atomr_mp.serve")
+
+
+class Verdict(NamedTuple):
+    """Whether requests are to be sent here."""
+
+    ready: bool
+    reason: str
+
+
+class Health:
+    """Knows which devices have answered lately. For the event loop's thread, but for what the pool's listeners do.
+
+    Args:
+        source: Has the pool.
+    """
+
+    def __init__(self, source: PoolSource) -> None:
+        self._source: Final = source
+        self._answered_s: dict[int, float] = {}
+        """When each device has last answered."""
+        self.in_flight: Final[Counter[int]] = Counter()
+        """Calls of this front end that a device has not answered."""
+        self._probing: asyncio.Task[bool] | None = None
+        self.draining = False
+        """The server is about to end: it is not ready whatever the pool does."""
+        source.listeners.append(self._joined)
+
+    def note(self, device: int) -> None:
+        """Take note that a device has answered, be it with an error of the request."""
+        if device >= 0:
+            self._answered_s[device] = time.monotonic()
+
+    async def verdict(self) -> Verdict:
+        """Return whether requests are to be sent here; asks idle devices if nothing is known."""
+        if self.draining:
+            return Verdict(ready=False, reason="the server is about to end")
+        try:
+            pool = self._source.pool
+            devices = pool.devices
+        except errors.AtomrError as error:
+            return Verdict(ready=False, reason=str(error))
+        if pool.lost is not None:
+            return Verdict(ready=False, reason=str(pool.lost))
+        admitted = [device for device in devices if device.admitted]
+        if not admitted:
+            states = ", ".join(f"{device.index} is {device.state.value}" for device in devices)
+            return Verdict(ready=False, reason=f"no device takes calls: {states}")
+        if not any(map(self._is_known, admitted)) and not await self._probe(pool):
+            return Verdict(ready=False, reason=f"none of the {len(admitted)} devices answers")
+        return Verdict(ready=True, reason="")
+
+    def _is_known(self, device: DeviceInfo) -> bool:
+        """Whether a device has answered lately, or is at work for us."""
+        answered_s = self._answered_s.get(device.index)
+        return self.in_flight[device.index] > 0 or (answered_s is not None and time.monotonic() - answered_s < RECENT_S)
+
+    async def _probe(self, pool: Pool) -> bool:
+        """Ask the devices, once for all who want to know now."""
+        if self._probing is None or self._probing.done():
+            self._probing = asyncio.get_running_loop().create_task(self._ask(pool))
+        return await asyncio.shield(self._probing)
+
+    async def _ask(self, pool: Pool) -> bool:
+        answers = await asyncio.gather(
+            *(self._answers(pool, device.index) for device in pool.devices if device.admitted)
+        )
+        return any(answers) or await asyncio.to_thread(_is_busy, pool)
+
+    async def _answers(self, pool: Pool, device: int) -> bool:
+        try:
+            await pool.device(device).request("memory", Statistics(), PROBE_S)
+        except errors.Overloaded:
+            return True
+        except errors.AtomrError:
+            return False
+        self.note(device)
+        return True
+
+    def _joined(self, pool: Pool) -> None:
+        """Ask all devices of a pool that was joined: it also has the event loop hear of the pool's end."""
+        self._answered_s.clear()
+        self.in_flight.clear()
+        pool.on_event(functools.partial(self._heard, pool))
+        self._probing = asyncio.get_running_loop().create_task(self._ask(pool))
+
+    def _heard(self, _pool: Pool, event: Any) -> None:
+        """Forget the answers of what has ended."""
+        match event:
+            case DeviceChanged(device) if not device.admitted:
+                self._answered_s.pop(device.index, None)
+            case IncarnationEnded(index):
+                self._answered_s.pop(index, None)
+
+
+def _is_busy(pool: Pool) -> bool:
+    """Whether some worker is at work; asks the supervisor. Blocks."""
+    try:
+        return any(worker.running for worker in pool.status().workers)
+    except (errors.AtomrError, OSError, TimeoutError):
+        return False

@@ -1,0 +1,175 @@
+"""Who may ask: tokens, the `Host` that is named, and the page that a browser asks for.
+
+Loopback is not private: every user of the machine reaches it, and so does every web page that a user of it opens. So
+a token is asked for there too, a name in `Host` that is not known is refused (a page's own name may be made to mean
+this machine), and so is an `Origin` that is not this server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import time
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.serve.http.problems import Problem
+
+LOOK_AGAIN_S: Final = 1.0
+"""How often it is looked whether the file of tokens has changed."""
+
+MIN_TOKEN_CHARS: Final = 16
+"""A shorter one can be guessed."""
+
+LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
+
+CHALLENGE: Final = ((b"www-authenticate", b'Bearer realm="atomr-mp"'),)
+
+
+class Tokens:
+    """The tokens that are good now: given ones, and those of a file, which may be changed while it is used.
+
+    Args:
+        given: Tokens.
+        file: A file with one a line; empty lines and those that begin with # are no tokens. None for none.
+
+    Raises:
+        ConfigurationError: The file cannot be read, has no token, or a token is too short.
+    """
+
+    def __init__(self, given: Iterable[str] = (), file: Path | None = None) -> None:
+        self._given: Final = [_digest(token) for token in checked(given)]
+        self._file: Final = file
+        self._of_file: list[bytes] = [] if file is None else [_digest(token) for token in read_tokens(file)]
+        self._stamp = None if file is None else _stamp(file)
+        self._looked_s = time.monotonic()
+
+    def __bool__(self) -> bool:
+        return bool(self._given or self._file)
+
+    def admits(self, token: str) -> bool:
+        """Return whether a token is one of ours; takes as long for any that is not."""
+        self._look_again()
+        digest = _digest(token)
+        good = False
+        for each in (*self._given, *self._of_file):
+            good |= hmac.compare_digest(each, digest)
+        return good
+
+    def _look_again(self) -> None:
+        """Read the file again if it has changed; if it cannot be read now, what it had stays good."""
+        now_s = time.monotonic()
+        if self._file is None or now_s - self._looked_s < LOOK_AGAIN_S:
+            return
+        self._looked_s = now_s
+        try:
+            stamp = _stamp(self._file)
+            if stamp != self._stamp:
+                self._of_file = [_digest(token) for token in read_tokens(self._file)]
+                self._stamp = stamp
+        except (errors.ConfigurationError, OSError):
+            return
+
+
+class Access:
+    """Decides who is answered.
+
+    Args:
+        tokens: One of these is needed; none are needed if there are none.
+        hosts: Names, with or without a port, that `Host` may have; None for any.
+    """
+
+    def __init__(self, tokens: Tokens, hosts: Collection[str] | None) -> None:
+        self._tokens: Final = tokens
+        self._hosts: Final = None if hosts is None else frozenset(host.lower() for host in hosts)
+
+    @property
+    def needs_token(self) -> bool:
+        """Whether anybody has to show one."""
+        return bool(self._tokens)
+
+    def check_origin(self, headers: dict[bytes, bytes]) -> None:
+        """Refuse what another web page asks, or what was sent to a name that is not ours.
+
+        Raises:
+            Problem: 403.
+        """
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if self._hosts is not None and host not in self._hosts and without_port(host) not in self._hosts:
+            raise Problem(
+                403,
+                "host_not_allowed",
+                f"this server is not {host[:100] or 'without a name'!r}; name it with --allowed-host if it is",
+            )
+        origin = headers.get(b"origin")
+        if origin is not None and (self._hosts is not None or self._tokens):
+            scheme, separator, name = origin.decode("latin-1").lower().partition("://")
+            if not separator or scheme not in {"http", "https"} or name != host:
+                raise Problem(
+                    403, "origin_not_allowed", "a web page of another origin may not ask; ask from a program instead"
+                )
+
+    def check_token(self, headers: dict[bytes, bytes]) -> None:
+        """Refuse who does not show a token.
+
+        Raises:
+            Problem: 401.
+        """
+        if not self._tokens:
+            return
+        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer" or not token:
+            raise Problem(401, "unauthorized", "send the header `Authorization: Bearer TOKEN`", headers=CHALLENGE)
+        if not self._tokens.admits(token.strip()):
+            raise Problem(401, "unauthorized", "this token is not known here", headers=CHALLENGE)
+
+
+def without_port(host: str) -> str:
+    """Return the name in a `Host` header."""
+    name, separator, port = host.rpartition(":")
+    return name if separator and port.isdigit() else host
+
+
+def read_tokens(file: Path) -> list[str]:
+    """Return the tokens of a file.
+
+    Raises:
+        ConfigurationError: It cannot be read, has no token, or a token is too short.
+    """
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise errors.ConfigurationError(f"the token file {file} cannot be read: {error}") from error
+    tokens = [line for line in lines if line and not line.startswith("#")]
+    if not tokens:
+        raise errors.ConfigurationError(f"the token file {file} has no token; write one a line")
+    return checked(tokens)
+
+
+def checked(tokens: Iterable[str]) -> list[str]:
+    """Return tokens, each of which can be sent and not be guessed.
+
+    Raises:
+        ConfigurationError: One is too short, or has a character that no header has.
+    """
+    found = list(tokens)
+    for token in found:
+        if len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable() or " " in token:
+            raise errors.ConfigurationError(
+                f"a token has at least {MIN_TOKEN_CHARS} characters, printable ones of ASCII without spaces; "
+                "`openssl rand -hex 32` makes one"
+            )
+    return found
+
+
+def _digest(token: str) -> bytes:
+    """Return what is compared: of equal length for all tokens."""
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _stamp(file: Path) -> tuple[int, int, int]:
+    found = os.stat(file)  # noqa: PTH116 - once a second, on the way of a request
+    return found.st_mtime_ns, found.st_ino, found.st_size

@@ -1,0 +1,269 @@
+"""One request and its answer, as ASGI has them: headers, a body within its limits, and a client that may leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp.client.reply import set_done
+from atomr_mp.serve.http.limits import Limits
+from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, retry_after
+
+if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+WATCH_AFTER_S: Final = 0.005
+"""How long a call may take before its client is watched: most have ended by then, and a watcher costs a task."""
+
+JSON: Final = (b"content-type", b"application/json")
+TEXT: Final = (b"content-type", b"text/plain; charset=utf-8")
+
+_REQUEST_ID: Final = re.compile(rb"[\x21-\x7e]{1,128}")
+_PROCESS: Final = os.urandom(6).hex()
+_NUMBERS: Final = itertools.count(1)
+
+
+class Budget:
+    """How many bytes of bodies a process holds at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most: Final = most
+        self.held = 0
+
+    def take(self, count: int) -> None:
+        """Take room.
+
+        Raises:
+            Problem: 429; there is none.
+        """
+        if self.held + count > self._most:
+            raise Problem(
+                429,
+                "overloaded",
+                f"the bodies of other requests take {self.held} of {self._most} bytes here; try again",
+                headers=(retry_after(0),),
+                close=True,
+            )
+        self.held += count
+
+    def give_back(self, count: int) -> None:
+        """Give room back."""
+        self.held -= count
+
+
+class Exchange:
+    """One request and its answer. Used by one task.
+
+    Args:
+        scope: ASGI's.
+        receive: ASGI's.
+        send: ASGI's.
+        limits: What the client may ask.
+        budget: Where room for the body is taken from.
+    """
+
+    __slots__ = (
+        "_budget", "_held", "_receive", "_send", "answered", "headers", "id", "limits", "method", "path", "scope",
+        "status",
+    )  # fmt: skip
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, limits: Limits, budget: Budget) -> None:
+        self.scope: Final = scope
+        self._receive: Final = receive
+        self._send: Final = send
+        self._budget: Final = budget
+        self._held = 0
+        self.limits: Final = limits
+        self.method: Final[str] = scope["method"]
+        root: str = scope.get("root_path") or ""
+        path: str = scope["path"]
+        self.path: Final = path[len(root) :] if root and path.startswith(root) else path
+        self.headers: Final[dict[bytes, bytes]] = dict(scope["headers"])
+        given = self.headers.get(b"x-request-id")
+        self.id: Final = (
+            given.decode("ascii")
+            if given is not None and _REQUEST_ID.fullmatch(given)
+            else f"{_PROCESS}-{next(_NUMBERS)}"
+        )
+        self.status = 0
+        """Of the answer, 0 before it has begun."""
+        self.answered = False
+        """The answer is complete."""
+
+    # --- the request -----------------------------------------------------------------------------------------------
+
+    def content_length(self) -> int | None:
+        """Return how long the body is, None if the client does not say.
+
+        Raises:
+            Problem: 400; it says something else.
+        """
+        given = self.headers.get(b"content-length")
+        if given is None:
+            return None
+        if not given.isdigit() or len(given) > 18:
+            raise Problem(400, "bad_request", "Content-Length is no number of bytes", close=True)
+        return int(given)
+
+    async def body(self, most_bytes: int) -> bytes:
+        """Read the body.
+
+        Raises:
+            Problem: 413 it is longer, 429 there is no room for it now, 408 it does not come.
+            ClientLeft: It will never be complete.
+        """
+        length = self.content_length()
+        if length is not None:
+            if length > most_bytes:
+                raise too_large(most_bytes)
+            self._take(length)
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                message = await self._part()
+                whole: bytes = message.get("body", b"")
+                if not message.get("more_body"):
+                    return self._checked(whole, length, most_bytes)
+                parts = bytearray()
+                while True:
+                    parts += message.get("body", b"")
+                    if len(parts) > most_bytes:
+                        raise too_large(most_bytes)
+                    if len(parts) > self._held:
+                        self._take(len(parts) - self._held)
+                    if not message.get("more_body"):
+                        return bytes(parts)
+                    message = await self._part()
+        except TimeoutError:
+            raise Problem(
+                408, "request_timeout", f"the body did not come within {self.limits.body_s:g} s", close=True
+            ) from None
+
+    def _checked(self, body: bytes, length: int | None, most_bytes: int) -> bytes:
+        if length is None and body:
+            if len(body) > most_bytes:
+                raise too_large(most_bytes)
+            self._take(len(body))
+        return body
+
+    async def _part(self) -> Message:
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        return message
+
+    def _take(self, count: int) -> None:
+        self._budget.take(count)
+        self._held += count
+
+    def close(self) -> None:
+        """Give the body's room back."""
+        self._budget.give_back(self._held)
+        self._held = 0
+
+    # --- the client ------------------------------------------------------------------------------------------------
+
+    async def outcome(self, reply: Reply) -> Any:
+        """Wait for a call's result, or until the client leaves; then the call is cancelled. The body has been read.
+
+        Raises:
+            ClientLeft: There is nobody to answer.
+            AtomrError: What the call ended with.
+        """
+        if not reply.done:
+            loop = asyncio.get_running_loop()
+            ended = loop.create_future()
+            reply.add_done_callback(lambda _: set_done(ended))
+            with self._watching(loop, ended):
+                try:
+                    await ended
+                except asyncio.CancelledError:
+                    reply.cancel()
+                    raise
+            if not reply.done:
+                reply.cancel()
+                raise ClientLeft
+        return reply.result()
+
+    @contextlib.contextmanager
+    def watching(self, left: asyncio.Future[None]) -> Iterator[None]:
+        """See that a future is done once the client has left. The body has been read.
+
+        After the client's leaving, sending succeeds for ever: only this tells.
+        """
+        watcher = asyncio.ensure_future(self._watch(left))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+    @contextlib.contextmanager
+    def _watching(self, loop: asyncio.AbstractEventLoop, left: asyncio.Future[None]) -> Iterator[None]:
+        """Begin to watch when some time has passed."""
+        watchers: list[asyncio.Task[None]] = []
+        timer = loop.call_later(WATCH_AFTER_S, lambda: watchers.append(loop.create_task(self._watch(left))))
+        try:
+            yield
+        finally:
+            timer.cancel()
+            for watcher in watchers:
+                watcher.cancel()
+
+    async def _watch(self, left: asyncio.Future[None]) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        set_done(left)
+
+    # --- the answer ------------------------------------------------------------------------------------------------
+
+    async def answer(self, status: int, body: bytes, content_type: Header = JSON, *more: Header) -> None:
+        """Send a whole answer."""
+        await self.begin(status, content_type, (b"content-length", b"%d" % len(body)), *more)
+        self.answered = True
+        await self._send({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+
+    async def begin(self, status: int, *headers: Header) -> None:
+        """Send an answer's status and headers."""
+        self.status = status
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [*headers, (b"x-request-id", self.id.encode()), *COMMON],
+            }
+        )
+
+    async def send(self, part: bytes) -> None:
+        """Send a part of a stream; waits while the client does not read."""
+        await self._send({"type": "http.response.body", "body": part, "more_body": True})
+
+    async def end(self, part: bytes = b"") -> None:
+        """Send the last part of a stream."""
+        self.answered = True
+        await self._send({"type": "http.response.body", "body": part})
+
+
+COMMON: Final[tuple[Header, ...]] = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+)
+
+
+def too_large(most_bytes: int) -> Problem:
+    """Return the refusal of a body."""
+    return Problem(
+        413,
+        "too_large",
+        f"the body has more than the {most_bytes} bytes that one of its kind may have",
+        facts={"limit_bytes": most_bytes},
+        close=True,
+    )

@@ -1,0 +1,130 @@
+"""Errors as answers: one table from error to status, one form of the body. Pure.
+
+503 is only for what certainly did not run: proxies send a request again that was answered so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from atomr_mp import errors
+
+Header = tuple[bytes, bytes]
+
+PRIVATE_FACTS: Final = frozenset({"message", "maybe_executed", "traceback_text", "stack"})
+"""Fields of errors that are no facts, or that only `debug` shows."""
+
+STATUSES: Final[dict[str, int]] = {
+    errors.InvalidRequest.code: 422,
+    errors.PoisonRequest.code: 422,
+    errors.Unsupported.code: 422,
+    errors.NumericalError.code: 422,
+    errors.Overloaded.code: 429,
+    errors.DeviceUnavailable.code: 503,
+    errors.PoolUnreachable.code: 503,
+    errors.PoolLost.code: 503,
+    errors.WorkerLost.code: 503,
+    errors.WorkerHung.code: 503,
+    errors.ConnectionLost.code: 503,
+    errors.ContextPoisoned.code: 503,
+    errors.StaleGeneration.code: 503,
+    errors.Cancelled.code: 503,
+    errors.DeadlineExceeded.code: 504,
+}
+"""Status by an error's code; 500 for any other. A 503 becomes 500 where `maybe_executed` holds."""
+
+RETRY_AFTER_S: Final = 1
+"""What `Retry-After` says where the error does not know better."""
+
+
+@dataclass(eq=False)
+class Problem(Exception):
+    """A request that the front end refuses by itself: no call was made.
+
+    Args:
+        status: Of the answer.
+        code: What is wrong, for programs.
+        message: What is wrong and what to do, for a person.
+        headers: Beside the answer's own.
+        facts: For programs.
+        close: The connection is closed after the answer, for what the client still sends is not read.
+    """
+
+    maybe_executed: ClassVar[bool] = False
+    status: int
+    code: str
+    message: str
+    headers: Sequence[Header] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    close: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__(self.message)
+
+
+class ClientLeft(Exception):
+    """The client has closed its connection: there is nobody to answer."""
+
+
+def status_of(error: errors.AtomrError) -> int:
+    """Return the status of the answer to a call that ended so."""
+    status = STATUSES.get(error.code, 500)
+    return 500 if status == 503 and getattr(error, "maybe_executed", False) else status
+
+
+def headers_of(error: errors.AtomrError, status: int) -> list[Header]:
+    """Return what an answer says beside its body: when to try again."""
+    if status not in {429, 503}:
+        return []
+    retry_after_s = getattr(error, "retry_after_s", 0.0)
+    return [retry_after(retry_after_s)]
+
+
+def retry_after(seconds: float) -> Header:
+    """Return the header that says when to try again; HTTP knows whole seconds only."""
+    whole = math.ceil(seconds) if 0 < seconds < 1e6 else RETRY_AFTER_S
+    return b"retry-after", str(max(whole, RETRY_AFTER_S)).encode()
+
+
+def describe(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> dict[str, Any]:
+    """Return an error as the value of `error` in an answer's body, or in a stream's last event.
+
+    Args:
+        error: What went wrong.
+        request_id: The request's.
+        debug: Tell the traceback too.
+    """
+    if isinstance(error, Problem):
+        facts: dict[str, Any] = dict(error.facts)
+    else:
+        names = [each.name for each in dataclasses.fields(error)]
+        facts = {name: getattr(error, name) for name in names if name not in PRIVATE_FACTS}
+        if debug:
+            facts |= {name: getattr(error, name) for name in ("traceback_text", "stack") if name in names}
+    return {
+        "code": error.code,
+        "message": str(error),
+        "type": error.code,  # where OpenAI's clients look
+        "facts": facts,
+        "maybe_executed": bool(getattr(error, "maybe_executed", False)),
+        "request_id": request_id,
+    }
+
+
+def body_of(error: errors.AtomrError | Problem, request_id: str, *, debug: bool) -> bytes:
+    """Return the body of an answer, JSON; see `describe`."""
+    return _encode({"error": describe(error, request_id, debug=debug)})
+
+
+def _plain(value: object) -> object:
+    """Return a fact that an error was given against its annotation."""
+    return repr(value)
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_plain).encode

@@ -1,0 +1,166 @@
+"""What the front ends count, in memory that they share, and its form for Prometheus.
+
+Each front-end process writes a slot of its own; whichever is asked reads all. A slot outlives its process: the next one
+goes on counting there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from atomr_mp import errors
+from atomr_mp.serve.source import PoolSource
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+ROUTES: Final = ("call", "stream", "openai", "health", "metrics", "watch", "page", "other")
+
+STATUSES: Final = (
+    *(200, 400, 401, 403, 404, 405, 406, 408, 411, 413, 415, 422, 429, 431, 499, 500, 503, 504),
+    0,  # any other
+)
+"""499 is a client that left before its answer."""
+
+FIRST_BUCKET: Final = 14
+LAST_BUCKET: Final = 36
+"""Durations of calls are shown from 16 microseconds, 2^14 ns, to 69 s, 2^36 ns."""
+
+BUCKETS: Final = 64
+
+REQUESTS: Final = 0
+LATENCIES: Final = len(ROUTES) * len(STATUSES)
+LATENCY_NS: Final = LATENCIES + BUCKETS
+IN_FLIGHT: Final = LATENCY_NS + 1
+CONNECTIONS: Final = IN_FLIGHT + 1
+STREAMS: Final = CONNECTIONS + 1
+PARTS: Final = STREAMS + 1
+REFUSED: Final = PARTS + 1
+STARTS: Final = REFUSED + 1
+SLOT_WORDS: Final = STARTS + 1
+
+GAUGES: Final = (IN_FLIGHT, CONNECTIONS, STREAMS)
+"""What a process that is started anew has none of."""
+
+WORD_BYTES: Final = 8
+
+_PLACES: Final = {
+    (route, status): REQUESTS + at for at, (route, status) in enumerate(itertools.product(ROUTES, STATUSES))
+}
+
+
+def shared_bytes(slots: int) -> int:
+    """Return how much memory so many processes share."""
+    return slots * SLOT_WORDS * WORD_BYTES
+
+
+class Counters:
+    """The counters of one front-end process, beside those of the others.
+
+    Args:
+        descriptor: Of the shared memory; None for memory of this process alone.
+        slots: How many processes share it.
+        slot: Which is ours.
+    """
+
+    def __init__(self, descriptor: int | None = None, slots: int = 1, slot: int = 0) -> None:
+        size = shared_bytes(slots)
+        memory = mmap.mmap(-1 if descriptor is None else descriptor, size)
+        self._all: Final = memoryview(memory).cast("Q")
+        self.own: Final = self._all[slot * SLOT_WORDS : (slot + 1) * SLOT_WORDS]
+        self._slots: Final = slots
+        self.slot: Final = slot
+        for gauge in GAUGES:
+            self.own[gauge] = 0
+        self.own[STARTS] += 1
+
+    def count(self, route: str, status: int) -> None:
+        """Count an answer."""
+        place = _PLACES.get((route, status))
+        self.own[place if place is not None else _PLACES[route, 0]] += 1
+
+    def took(self, ns: int) -> None:
+        """Count how long a call took."""
+        self.own[LATENCIES + ns.bit_length()] += 1
+        self.own[LATENCY_NS] += ns
+
+    def total(self, place: int) -> int:
+        """Return the sum of a counter over all processes."""
+        return sum(self._all[slot * SLOT_WORDS + place] for slot in range(self._slots))
+
+
+def exposition(counters: Counters, source: PoolSource) -> bytes:
+    """Return all metrics in Prometheus's text format: the front ends', and the pool's if it answers. Blocks."""
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.exposition import generate_latest
+
+    registry = CollectorRegistry()
+    registry.register(_Collector(counters, source))
+    return generate_latest(registry)
+
+
+class _Collector:
+    """Makes metrics of the counters and of the pool's status."""
+
+    def __init__(self, counters: Counters, source: PoolSource) -> None:
+        self._counters = counters
+        self._source = source
+
+    def describe(self) -> list[Metric]:
+        """Return nothing: the registry is not to ask the pool."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what is now."""
+        yield from _front_end_metrics(self._counters)
+        yield from _pool_metrics(self._source)
+
+
+def _front_end_metrics(counters: Counters) -> Iterable[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    requests = CounterMetricFamily(
+        "atomr_mp_http_requests", "Answers by route and status; 499: the client left", labels=["route", "status"]
+    )
+    for (route, status), place in _PLACES.items():
+        count = counters.total(place)
+        if count:
+            requests.add_metric([route, str(status) if status else "other"], count)
+    seconds = HistogramMetricFamily("atomr_mp_http_call_seconds", "Calls, from their headers to their answer")
+    latencies = [counters.total(LATENCIES + power) for power in range(BUCKETS)]
+    seconds.add_metric([], _buckets(latencies), counters.total(LATENCY_NS) / 1e9)
+    in_flight = counters.total(IN_FLIGHT)
+    refused = "Connections that were refused or closed for what they sent, or did not send or read"
+    return [
+        requests,
+        seconds,
+        GaugeMetricFamily("atomr_mp_http_in_flight", "Requests that are being read or answered", in_flight),
+        GaugeMetricFamily("atomr_mp_http_connections", "Open connections", counters.total(CONNECTIONS)),
+        GaugeMetricFamily("atomr_mp_http_streams", "Open streams", counters.total(STREAMS)),
+        CounterMetricFamily("atomr_mp_http_parts", "Parts of streams that were sent", counters.total(PARTS)),
+        CounterMetricFamily("atomr_mp_http_connections_refused", refused, counters.total(REFUSED)),
+        CounterMetricFamily("atomr_mp_http_front_end_starts", "Front-end processes", counters.total(STARTS)),
+    ]
+
+
+def _pool_metrics(source: PoolSource) -> Iterator[Metric]:
+    """Yield what `metrics` of a pool serves too; nothing if there is no pool or it does not answer."""
+    from atomr_mp.helpers import metrics_server
+
+    try:
+        status = source.pool.status()
+    except (errors.AtomrError, OSError, TimeoutError):
+        return
+    yield from metrics_server.pool_metrics(status)
+    yield from metrics_server.device_metrics(status.workers)
+    yield from metrics_server.batch_metrics(status.workers)
+
+
+def _buckets(latencies: Sequence[int]) -> list[tuple[str, float]]:
+    """Return how many calls took less than each bound, in seconds."""
+    below = list(itertools.accumulate(latencies))
+    shown = [(repr(2**power / 1e9), float(below[power])) for power in range(FIRST_BUCKET, LAST_BUCKET + 1)]
+    return [*shown, ("+Inf", float(below[-1]))]

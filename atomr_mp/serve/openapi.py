@@ -1,0 +1,103 @@
+"""The pool's methods as an OpenAPI document. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from atomr_mp import __version__
+from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.serve.values.results import NPY
+from atomr_mp.serve.values.schemas import REF, decoded, plan_of
+
+COMPONENTS: Final = "#/components/schemas/"
+
+ERROR_NAME: Final = "Error"
+
+ERROR: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["code", "message", "facts", "maybe_executed", "request_id"],
+            "properties": {
+                "code": {"type": "string", "description": "What is wrong, for programs"},
+                "message": {"type": "string", "description": "What is wrong and what to do"},
+                "type": {"type": "string", "description": "The code again"},
+                "facts": {"type": "object"},
+                "maybe_executed": {
+                    "type": "boolean",
+                    "description": "False only if it is certain that nothing of the request ran",
+                },
+                "request_id": {"type": "string"},
+            },
+        }
+    },
+}
+
+
+def document(title: str, methods: Mapping[str, MethodInfo], *, token: bool) -> bytes:
+    """Return the document, JSON.
+
+    Args:
+        title: The pool's name.
+        methods: By "Actor.method".
+        token: Calls need a token.
+    """
+    schemas: dict[str, Any] = {ERROR_NAME: ERROR}
+    paths = {f"/call/{name}": {"post": _operation(name, info, schemas)} for name, info in sorted(methods.items())}
+    whole: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": __version__},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+    if token:
+        whole["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        whole["security"] = [{"token": []}]
+    return msgspec.json.encode(whole)
+
+
+def _operation(name: str, info: MethodInfo, schemas: dict[str, Any]) -> dict[str, Any]:
+    schema = decoded(info)
+    prefix = re.sub(r"[^A-Za-z0-9._-]", "_", name)
+    for each, definition in schema.get("$defs", {}).items():
+        schemas[f"{prefix}.{each}"] = _rebased(definition, prefix)
+    untyped = {"type": "object", "properties": {parameter: {} for parameter in info.parameters}}
+    arguments = _rebased(schema.get("arguments", untyped), prefix)
+    result = _rebased(schema.get("result", {}), prefix)
+    content: dict[str, Any] = {"application/json": {"schema": arguments}}
+    if plan_of(name, info).array:
+        content[NPY.decode()] = {"schema": {"type": "string", "format": "binary"}}
+    answers: dict[str, Any] = {"application/json": {"schema": result}}
+    if not result or "ndarray" in repr(result):
+        answers[NPY.decode()] = {"schema": {"type": "string", "format": "binary"}}
+    error = {"application/json": {"schema": {"$ref": COMPONENTS + ERROR_NAME}}}
+    return {
+        "operationId": name,
+        "summary": info.doc or name,
+        "tags": [name.partition(".")[0]],
+        "requestBody": {"required": bool(arguments.get("required")), "content": content},
+        "responses": {
+            "200": {"description": "The result", "content": answers},
+            "default": {"description": "An error", "content": error},
+        },
+    }
+
+
+def _rebased(schema: Any, prefix: str) -> Any:
+    """Return a schema whose references name the document's components."""
+    if isinstance(schema, dict):
+        return {
+            key: f"{COMPONENTS}{prefix}.{value.removeprefix(REF)}"
+            if key == "$ref" and isinstance(value, str)
+            else _rebased(value, prefix)
+            for key, value in schema.items()
+        }
+    if isinstance(schema, list):
+        return [_rebased(each, prefix) for each in schema]
+    return schema

@@ -1,0 +1,164 @@
+"""A client's connection: uvicorn's protocol, with bounds on headers, on slow clients and on how many there are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from typing import Any, ClassVar, Final
+
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
+from atomr_mp.serve.http.problems import Problem, body_of
+from atomr_mp.serve.metrics import CONNECTIONS, REFUSED, Counters
+
+_CREDENTIALS: Final = struct.Struct("3i")
+"""Pid, user and group of a unix socket's other end, see unix(7)."""
+
+
+class Connection(HttpToolsProtocol):
+    """A connection. What is wrong before a request is whole is answered here, in the form of every error.
+
+    uvicorn's own protocol bounds neither the headers, nor how long a client takes to send them, nor how long it reads
+    nothing of its answer.
+    """
+
+    limits: ClassVar[Limits] = DEFAULT_LIMITS
+    counters: ClassVar[Counters]
+    own_user_only: ClassVar[bool] = False
+
+    _head_timer: asyncio.TimerHandle | None = None
+    _stall_timer: asyncio.TimerHandle | None = None
+    _head_bytes = 0
+    """Bytes that came since the last request's headers were complete, its body's not counted."""
+    _in_head = True
+    """What comes next belongs to a request's line or headers."""
+    _begun = False
+    """Some of a request's line or headers has come, and not all."""
+    _closing = False
+    """It was refused: what still comes is not read."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Admit the client, or not."""
+        super().connection_made(transport)
+        self.counters.own[CONNECTIONS] += 1
+        self._head_timer = self.loop.call_later(self.limits.header_s, self._head_is_late)
+        if self.own_user_only and not _is_own_user(transport):
+            self._refuse(Problem(403, "forbidden", "this socket is for the user who runs the server"))
+        elif len(self.connections) > self.limits.connections:
+            self._refuse(
+                Problem(429, "overloaded", f"{self.limits.connections} connections are open; try again"), retry=True
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let go."""
+        self.counters.own[CONNECTIONS] -= 1
+        self._stop_head_timer()
+        self._stop_stall_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; no more of headers than there may be."""
+        if self._closing:
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+        super().data_received(data)
+        if self._begun and not self._closing:
+            if self._head_bytes > self.limits.header_bytes:
+                self._refuse(self._too_large())
+            elif self._head_timer is None:
+                self._head_timer = self.loop.call_later(self.limits.header_s, self._head_is_late)
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._begun = True
+
+    def on_headers_complete(self) -> None:
+        """Hand the request on."""
+        self._begun = self._in_head = False
+        self._head_bytes = 0
+        self._stop_head_timer()
+        if self._closing:
+            return
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.header_bytes:
+            self._refuse(self._too_large())
+            return
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        if not self._closing:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        self._in_head = True
+        if not self._closing:
+            super().on_message_complete()
+
+    def send_400_response(self, _msg: str) -> None:
+        """Answer what is no HTTP."""
+        if not self._closing:
+            self._refuse(Problem(400, "bad_request", "these bytes are no HTTP request"))
+
+    def pause_writing(self) -> None:
+        """Give the client some time to read."""
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._stall_timer = self.loop.call_later(self.limits.stall_s, self._has_stalled)
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._stop_stall_timer()
+        super().resume_writing()
+
+    def _has_stalled(self) -> None:
+        self._stall_timer = None
+        self.counters.own[REFUSED] += 1
+        self.transport.abort()  # `close` would wait until all is read
+
+    def _head_is_late(self) -> None:
+        self._head_timer = None
+        if self._begun:
+            self._refuse(Problem(408, "request_timeout", f"the headers did not come within {self.limits.header_s:g} s"))
+        else:
+            self.transport.close()  # it has not even begun: a proxy's spare connection
+
+    def _too_large(self) -> Problem:
+        limit = self.limits.header_bytes
+        return Problem(431, "headers_too_large", f"the request's line and headers have more than {limit} bytes")
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _stop_stall_timer(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+
+    def _refuse(self, problem: Problem, *, retry: bool = False) -> None:
+        """Answer an error and close the connection; only close it if an answer has begun."""
+        self._closing = True
+        self._stop_head_timer()
+        self.counters.own[REFUSED] += 1
+        cycle: Any = self.cycle  # None before the first request, against its annotation
+        if cycle is None or cycle.response_complete:
+            body = body_of(problem, "", debug=False)
+            self.transport.write(
+                b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s"
+                % (STATUS_LINE[problem.status], len(body), b"retry-after: 1\r\n" if retry else b"", body)
+            )
+        self.transport.close()
+
+
+def _is_own_user(transport: asyncio.BaseTransport) -> bool:
+    """Whether the other end of a unix socket is a process of this user, or root's."""
+    ours: Any = transport.get_extra_info("socket")
+    _, user, _ = _CREDENTIALS.unpack(ours.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return user in {0, os.geteuid()}

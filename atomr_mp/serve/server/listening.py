@@ -1,0 +1,79 @@
+"""The socket on which front ends listen, and what may be listened on without TLS or a token."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from pathlib import Path
+from typing import Final
+
+from atomr_mp import errors
+
+BACKLOG: Final = 2048
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address of this machine.
+
+    Raises:
+        ConfigurationError: It cannot be.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind | socket.SOCK_CLOEXEC, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise errors.ConfigurationError(f"{host}:{port} cannot be listened on: {error}") from error
+    return listening
+
+
+def listen_unix(path: Path) -> socket.socket:
+    """Return a unix socket that listens, for this user only (0600).
+
+    Raises:
+        ConfigurationError: It cannot be made there, or somebody listens there.
+    """
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+    try:
+        if path.is_socket():
+            if _is_alive(path):
+                raise errors.ConfigurationError(f"somebody listens on {path} already")
+            path.unlink()
+        before = os.umask(0o177)
+        try:
+            listening.bind(str(path))
+        finally:
+            os.umask(before)
+        listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise errors.ConfigurationError(f"{path} cannot be listened on: {error}") from error
+    except errors.ConfigurationError:
+        listening.close()
+        raise
+    return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address is reached from this machine only."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_alive(path: Path) -> bool:
+    """Whether somebody listens on a unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trying:
+        trying.settimeout(1.0)
+        try:
+            trying.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+    return True

@@ -1,0 +1,221 @@
+"""The parent of the front ends: owns the listening socket and, if it has started one, the pool.
+
+A front end that dies costs its open connections: others accept meanwhile, what waits in the socket's queue is kept, and
+the next one is started. The parent answers nothing itself, and imports nothing that does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.pool import Pool
+from atomr_mp.protocol.libraries.memory import Statistics
+from atomr_mp.serve.metrics import shared_bytes
+from atomr_mp.serve.server.plan import FrontEndPlan
+
+_LOG: Final = logging.getLogger("atomr_mp.serve")
+
+MODULE: Final = "atomr_mp.serve.server.front_end"
+
+FIRST_RETRY_S: Final = 0.1
+LAST_RETRY_S: Final = 10.0
+"""How long after its end a front end or a pool is started again; each time twice as long, if it did not live long."""
+
+LONG_S: Final = 10.0
+"""What has lived so long is started again at once."""
+
+END_MARGIN_S: Final = 5.0
+"""How much longer than its drain a front end may take to end."""
+
+PROBE_S: Final = 30.0
+
+
+class Backoff:
+    """How long to wait before the next start of what has ended."""
+
+    def __init__(self) -> None:
+        self._delay_s = FIRST_RETRY_S
+
+    def next_s(self, lived_s: float) -> float:
+        """Return it.
+
+        Args:
+            lived_s: How long the last one has lived.
+        """
+        if lived_s >= LONG_S:
+            self._delay_s = FIRST_RETRY_S
+        delay_s, self._delay_s = self._delay_s, min(2 * self._delay_s, LAST_RETRY_S)
+        return delay_s
+
+
+class Parent:
+    """Keeps front ends running, and the pool that it has started.
+
+    Args:
+        plan: What each front end is told.
+        listening: Where they accept; owned from here on.
+        start: Starts the pool anew, blocking; None if the pool is somebody else's.
+        pool: The pool, if this process has started it; owned from here on.
+        announce: Called once when the first front end accepts.
+    """
+
+    def __init__(
+        self,
+        plan: FrontEndPlan,
+        listening: socket.socket,
+        start: Callable[[], Pool] | None,
+        pool: Pool | None,
+        announce: Callable[[], None],
+    ) -> None:
+        self._plan: Final = plan
+        self._listening: Final = listening
+        self._start: Final = start
+        self._pool = pool
+        self._announce: Final = announce
+        self._running: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
+        """Front ends by slot, with their pidfds."""
+        self._backoffs: Final = [Backoff() for _ in range(plan.slots)]
+        self._stopping = asyncio.Event()
+        self._all_ended = asyncio.Event()
+        self._plan_descriptor: Final = plan.to_descriptor()
+        self._counters: Final = os.memfd_create("atomr-mp-serve-counters")
+        os.ftruncate(self._counters, shared_bytes(plan.slots))
+        self._accepting, self._accepts = os.pipe2(os.O_CLOEXEC)
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or Ctrl-C; the pool that it has started is stopped last."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop)
+        loop.add_reader(self._accepting, self._first_accepts)
+        keeping = None if self._start is None else loop.create_task(self._keep_pool(self._start))
+        try:
+            for slot in range(self._plan.slots):
+                self._start_front_end(slot)
+            await self._stopping.wait()
+            await self._end_front_ends()
+        finally:
+            for popen, _ in self._running.values():
+                popen.kill()
+            for popen, pidfd in self._running.values():
+                popen.wait()
+                os.close(pidfd)
+            loop.remove_reader(self._accepting)
+            self._listening.close()
+            for descriptor in (self._plan_descriptor, self._counters, self._accepting, self._accepts):
+                os.close(descriptor)
+            if keeping is not None:
+                keeping.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await keeping
+            if self._pool is not None:
+                self._pool.close()
+
+    # --- front ends ------------------------------------------------------------------------------------------------
+
+    def _start_front_end(self, slot: int) -> None:
+        if self._stopping.is_set():
+            return
+        inherited = (self._plan_descriptor, self._listening.fileno(), self._counters, self._accepts)
+        numbers = [self._plan_descriptor, self._listening.fileno(), self._counters, slot, self._accepts]
+        try:
+            popen = subprocess.Popen(  # in the main thread: the front end dies with it
+                [sys.executable, "-m", MODULE, *map(str, numbers)],
+                stdin=subprocess.DEVNULL,
+                pass_fds=inherited,
+                start_new_session=True,  # Ctrl-C is the parent's to answer
+            )
+            pidfd = os.pidfd_open(popen.pid)
+        except OSError as error:
+            _LOG.warning("front end %d cannot be started: %s", slot, error)
+            self._start_later(slot, 0.0)
+            return
+        self._running[slot] = popen, pidfd
+        asyncio.get_running_loop().add_reader(pidfd, self._ended, slot, time.monotonic())
+
+    def _start_later(self, slot: int, lived_s: float) -> None:
+        delay_s = self._backoffs[slot].next_s(lived_s)
+        asyncio.get_running_loop().call_later(delay_s, self._start_front_end, slot)
+
+    def _ended(self, slot: int, started_s: float) -> None:
+        popen, pidfd = self._running.pop(slot)
+        asyncio.get_running_loop().remove_reader(pidfd)
+        os.close(pidfd)
+        status = popen.wait()
+        if not self._stopping.is_set():
+            _LOG.warning("front end %d (pid %d) has ended with status %d; the next starts", slot, popen.pid, status)
+            self._start_later(slot, time.monotonic() - started_s)
+        elif not self._running:
+            self._all_ended.set()
+
+    def _first_accepts(self) -> None:
+        """Say that the server answers; once."""
+        asyncio.get_running_loop().remove_reader(self._accepting)
+        self._announce()
+
+    def _stop(self) -> None:
+        """End in order; at the second signal at once."""
+        if self._stopping.is_set():
+            for popen, _ in self._running.values():
+                popen.kill()
+            return
+        self._stopping.set()
+
+    async def _end_front_ends(self) -> None:
+        for popen, _ in self._running.values():
+            popen.terminate()
+        if self._running:
+            limit_s = self._plan.drain_delay_s + self._plan.drain_timeout_s + END_MARGIN_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_ended.wait(), limit_s)
+
+    # --- the pool --------------------------------------------------------------------------------------------------
+
+    async def _keep_pool(self, start: Callable[[], Pool]) -> None:
+        """Start the pool again whenever it is lost."""
+        backoff, started_s = Backoff(), time.monotonic()
+        while True:
+            pool = self._pool
+            if pool is not None:
+                await _until_lost(pool)
+                _LOG.warning("the pool is lost: %s; it is started again", pool.lost)
+                self._pool = None
+                pool.close()
+            await asyncio.sleep(backoff.next_s(time.monotonic() - started_s))
+            started_s = time.monotonic()
+            starting = asyncio.get_running_loop().run_in_executor(None, start)
+            try:
+                self._pool = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                with contextlib.suppress(errors.AtomrError, TimeoutError, OSError):
+                    self._pool = await starting
+                raise
+            except (errors.AtomrError, TimeoutError, OSError) as error:
+                _LOG.warning("the pool cannot be started: %s", " ".join(str(error).split()))
+
+
+async def _until_lost(pool: Pool) -> None:
+    """Wait until a pool is lost."""
+    loop = asyncio.get_running_loop()
+    lost = asyncio.Event()
+
+    def tell(_error: errors.PoolLost) -> None:
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(lost.set)
+
+    pool.on_lost(tell)
+    with contextlib.suppress(errors.AtomrError):
+        # From its first request on, the loop reads what the supervisor says, and hears of its end.
+        await pool.device(0).request("memory", Statistics(), PROBE_S)
+    await lost.wait()

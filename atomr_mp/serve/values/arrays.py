@@ -1,0 +1,167 @@
+"""Arrays between HTTP and a call: nested lists, and NumPy's own file format (`.npy`). Pure.
+
+NumPy is imported when the first array comes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAGIC: Final = b"\x93NUMPY"
+
+MAX_HEADER_BYTES: Final = 4096
+"""More than NumPy writes for any array that can be sent."""
+
+_DESCRIPTION: Final = re.compile(r"'descr':\s*'([<>|=])([biufc]\d{1,2})'")
+_ORDER: Final = re.compile(r"'fortran_order':\s*(True|False)")
+_SHAPE: Final = re.compile(r"'shape':\s*\(((?:\s*\d{1,18}L?\s*,?)*)\)")
+_WHOLE: Final = re.compile(r"\{[^{}]*\}\s*")
+
+
+def converter(dtype: str | None) -> Callable[[Any], Any]:
+    """Return a function that makes an array of nested lists of numbers.
+
+    Args:
+        dtype: The element type; None for int64, float64 or bool, by what the lists have. Complex numbers are given as
+            pairs in a last dimension of their own.
+    """
+
+    def convert(value: object) -> object:
+        if not isinstance(value, list | int | float):
+            return value
+        return from_lists(value, dtype)
+
+    return convert
+
+
+def from_lists(value: object, dtype: str | None) -> np.ndarray[Any, Any]:
+    """Return an array of nested lists of numbers.
+
+    Raises:
+        ValueError: They are no numbers, not all as long as each other, or do not fit the element type.
+    """
+    import numpy as np
+
+    try:
+        found = np.asarray(value)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"these lists are no array: {error}") from error
+    if found.dtype.kind not in "biuf":
+        raise ValueError("an array is given as lists of numbers, nested once for each dimension")
+    if found.ndim > MAX_DIMENSIONS:
+        raise ValueError(f"an array of {found.ndim} dimensions; the limit is {MAX_DIMENSIONS}")
+    if dtype is None:
+        return found
+    if dtype.startswith("complex"):
+        if found.shape[-1:] != (2,):
+            raise ValueError("complex numbers are given as pairs [real, imaginary]")
+        found = found[..., 0] + 1j * found[..., 1]
+    return _cast(found, dtypes.to_numpy(dtype))
+
+
+def _cast(array: np.ndarray[Any, Any], element: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return an array with another element type, in which each number has to be the same, but for its rounding.
+
+    Raises:
+        ValueError: One is not.
+    """
+    import numpy as np
+
+    if element.kind in "iu" and array.size:
+        bounds = np.iinfo(element)
+        if array.dtype.kind == "f":
+            raise ValueError(f"elements of {element} are whole numbers")
+        if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
+            raise ValueError(f"elements of {element} are from {bounds.min} to {bounds.max}")
+    with np.errstate(over="ignore"):
+        cast = array.astype(element)
+    if element.kind in "fc" and not np.isfinite(cast).all():
+        raise ValueError(f"a number is too large for {element}")
+    return cast
+
+
+def to_lists(array: np.ndarray[Any, Any]) -> Any:
+    """Return nested lists; a complex number is a pair [real, imaginary]."""
+    import numpy as np
+
+    if array.dtype.kind == "c":
+        return np.stack([array.real, array.imag], axis=-1).tolist()
+    if array.dtype.kind == "V":  # ml_dtypes' own
+        return array.astype(np.float32).tolist()
+    return array.tolist()
+
+
+def from_npy(data: bytes) -> np.ndarray[Any, Any]:
+    """Return the array in a `.npy` file. It lies in `data` itself, which it keeps.
+
+    The header is read by a pattern: it is never evaluated, and there are no objects and no structures.
+
+    Raises:
+        InvalidRequest: These bytes are no such file, or not of a length that its header tells.
+    """
+    try:
+        return _from_npy(data)
+    except ValueError as error:
+        raise errors.InvalidRequest(f"the body is no .npy file that can be sent: {error}") from error
+
+
+def _from_npy(data: bytes) -> np.ndarray[Any, Any]:
+    if data[:6] != MAGIC or len(data) < 10 or data[6] not in {1, 2, 3}:
+        raise ValueError("it does not begin as one of version 1, 2 or 3")
+    size, start = (struct.unpack_from("<H", data, 8)[0], 10) if data[6] == 1 else (_long_size(data), 12)
+    if size > MAX_HEADER_BYTES or start + size > len(data):
+        raise ValueError(f"its header has {size} bytes")
+    header = data[start : start + size].decode("latin-1")
+    kind, order, shape = _DESCRIPTION.search(header), _ORDER.search(header), _SHAPE.search(header)
+    if kind is None or order is None or shape is None or not _WHOLE.fullmatch(header):
+        raise ValueError("its header has no plain element type, order and shape")
+    import numpy as np
+
+    try:
+        element = np.dtype(kind[1] + kind[2])
+    except TypeError as error:
+        raise ValueError(f"{kind[2]} is no element type") from error
+    if dtypes.name_of(element) not in dtypes.ITEM_BYTES:
+        raise ValueError(f"arrays of {element} cannot be sent")
+    lengths = tuple(int(length) for length in re.findall(r"\d+", shape[1]))
+    check_shape(lengths, element.itemsize)
+    expected = math.prod(lengths) * element.itemsize
+    length = len(data) - start - size
+    if length != expected:
+        raise ValueError(f"an array of {element} and shape {lengths} takes {expected} bytes, not {length}")
+    array = np.frombuffer(data, element, offset=start + size)
+    return array.reshape(lengths, order="F" if order[1] == "True" else "C")
+
+
+def _long_size(data: bytes) -> int:
+    if len(data) < 12:
+        raise ValueError("it ends in its header")
+    size: int = struct.unpack_from("<I", data, 8)[0]
+    return size
+
+
+def to_npy(array: np.ndarray[Any, Any]) -> bytes:
+    """Return an array as a `.npy` file.
+
+    Raises:
+        ValueError: NumPy has no such element type: it is one of ml_dtypes.
+    """
+    import numpy as np
+
+    if array.dtype.kind == "V":
+        raise ValueError(f".npy files have no {array.dtype}; ask for application/json")
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, allow_pickle=False)
+    return file.getvalue()

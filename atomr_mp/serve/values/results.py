@@ -1,0 +1,81 @@
+"""A call's result as a body: JSON, or a raw array. Pure."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.serve.http.exchange import JSON
+from atomr_mp.serve.http.problems import Header, Problem
+from atomr_mp.serve.values import arrays
+
+NPY: Final = b"application/x-npy"
+
+NPY_HEADER: Final[Header] = (b"content-type", NPY)
+
+
+def wants_npy(accept: bytes, schema: Mapping[str, Any]) -> bool:
+    """Return whether a client wants a raw array: it names that, and not JSON as well.
+
+    Args:
+        accept: The request's `Accept`.
+        schema: The result's.
+
+    Raises:
+        Problem: 406; the client wants what the method certainly does not return.
+    """
+    kinds = [each.partition(b";")[0].strip().lower() for each in accept.split(b",")]
+    if NPY in kinds and b"application/json" not in kinds and b"*/*" not in kinds:
+        if schema and schema.get("format") != "ndarray" and "anyOf" not in schema:
+            raise Problem(406, "not_acceptable", "this method returns no array; ask for application/json")
+        return True
+    if not accept or not {b"*/*", b"application/*", b"application/json", NPY}.isdisjoint(kinds):
+        return False
+    raise Problem(406, "not_acceptable", "answers are application/json or application/x-npy")
+
+
+def encode(result: object, *, npy: bool) -> tuple[Header, bytes]:
+    """Return the content type and the body of a result.
+
+    Raises:
+        Unsupported: It has something that has no such form: a ref, or no array where one is asked for.
+    """
+    if not npy:
+        return JSON, encode_json(result)
+    numpy = sys.modules.get("numpy")
+    if numpy is None or not isinstance(result, numpy.ndarray):
+        raise errors.Unsupported(
+            f"the result is no array but a {type(result).__name__}; ask for application/json", maybe_executed=True
+        )
+    try:
+        return NPY_HEADER, arrays.to_npy(result)
+    except ValueError as error:
+        raise errors.Unsupported(str(error), maybe_executed=True) from error
+
+
+def encode_json(value: object) -> bytes:
+    """Return a result as JSON: arrays as nested lists, bytes as base64, what is not finite as null.
+
+    Raises:
+        Unsupported: It has something that has no such form.
+    """
+    try:
+        return _encode(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise errors.Unsupported(f"the result cannot be sent as JSON: {error}", maybe_executed=True) from error
+
+
+def _encode_other(value: object) -> object:
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.ndarray):
+        return arrays.to_lists(value)
+    if type(value).__name__ == "GpuRef":
+        raise TypeError("it has a ref to device memory; have the method return the array itself")
+    raise TypeError(f"a {type(value).__name__} has no form in JSON")
+
+
+_encode: Final = msgspec.json.Encoder(enc_hook=_encode_other).encode

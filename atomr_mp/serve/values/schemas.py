@@ -1,0 +1,248 @@
+"""From a method's JSON Schema to what its JSON arguments need: arrays made of lists, bytes of base64. Pure.
+
+What is right is for the worker to say, which knows the annotations themselves. Here only that is made of JSON which
+JSON has no form for.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol import values
+from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.protocol.words import counted
+from atomr_mp.serve.values import arrays
+
+Convert = Callable[[Any], Any]
+"""Returns the argument for a JSON value; raises ValueError where it can be none."""
+
+REF: Final = "#/$defs/"
+
+MAX_REF_DEPTH: Final = 16
+"""Deepest nesting of definitions in which bytes and arrays are looked for."""
+
+
+class ArgumentPlan(NamedTuple):
+    """How a method's arguments are made of JSON."""
+
+    method: str
+    """ "Actor.method"."""
+    info: MethodInfo
+    """What it was made for."""
+    converts: dict[str, Convert]
+    """By parameter; those that need nothing are left out."""
+    array: str
+    """The parameter that a raw array is for, empty if there is none."""
+    result: Mapping[str, Any]
+    """The result's schema."""
+
+    def arguments(self, given: object) -> tuple[tuple[Any, ...], dict[str, Any] | None]:
+        """Return arguments by position and by name.
+
+        Args:
+            given: What the JSON has: an object by name, or an array by position.
+
+        Raises:
+            InvalidRequest: It is neither, is nested too deeply, or a value cannot be converted.
+        """
+        values.check_depth(given)
+        if type(given) is dict:
+            return (), {name: self._converted(name, value) for name, value in given.items()} if self.converts else given
+        if type(given) is list:
+            if not self.converts:
+                return tuple(given), None
+            names = self.info.parameters
+            # What is too many is left as it is: the worker tells how many there may be.
+            return (
+                tuple(
+                    self._converted(names[at], value) if at < len(names) else value for at, value in enumerate(given)
+                ),
+                None,
+            )
+        raise errors.InvalidRequest(
+            f"the arguments of {self.method} are a JSON object, by name, or an array, by position"
+        )
+
+    def _converted(self, name: str, value: object) -> object:
+        convert = self.converts.get(name)
+        if convert is None:
+            return value
+        try:
+            return convert(value)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise errors.InvalidRequest(f"argument {name} of {self.method}: {error}") from error
+
+
+def plan_of(method: str, info: MethodInfo) -> ArgumentPlan:
+    """Return how a method's arguments are made of JSON."""
+    schema = decoded(info)
+    definitions = schema.get("$defs", {})
+    properties = schema.get("arguments", {}).get("properties", {})
+    converts = {}
+    for name, each in properties.items():
+        convert = _convert(each, definitions, MAX_REF_DEPTH)
+        if convert is not None:
+            converts[name] = convert
+    required = schema.get("arguments", {}).get("required", info.parameters)
+    alone = required or info.parameters[:1]
+    array = ""
+    if len(alone) == 1 and (not properties or _admits_array(properties.get(alone[0], {}))):
+        array = alone[0]
+    return ArgumentPlan(method, info, converts, array, schema.get("result", {}))
+
+
+def decoded(info: MethodInfo) -> dict[str, Any]:
+    """Return a method's schema; empty if it has none."""
+    try:
+        schema: dict[str, Any] = msgspec.json.decode(info.schema or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
+    return schema
+
+
+def needs_one_array(plan: ArgumentPlan) -> str:
+    """Return the parameter that a raw array is for.
+
+    Raises:
+        InvalidRequest: The method takes none, or more than that.
+    """
+    if plan.array:
+        return plan.array
+    raise errors.InvalidRequest(
+        f"{plan.method} does not take one array and nothing else: it has "
+        f"{counted(len(plan.info.parameters), 'parameter')} ({', '.join(plan.info.parameters) or 'none'}); send JSON"
+    )
+
+
+def _admits_array(schema: Mapping[str, Any]) -> bool:
+    """Whether an array may be right: the schema names one, or names nothing."""
+    options = schema.get("anyOf", [schema])
+    return any(option.get("format") == "ndarray" or not option for option in options)
+
+
+def _convert(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Convert | None:
+    """Return how a value of a schema is made of JSON; None if it is the JSON value itself."""
+    reference = schema.get("$ref", "")
+    if reference.startswith(REF):
+        return _convert(definitions.get(reference.removeprefix(REF), {}), definitions, depth - 1) if depth else None
+    if "anyOf" in schema:
+        return _any_of([(each, _convert(each, definitions, depth)) for each in schema["anyOf"]])
+    if schema.get("contentEncoding") == "base64":
+        return _bytes
+    if schema.get("format") == "ndarray":
+        return arrays.converter(schema.get("dtype"))
+    make = {"array": _array, "object": _object}.get(schema.get("type", ""))
+    return None if make is None else make(schema, definitions, depth)
+
+
+def _bytes(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return base64.b64decode(value, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"bytes are given as base64: {error}") from error
+
+
+def _array(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Convert | None:
+    first = [_convert(each, definitions, depth) for each in schema.get("prefixItems", ())]
+    items = schema.get("items")
+    rest = _convert(items, definitions, depth) if isinstance(items, dict) else None
+    if rest is None and not any(first):
+        return None
+
+    def convert(value: object) -> object:
+        if type(value) is not list:
+            return value
+        by_place = [*first, *[rest] * (len(value) - len(first))]
+        return [item if each is None else each(item) for each, item in zip(by_place, value, strict=False)]
+
+    return convert
+
+
+def _object(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Convert | None:
+    named = {name: _convert(each, definitions, depth) for name, each in schema.get("properties", {}).items()}
+    others = schema.get("additionalProperties")
+    rest = _convert(others, definitions, depth) if isinstance(others, dict) else None
+    if rest is None and not any(named.values()):
+        return None
+
+    def convert(value: object) -> object:
+        if type(value) is not dict:
+            return value
+        found = {}
+        for name, item in value.items():
+            each = named.get(name, rest)
+            found[name] = item if each is None else each(item)
+        return found
+
+    return convert
+
+
+_KINDS: Final[dict[str, tuple[type, ...]]] = {
+    "string": (str,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+    "boolean": (bool,),
+    "integer": (int,),
+    "number": (int, float),
+}
+
+
+def _any_of(options: list[tuple[Mapping[str, Any], Convert | None]]) -> Convert | None:
+    """Return a conversion by the first option that has values of the JSON value's kind."""
+    if all(convert is None for _, convert in options):
+        return None
+
+    def convert(value: object) -> object:
+        for schema, each in options:
+            kinds = _KINDS.get(schema.get("type", "object" if "$ref" in schema else ""), ())
+            if isinstance(value, kinds):
+                return value if each is None else each(value)
+        return value
+
+    return convert
+
+
+_EXAMPLES: Final[dict[str, Any]] = {
+    "string": "text",
+    "integer": 1,
+    "number": 1.0,
+    "boolean": True,
+    "array": [],
+    "null": None,
+}
+
+
+def example(info: MethodInfo) -> str:
+    """Return arguments that a method may take, as JSON: those that it needs, by name."""
+    schema = decoded(info)
+    arguments = schema.get("arguments", {})
+    needed = arguments.get("required", info.parameters)
+    properties = arguments.get("properties", {})
+    definitions = schema.get("$defs", {})
+    by_name = {name: _example(properties.get(name, {}), definitions, MAX_REF_DEPTH) for name in needed}
+    return msgspec.json.encode(by_name).decode().replace("'", " ")
+
+
+def _example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:
+    if schema.get("format") == "ndarray":
+        return [1.0, 2.0]
+    options = schema.get("anyOf")
+    if options:
+        return _example(options[0], definitions, depth)
+    if "$ref" in schema and depth:
+        return _example(definitions.get(schema["$ref"].removeprefix(REF), {}), definitions, depth - 1)
+    if "enum" in schema:
+        return schema["enum"][0]
+    if schema.get("type") == "object":
+        properties = schema.get("properties", {})
+        return {name: _example(properties.get(name, {}), definitions, depth) for name in schema.get("required", ())}
+    return _EXAMPLES.get(schema.get("type", "string"), "text")

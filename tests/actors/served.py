@@ -1,0 +1,94 @@
+"""What tests ask over HTTP."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from atomr_mp_workers import Actor, Batch, method
+from tests.actors import probe
+
+
+class Point(msgspec.Struct):
+    """A struct with what JSON has no form for."""
+
+    name: str
+    content: bytes
+    weights: np.ndarray
+
+
+class Served(Actor):
+    """Answers, waits and dies."""
+
+    @method(idempotent=True)
+    def length(self, word: str, extra: int = 0) -> int:
+        """Return the length of a word, and more."""
+        return len(word) + extra
+
+    @method(idempotent=True)
+    def echo(self, value: Any = None) -> Any:
+        """Return the argument."""
+        return value
+
+    @method
+    def double(self, array: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return twice the array."""
+        return array * 2
+
+    @method
+    def describe(self, point: Point, more: list[bytes]) -> list[Any]:
+        """Return what has arrived."""
+        return [point.name, len(point.content), str(point.weights.dtype), *map(len, more)]
+
+    @method
+    def make(self, kind: str) -> Any:
+        """Return a result of a kind that JSON has no form for, or a special one."""
+        return {
+            "bytes": b"\x00\xff",
+            "complex": np.array([1 + 2j]),
+            "nan": [float("nan"), 1.0],
+            "array": np.arange(3, dtype="int16"),
+        }[kind]
+
+    @method
+    def fail(self) -> None:
+        """Raise."""
+        raise ValueError("on purpose")
+
+    @method(thread=True)
+    def wait_at(self, gate: str) -> int:
+        """Say that it runs, and wait."""
+        probe.arrive(gate)
+        return os.getpid()
+
+    @method(thread=True, queue=2)
+    def narrow(self, gate: str) -> int:
+        """Wait, with little room for others."""
+        probe.arrive(gate)
+        return os.getpid()
+
+    @method
+    def note(self, tag: str) -> str:
+        """Leave a note that it ran."""
+        probe.note(tag)
+        return tag
+
+    @method(idempotent=True)
+    def where(self) -> int:
+        """Return the worker's pid."""
+        return os.getpid()
+
+    @method
+    def die(self) -> None:
+        """End the worker."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    @method(batch=Batch(max_items=8), idempotent=True)
+    def lengths(self, words: list[str]) -> list[int]:
+        """Return the length of each."""
+        return [len(word) for word in words]

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.serve.http import problems
+from atomr_mp.serve.http.access import Access, Tokens
+from atomr_mp.serve.http.exchange import Budget
+from atomr_mp.serve.http.problems import Problem
+
+TOKEN = "a-token-of-some-length"
+
+CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.AtomrError)]
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("maybe_executed", [False, True])
+def test_what_may_have_run_is_never_sent_again_by_a_proxy(cls: type[Any], maybe_executed: bool) -> None:  # noqa: FBT001
+    """A proxy sends a request again that is answered with 502 or 503."""
+    error = cls("on purpose")
+    if hasattr(error, "maybe_executed"):
+        error.maybe_executed = maybe_executed
+    status = problems.status_of(error)
+    assert status in {422, 429, 500, 503, 504}
+    assert status != 503 or not getattr(error, "maybe_executed", False)
+    headers = dict(problems.headers_of(error, status))
+    assert (b"retry-after" in headers) is (status in {429, 503})
+
+
+def test_an_error_tells_its_facts_and_hides_what_is_the_actor_s() -> None:
+    """The traceback is for `debug`."""
+    error = errors.ActorFailed("it raised", exception="ValueError", traceback_text="File secret.py")
+    told = problems.describe(error, "id-1", debug=False)
+    assert told["facts"] == {"exception": "ValueError"}
+    assert (told["code"], told["maybe_executed"], told["request_id"]) == ("actor_failed", True, "id-1")
+    assert problems.describe(error, "id-1", debug=True)["facts"]["traceback_text"] == "File secret.py"
+
+
+def test_a_strange_fact_is_told_as_text() -> None:
+    """No error is ever lost because it cannot be told."""
+    error = errors.OutOfMemory("no", requested_bytes=object())  # type: ignore[arg-type]
+    assert "object" in json.loads(problems.body_of(error, "", debug=False))["error"]["facts"]["requested_bytes"]
+
+
+@pytest.mark.parametrize(("seconds", "header"), [(0.0, b"1"), (0.2, b"1"), (2.1, b"3"), (float("inf"), b"1")])
+def test_retry_after_is_whole_seconds(seconds: float, header: bytes) -> None:
+    """At least one."""
+    assert problems.retry_after(seconds) == (b"retry-after", header)
+
+
+@pytest.mark.parametrize(
+    ("authorization", "admitted"),
+    [
+        (f"Bearer {TOKEN}", True),
+        (f"bearer  {TOKEN} ", True),
+        (f"Bearer {TOKEN}x", False),
+        (f"Basic {TOKEN}", False),
+        ("Bearer", False),
+        ("", False),
+        ("Bearer \xff\xfe", False),
+    ],
+)
+def test_only_a_token_of_ours_admits(authorization: str, admitted: bool) -> None:  # noqa: FBT001
+    """As a bearer's."""
+    access = Access(Tokens([TOKEN, "another-token-of-ours"]), None)
+    headers = {b"authorization": authorization.encode("latin-1")}
+    if admitted:
+        access.check_token(headers)
+    else:
+        with pytest.raises(Problem) as caught:
+            access.check_token(headers)
+        assert caught.value.status == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "admitted"),
+    [
+        (b"localhost:8000", None, True),
+        (b"LOCALHOST", None, True),
+        (b"[::1]:80", None, True),
+        (b"models.example:443", b"https://models.example:443", True),
+        (b"localhost:8000", b"http://localhost:8000", True),
+        (b"localhost:8000", b"http://localhost:9000", False),
+        (b"localhost:8000", b"null", False),
+        (b"localhost:8000", b"file://localhost:8000", False),
+        (b"evil.example", b"http://evil.example", False),
+        (b"", None, False),
+        (b"localhost.evil.example", None, False),
+    ],
+)
+def test_only_our_names_and_our_own_pages_are_answered(host: bytes, origin: bytes | None, admitted: bool) -> None:  # noqa: FBT001
+    """A foreign page may have its own name mean this machine, or ask us directly."""
+    access = Access(Tokens(), ["localhost", "127.0.0.1", "[::1]", "models.example"])
+    headers = {b"host": host} | ({} if origin is None else {b"origin": origin})
+    if admitted:
+        access.check_origin(headers)
+    else:
+        with pytest.raises(Problem) as caught:
+            access.check_origin(headers)
+        assert caught.value.status == 403
+
+
+def test_a_file_of_tokens_is_read_again_when_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So tokens are rotated without a restart; a file that is damaged meanwhile changes nothing."""
+    monkeypatch.setattr("atomr_mp.serve.http.access.LOOK_AGAIN_S", 0.0)
+    file = tmp_path / "tokens"
+    file.write_text(f"# ours\n{TOKEN}\n\n")
+    tokens = Tokens(file=file)
+    assert tokens.admits(TOKEN)
+    file.write_text(f"{TOKEN}\nthe-next-token-of-ours\n")
+    assert tokens.admits("the-next-token-of-ours")
+    file.write_text("the-next-token-of-ours\n")
+    assert not tokens.admits(TOKEN)
+    file.write_text("short")
+    assert tokens.admits("the-next-token-of-ours")
+    file.unlink()
+    assert tokens.admits("the-next-token-of-ours")
+
+
+@pytest.mark.parametrize("content", ["", "# nothing\n", "short\n", "has spaces in the middle\n", "\xff" * 20])
+def test_a_file_without_good_tokens_is_refused(tmp_path: Path, content: str) -> None:
+    """Before anything is served."""
+    file = tmp_path / "tokens"
+    file.write_text(content, encoding="latin-1")
+    with pytest.raises(errors.ConfigurationError):
+        Tokens(file=file)
+
+
+def test_bodies_take_room_together() -> None:
+    """Beyond it they are refused, and there is room again afterwards."""
+    budget = Budget(100)
+    budget.take(60)
+    with pytest.raises(Problem) as caught:
+        budget.take(41)
+    assert caught.value.status == 429
+    budget.give_back(60)
+    budget.take(100)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import io
+import json
+from typing import Any, Final
+
+import hypothesis
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as st_numpy
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.serve.calls import from_json
+from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.values import arrays, results, schemas
+from atomr_mp_workers.schemas import Described, item_of, schema_of
+
+DTYPES: Final = ("bool", "int8", "uint16", "int64", "float16", "float32", "float64", "complex64", "complex128")
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+class Node(msgspec.Struct):
+    """Refers to itself."""
+
+    content: bytes
+    children: list[Node] = []
+
+
+def info_of(result: Any = Any, **parameters: Any) -> MethodInfo:
+    """Return a method as a worker tells of it."""
+    described = [Described(name, hint, hint, True) for name, hint in parameters.items()]
+    return MethodInfo(
+        "m", list(parameters), idempotent=False, deadline_s=None, doc="", schema=schema_of(described, result)
+    )
+
+
+PLANS: Final = [
+    schemas.plan_of("A.m", info_of(a=np.ndarray)),
+    schemas.plan_of("A.m", info_of(a=bytes, b=list[bytes], c=dict[str, bytes], d=tuple[bytes, int])),
+    schemas.plan_of("A.m", info_of(a=Node)),
+    schemas.plan_of("A.m", info_of(a=bytes | None, b=Any, c=int)),
+    schemas.plan_of("A.m", MethodInfo("m", ["a"], idempotent=False, deadline_s=None, doc="")),
+    schemas.plan_of("A.m", MethodInfo("m", ["a"], idempotent=False, deadline_s=None, doc="", schema="no JSON")),
+]
+
+
+@hypothesis.given(st.binary(max_size=400), st.sampled_from(PLANS))
+def test_any_bytes_are_arguments_or_a_typed_error(body: bytes, plan: schemas.ArgumentPlan) -> None:
+    """Nothing else is raised, whatever a client sends."""
+    try:
+        plan.arguments(from_json(body))
+    except (Problem, errors.InvalidRequest):
+        return
+
+
+@hypothesis.given(json_values, st.sampled_from(PLANS))
+def test_any_json_is_arguments_or_a_typed_error(value: Any, plan: schemas.ArgumentPlan) -> None:
+    """Of any form."""
+    for given in (value, [value], {"a": value, "b": value}):
+        try:
+            plan.arguments(from_json(json.dumps(given).encode()))
+        except (Problem, errors.InvalidRequest):
+            continue
+
+
+@hypothesis.given(st.binary(max_size=300) | st.binary(max_size=300).map(lambda data: arrays.MAGIC + b"\x01\x00" + data))
+def test_any_bytes_are_an_array_or_a_typed_error(data: bytes) -> None:
+    """No header is evaluated, and nothing is made that the bytes do not fill."""
+    try:
+        assert arrays.from_npy(data).nbytes <= len(data)
+    except errors.InvalidRequest:
+        return
+
+
+@hypothesis.given(st.data())
+def test_an_array_survives_the_file(data: st.DataObject) -> None:
+    """Of every element type that crosses the wire and NumPy has, in either order and of either byte order."""
+    dtype = data.draw(st.sampled_from(DTYPES))
+    array = data.draw(st_numpy.arrays(dtype, st_numpy.array_shapes(min_dims=0, max_dims=4, min_side=0)))
+    if data.draw(st.booleans()):
+        array = np.asfortranarray(array)
+    if data.draw(st.booleans()):
+        array = array.astype(array.dtype.newbyteorder(">"))
+    for version in ((1, 0), (2, 0), (3, 0)):
+        file = io.BytesIO()
+        np.lib.format.write_array(file, array, version, allow_pickle=False)
+        found = arrays.from_npy(file.getvalue())
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+    np.testing.assert_array_equal(np.load(io.BytesIO(arrays.to_npy(array))), array)
+
+
+def test_objects_and_structures_are_refused() -> None:
+    """They would be pickled, or are no plain element."""
+    for array in (np.array([None]), np.zeros(2, [("a", "i4")]), np.array(["a"]), np.zeros(2, "datetime64[s]")):
+        file = io.BytesIO()
+        np.save(file, array, allow_pickle=True)
+        with pytest.raises(errors.InvalidRequest):
+            arrays.from_npy(file.getvalue())
+
+
+@hypothesis.given(st.data())
+def test_an_array_survives_json(data: st.DataObject) -> None:
+    """Each finite number is the same again, of every element type; the type is the parameter's."""
+    dtype = data.draw(st.sampled_from(DTYPES))
+    elements = {"allow_nan": False, "allow_infinity": False} if np.dtype(dtype).kind in "fc" else None
+    shape = st_numpy.array_shapes(min_dims=1, max_dims=3, min_side=1)
+    array = data.draw(st_numpy.arrays(dtype, shape, elements=elements))
+    text = results.encode_json(array)
+    found = arrays.from_lists(json.loads(text), dtype)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, array)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        ([1.5], "int32"),
+        ([300], "uint8"),
+        ([-1], "uint64"),
+        ([1e39], "float32"),
+        ([1, [2]], None),
+        (["1"], None),
+        ([None], None),
+        ([1.0], "complex64"),
+        ([2**70], None),
+    ],
+)
+def test_a_number_that_does_not_fit_is_refused(value: Any, dtype: str | None) -> None:
+    """None is cut, wrapped or made infinite."""
+    with pytest.raises(ValueError, match=r"\w"):
+        arrays.from_lists(value, dtype)
+
+
+def test_bytes_and_arrays_are_found_wherever_the_schema_has_them() -> None:
+    """In lists, maps, structs, also such as refer to themselves, and where they may be missing."""
+    plan = PLANS[2]
+    node = {"content": "AP8=", "children": [{"content": "AA=="}]}
+    _, kwargs = plan.arguments({"a": node})
+    assert kwargs == {"a": {"content": b"\x00\xff", "children": [{"content": b"\x00"}]}}
+    args, _ = PLANS[1].arguments(["AA==", ["AA=="], {"k": "AA=="}, ["AA==", 1]])
+    assert args == (b"\0", [b"\0"], {"k": b"\0"}, [b"\0", 1])
+    assert PLANS[3].arguments([None, "AA==", 1])[0] == (None, "AA==", 1)
+    assert PLANS[3].arguments(["AA==", 0, 1])[0] == (b"\0", 0, 1)
+
+
+def test_a_raw_array_is_for_a_method_that_needs_one_argument() -> None:
+    """Which may be an array, as far as is known."""
+    assert PLANS[0].array == "a"
+    assert PLANS[4].array == "a"
+    assert schemas.plan_of("A.m", info_of(a=str)).array == ""
+    assert schemas.plan_of("A.m", info_of(a=np.ndarray, b=int)).array == ""
+    with pytest.raises(errors.InvalidRequest, match="2 parameters"):
+        schemas.needs_one_array(schemas.plan_of("A.m", info_of(a=np.ndarray, b=int)))
+
+
+def test_an_example_has_what_a_method_needs() -> None:
+    """Of each kind something that fits."""
+    example = json.loads(schemas.example(info_of(a=str, b=Node, c=np.ndarray, d=int | None)))
+    assert example == {"a": "text", "b": {"content": "text"}, "c": [1.0, 2.0], "d": 1}
+
+
+def test_a_schema_tells_element_types_and_items() -> None:
+    """Of arrays whose annotation names one; of a batched method those of a single item."""
+    schema = schemas.decoded(info_of(result=np.ndarray[Any, np.dtype[np.int16]], a=np.ndarray))
+    assert schema["result"] == {"type": "array", "format": "ndarray", "dtype": "int16"}
+    assert schema["arguments"]["properties"]["a"] == {"type": "array", "format": "ndarray"}
+    assert item_of(list[int]) is int
+    assert item_of(np.ndarray) is Any
+
+
+def test_what_has_no_schema_has_none() -> None:
+    """A method works without one, and a huge one is left out."""
+
+    class Strange:
+        pass
+
+    assert schemas.decoded(info_of(result=Strange, a=int))["result"] == {}
+    many = {f"parameter_{number}": int for number in range(1000)}
+    assert info_of(**many).schema == ""

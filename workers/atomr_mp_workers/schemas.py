@@ -1,0 +1,105 @@
+"""A method's arguments and result as JSON Schema, for callers that are not written in Python. Pure."""
+
+from __future__ import annotations
+
+import collections.abc
+import sys
+import typing
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from atomr_mp_workers.memory.arrays import DeviceArray
+
+MAX_SCHEMA_CHARS: Final = 8192
+"""A longer one is left out: those of all actors travel in one message of the session."""
+
+REF: Final = "#/$defs/{name}"
+
+ARRAY: Final[dict[str, Any]] = {"type": "array", "format": "ndarray"}
+
+NOT_CHECKED: Final[dict[str, Any]] = {}
+"""The schema that every value fits."""
+
+
+class Described(NamedTuple):
+    """A parameter, as far as a schema shows it."""
+
+    name: str
+    annotation: Any
+    """As callers see it: of a batched method, an item's."""
+    decoded_as: Any
+    """The type that msgspec decodes its argument to."""
+    required: bool
+
+
+def schema_of(parameters: Sequence[Described], result: Any) -> str:
+    """Return a JSON object as text, with `arguments`, `result` and `$defs`; empty if it is huge or there is none.
+
+    `arguments` is the schema of an object with the arguments by name. A NumPy array is `{"type": "array", "format":
+    "ndarray"}`, with its element type as `dtype` where the annotation names one.
+
+    Args:
+        parameters: The method's, in order.
+        result: The annotation of what a caller gets; `Any` if there is none.
+    """
+    definitions: dict[str, Any] = {}
+    try:
+        properties = {each.name: _schema(each.annotation, each.decoded_as, definitions) for each in parameters}
+    except Exception:  # noqa: BLE001 - an annotation's class may have code of its own; the method works all the same
+        return ""
+    try:
+        returned = _schema(result, result, definitions)
+    except Exception:  # noqa: BLE001 - results are not checked, so their annotation may be anything
+        returned = NOT_CHECKED
+    arguments = {
+        "type": "object",
+        "properties": properties,
+        "required": [each.name for each in parameters if each.required],
+        "additionalProperties": False,
+    }
+    try:
+        text = msgspec.json.encode({"arguments": arguments, "result": returned, "$defs": definitions}).decode()
+    except (TypeError, ValueError, RecursionError):  # a default or an example that is no JSON
+        return ""
+    return text if len(text) <= MAX_SCHEMA_CHARS else ""
+
+
+def item_of(result: Any) -> Any:
+    """Return the annotation of one result of a batched method, by that of the list it returns; `Any` if unknown."""
+    if typing.get_origin(result) in {list, collections.abc.Sequence}:
+        return typing.get_args(result)[0]
+    return Any
+
+
+def _schema(annotation: Any, decoded_as: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    array = _array_schema(annotation)
+    if array is not None:
+        return array
+    (schema,), more = msgspec.json.schema_components([decoded_as], schema_hook=_of_other, ref_template=REF)
+    definitions.update(more)
+    return schema
+
+
+def _of_other(kind: type) -> dict[str, Any]:
+    """Return the schema of a class that msgspec does not know, inside a list, map or struct."""
+    return _array_schema(kind) or NOT_CHECKED
+
+
+def _array_schema(annotation: Any) -> dict[str, Any] | None:
+    """Return the schema of an annotation that is an array, such as `NDArray[np.float32]`; None for any other."""
+    if annotation is DeviceArray:
+        return ARRAY | {"description": "A ref to device memory"}
+    numpy = sys.modules.get("numpy")
+    # From Python 3.12 on, NDArray is an alias that is to be looked behind.
+    arguments = typing.get_args(annotation)
+    origin = typing.get_origin(annotation) or annotation
+    behind = getattr(origin, "__value__", None)
+    if numpy is None or (typing.get_origin(behind) or origin) is not numpy.ndarray:
+        return None
+    element = arguments[-1] if arguments else None  # np.dtype[np.float32], or np.float32 of the alias
+    element = (typing.get_args(element) or (element,))[0]
+    if element in numpy.sctypeDict.values():
+        return ARRAY | {"dtype": numpy.dtype(element).name}
+    return dict(ARRAY)
