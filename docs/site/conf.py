@@ -45,7 +45,7 @@ EXAMPLES: Final = ["embed", "search_stdlib", "digits", "train_digits", "raw_clie
 
 TREE: Final = {
     "Use": ["getting-started", "writing-actors", "buffers", "libraries", "gpus"],
-    "Operate": ["operating", "failure-model", "testing"],
+    "Operate": ["operating", "serving", "failure-model", "testing"],
     "Reference": ["made/pools", "made/actors", "made/library-methods", "made/errors", "made/faults"],
     "Examples": [f"made/{name}" for name in EXAMPLES],
     "Beside others": ["performance", "comparison", "measurements/README"],
