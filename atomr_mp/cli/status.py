@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.cli.common import (
     Commands,
@@ -123,6 +125,7 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "notes": worker.notes,
         "batches": [_batches(each) for each in worker.batches],
         "plans": [_plans(each) for each in worker.plans],
+        "graphs": None if worker.graphs is None else msgspec.structs.asdict(worker.graphs),
         "slab_bytes": worker.slab_bytes,
         "leases": worker.leases,
         "last_fault": worker.last_fault,
@@ -237,10 +240,28 @@ def _remarks(device: dict[str, Any]) -> Iterator[str]:
             f", {each['library']}: {counted(each['kept'], 'plan')}, there for {each['hits'] / asked:.1%} of "
             f"{counted(asked, 'request')}"
         )
+    if (graphs := device["graphs"]) is not None:
+        yield from _graph_lines(graphs)
     for note in device["notes"]:
         yield f": {note}"
     if device["standby"] and device["standby"]["note"]:
         yield f": {device['standby']['note']}"
+
+
+def _graph_lines(graphs: dict[str, int]) -> Iterator[str]:
+    """Yield what has become of the programs' graphs."""
+    if graphs["captured"]:
+        launched = f"{counted(graphs['captured'], 'graph')}, launched {counted(graphs['replayed'], 'time')}"
+        busy = f", {counted(graphs['busy'], 'run')} step by step behind an unread verdict" if graphs["busy"] else ""
+        yield f", programs: {launched}{busy}"
+    reasons = {
+        "not_capturable": "a step that cannot be recorded",
+        "capture_failed": "the device's refusal, see `atomr-mp logs`",
+        "no_memory": "want of memory",
+    }
+    for name, reason in reasons.items():
+        if graphs[name]:
+            yield f", programs: {graphs[name]} without a graph for {reason}"
 
 
 def _table(devices: list[dict[str, Any]]) -> Any:

@@ -10,7 +10,8 @@ CLOCK_MONOTONIC nanoseconds, end 0 while the request runs; `Watched` is how long
 `entry_sum` is the sum, and all ones in an entry that was never used, so no entry is ever all zeros. Words that are not
 named are 0. Behind the entries are `BATCHED` blocks of figures of batches, one for each batched method (`Batches`);
 their words change one by one, so a reader may see a batch in part. Behind these are `PLANNED` blocks of figures of
-plans (`PlanCounts`), one for each library in the order of `library_names.LIBRARIES`.
+plans (`PlanCounts`), one for each library in the order of `library_names.LIBRARIES`, and `GRAPH_WORDS` of figures of
+graphs (`GraphCounts`).
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
 besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 24 has the signals that the worker
@@ -133,9 +134,11 @@ PLANNED: Final = 16
 
 FIRST_PLANS: Final = FIRST_BATCHES + BATCH_WORDS * BATCHED
 PLAN_WORDS: Final = 4
+FIRST_GRAPHS: Final = FIRST_PLANS + PLAN_WORDS * PLANNED
+GRAPH_WORDS: Final = 8
 _PLACE: Final = 2**14 - 1
 """Bits of `Watched.place`."""
-STACK_AT: Final = 8 * (FIRST_PLANS + PLAN_WORDS * PLANNED)
+STACK_AT: Final = 8 * (FIRST_GRAPHS + GRAPH_WORDS)
 """Offset of the text."""
 
 STACK_BYTES: Final = 2**16
@@ -248,6 +251,25 @@ class Batches(NamedTuple):
     longest_wait_ns: int
     sizes: list[int]
     """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
+
+
+class GraphCounts(NamedTuple):
+    """What has become of the programs' graphs so far."""
+
+    captured: int = 0
+    """How many were recorded."""
+    replayed: int = 0
+    """How many runs were a launch of one."""
+    dropped: int = 0
+    """How many had to make room for others of the same program."""
+    busy: int = 0
+    """How many runs were done step by step since the last launch's verdict had not been read."""
+    not_capturable: int = 0
+    """Programs with a step that is declared as one that cannot be recorded."""
+    capture_failed: int = 0
+    """Programs that the device has refused to record."""
+    no_memory: int = 0
+    """Programs for whose graphs there was no room."""
 
 
 class PlanCounts(NamedTuple):
@@ -394,6 +416,10 @@ class BoardWriter:
         words[at + 2] += wait_ns
         words[at + 3] = max(words[at + 3], longest_wait_ns)
         words[at + 4 + min((items - 1).bit_length(), _SIZES - 1)] += 1
+
+    def graphs(self) -> MutableSequence[int]:
+        """Return the words of `GraphCounts`, in their order."""
+        return cast("MutableSequence[int]", self._words[FIRST_GRAPHS : FIRST_GRAPHS + GRAPH_WORDS])
 
     def plans(self, library: int) -> MutableSequence[int]:
         """Return the words of a library's `PlanCounts`, in their order; on no board if it is beyond those with any.
@@ -544,6 +570,10 @@ class BoardReader:
         at = FIRST_BATCHES + method * BATCH_WORDS
         batches, items, wait_ns, longest_wait_ns, *sizes = self._words[at : at + BATCH_WORDS]
         return Batches(batches, items, wait_ns, longest_wait_ns, sizes)
+
+    def graphs(self) -> GraphCounts:
+        """Return the figures of graphs."""
+        return GraphCounts(*self._words[FIRST_GRAPHS : FIRST_GRAPHS + len(GraphCounts._fields)])
 
     def plans(self, library: int) -> PlanCounts | None:
         """Return a library's figures, None if it is beyond those that have any."""

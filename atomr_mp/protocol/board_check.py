@@ -171,4 +171,9 @@ def _figures(words: memoryview, completed: int) -> str:
         plans = board.PlanCounts(*words[at : at + board.PLAN_WORDS].tolist())
         if max(plans) >= _MOST or plans.kept + plans.dropped > plans.misses:
             return f"the figures of the plans of library {number} do not agree"
+    graphs = board.GraphCounts(
+        *words[board.FIRST_GRAPHS : board.FIRST_GRAPHS + len(board.GraphCounts._fields)].tolist()
+    )
+    if max(graphs) >= _MOST or graphs.dropped > graphs.captured:
+        return "the figures of graphs do not agree"
     return ""

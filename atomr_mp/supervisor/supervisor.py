@@ -437,6 +437,7 @@ def _worker_status(device: SupervisedDevice, health: list[str]) -> operators.Wor
         last_fault_at=device.last_fault[0],
         standby=device.standby_status(),
         plans=_plans(board) if board else [],
+        graphs=_graphs(board) if board else None,
     )
 
 
@@ -451,6 +452,11 @@ def _batches(device: SupervisedDevice, board: BoardReader) -> list[operators.Bat
         for number, method in enumerate(batched)
         if (found := board.batches(number)) is not None
     ]
+
+
+def _graphs(board: BoardReader) -> operators.GraphStatus | None:
+    counts = board.graphs()
+    return operators.GraphStatus(*counts) if any(counts) else None
 
 
 def _plans(board: BoardReader) -> list[operators.PlanStatus]:

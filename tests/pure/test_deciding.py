@@ -11,7 +11,9 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.libraries.program import Program
 from atomr_mp.protocol.libraries import blas
-from atomr_mp_workers.libraries.program import base as program_base
+from atomr_mp_workers.libraries.program import preparation, running
+from atomr_mp_workers.libraries.program.base import ProgramLibrary
+from atomr_mp_workers.libraries.program.graphs import GraphTable
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.request import Later
 from tests.deciding import NAME, DecidingWorker, Invert, Nonzero, Normalize
@@ -143,8 +145,8 @@ def test_a_request_between_two_parts_ends_with_its_worker(worker: DecidingWorker
 @pytest.mark.parametrize("worker", ["loop", "deferring"], indirect=True)
 def test_a_step_of_a_program_may_have_several_parts(worker: DecidingWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Later steps come after its last one; what fails there names it."""
-    monkeypatch.setattr(program_base, "DECLARED", (NAME,))
-    library = program_base.ProgramLibrary(worker.context, worker.library.stream)
+    monkeypatch.setattr(preparation, "DECLARED", (NAME,))
+    library = ProgramLibrary(worker.context, worker.library.stream)
     worker.libraries._instances["program"] = library
     library._libraries._instances[NAME] = steps = type(worker.library)(worker.context, worker.library.stream)
     peer = worker.client(1)
@@ -181,13 +183,12 @@ def test_a_run_that_fails_reads_what_its_steps_before_have_found(worker: Decidin
             return Later(find)
 
         method: Any = SimpleNamespace(step=function)
-        return program_base.PreparedStep(f"deciding.{number}", method, Nonzero(cast("Any", None)), None, {})
+        return preparation.PreparedStep(f"deciding.{number}", method, Nonzero(cast("Any", None)), None, {})
 
     def told(*steps: Any) -> str:
         read.clear()
-        later = program_base._advanced(
-            program_base._running(program_base.Prepared(list(steps), [], 0, frozenset(), []), [])
-        )
+        plan = preparation.Prepared(list(steps), [], 0, frozenset(), [], 0, {}, GraphTable())
+        later = running.started(plan, [])
         with pytest.raises(errors.AtomrError) as raised:
             later.read()
         return str(raised.value)

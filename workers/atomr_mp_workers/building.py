@@ -91,6 +91,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         memory.holder,
         completions.wake,
         lambda library: board.plans(LIBRARIES.index(library)),
+        board.graphs(),
     )
     peers = Peers(start.window, store)
     residents = ResidentBlobs(device, channel)

@@ -76,6 +76,10 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         """Return the number of arithmetic operations, as is usual for this kind of request."""
         return 0
 
+    def is_captured(self) -> bool:
+        """Return whether CUDA can record this one in a graph."""
+        return type(self).captured
+
     def arrays(self) -> Iterator[tuple[str, Argument, Operand | None]]:
         """Return the arrays: a name for messages, what is declared of it, and the array, None if it was left out."""
         return arrays_of(self)

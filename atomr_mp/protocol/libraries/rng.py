@@ -182,7 +182,6 @@ class Random(LibraryRequest, frozen=True):
     """Base of the requests of this library."""
 
     held: ClassVar = ("source",)
-    captured: ClassVar = False
     words: ClassVar[int] = 0
     """Of 32 bits that a number takes; 0 stands for as many as its type has."""
 

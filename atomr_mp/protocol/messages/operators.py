@@ -107,6 +107,25 @@ class PlanStatus(Message, frozen=True):
     """Plans that are there."""
 
 
+class GraphStatus(Message, frozen=True):
+    """What has become of the programs' CUDA graphs so far, in this incarnation."""
+
+    captured: U64
+    """Graphs that were recorded."""
+    replayed: U64
+    """Runs that were a launch of one."""
+    dropped: U64
+    """Graphs that had to make room for others of the same program."""
+    busy: U64
+    """Runs that were done step by step since the last launch's verdict had not been read."""
+    not_capturable: U64
+    """Programs with a step that cannot be recorded."""
+    capture_failed: U64
+    """Programs that the device has refused to record; the worker's log says why."""
+    no_memory: U64
+    """Programs for whose graphs there was no room."""
+
+
 class EndCount(Message, frozen=True):
     """How often a device's incarnations have ended for a reason."""
 
@@ -211,6 +230,8 @@ class WorkerStatus(Message, frozen=True):
     """What stands behind its worker."""
     plans: list[PlanStatus] = msgspec.field(default_factory=list)
     """Of each library that has made some."""
+    graphs: GraphStatus | None = None
+    """Of programs; None if none has run on a device that records any."""
 
 
 class EndedIncarnation(Message, frozen=True):

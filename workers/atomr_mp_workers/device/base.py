@@ -163,6 +163,10 @@ class Arrays(Protocol):
     def holder(self) -> Any:
         """Return who holds what is made now; has an attribute `pool` for what the device keeps for it."""
 
+    @property
+    def ours(self) -> Any:
+        """What holds the memory of the process itself."""
+
     def take(self, holder: Any, nbytes: int) -> tuple[SlabMemory, object, int]:
         """Return room in its memory: the slab, what keeps the room taken, and its offset."""
 

@@ -64,6 +64,8 @@ class CudaDevice(WorkerDevice):
         """Those that have pools; a pool itself cannot be referred to weakly."""
         self._holding: Final = threading.Lock()
         """Of the holders and their pools: any thread may allocate."""
+        self._arrays: Arrays | None = None
+        """Where the arrays of user code lie, if that was said."""
         self._threads: Final = threading.local()
         """The stream of an actor's own thread."""
         self._threads_streams: list[CudaStream] = []
@@ -166,16 +168,25 @@ class CudaDevice(WorkerDevice):
             with self._holding:
                 pool = holder.pool
                 if pool is None:
-                    pool = holder.pool = cupy.cuda.MemoryPool(lambda nbytes: chunk(holder, nbytes))
+                    pool = holder.pool = self._pool_in(arrays, holder)
                     self._holders.add(holder)
             return pool
 
-        def chunk(holder: Any, nbytes: int) -> Any:
+        self._arrays = arrays
+        cupy.cuda.set_allocator(allocate)
+
+    def make_pool(self) -> Any:
+        """Return a pool of CuPy's that nothing else allocates in, in memory of this process. Any thread."""
+        return cupy.cuda.MemoryPool() if self._arrays is None else self._pool_in(self._arrays, self._arrays.ours)
+
+    @staticmethod
+    def _pool_in(arrays: Arrays, holder: Any) -> Any:
+        def chunk(nbytes: int) -> Any:
             memory, owner, offset = arrays.take(holder, nbytes)
             assert isinstance(memory, CudaMemory)
             return memory.pointer(owner, offset, nbytes)
 
-        cupy.cuda.set_allocator(allocate)
+        return cupy.cuda.MemoryPool(chunk)
 
     def cached_bytes(self, holder: Any) -> int:
         """Return what is free in CuPy's pool."""

@@ -55,6 +55,11 @@ class Libraries:
         planning = self._planning(library, instance, name)
         return LibraryMethod(method, instance, values.Decoder(request), self._context, planning)
 
+    def forget(self) -> None:
+        """Have all forget what they believe of the device's state, see `Library.forget`."""
+        for instance in self._instances.values():
+            instance.forget()
+
     def _planning(self, library: str, instance: Library, name: str) -> Planning | None:
         prepare = getattr(instance, f"prepare_{name}", None)
         if prepare is None:

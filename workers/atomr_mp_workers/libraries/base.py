@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, MutableSequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from atomr_mp.protocol.board import PLAN_WORDS
+from atomr_mp.protocol.board import GRAPH_WORDS, PLAN_WORDS
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.device.streams import StreamAllocator
@@ -34,9 +34,12 @@ class LibraryContext:
     figures: Callable[[str], MutableSequence[int]] = lambda _library: [0] * PLAN_WORDS
     """Returns where a library's plans are counted, with the loop's turn."""
 
+    graphs: MutableSequence[int] = field(default_factory=lambda: [0] * GRAPH_WORDS)
+    """Where graphs of programs are counted, as `board.GraphCounts`."""
+
     def uncounted(self) -> LibraryContext:
-        """Return the same for another thread than the loop's: plans are counted where nobody looks."""
-        return dataclasses.replace(self, figures=lambda _library: [0] * PLAN_WORDS)
+        """Return the same for another thread than the loop's: what is counted there nobody sees."""
+        return dataclasses.replace(self, figures=lambda _library: [0] * PLAN_WORDS, graphs=[0] * GRAPH_WORDS)
 
 
 class Library:
@@ -64,6 +67,9 @@ class Library:
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         self.context: Final = context
         self.stream: Final = stream
+
+    def forget(self) -> None:
+        """Forget what this believes of the device's state: a graph has done requests of this library without it."""
 
     @property
     def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:

@@ -6,7 +6,8 @@ written is there for the host when an event recorded behind it has come.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+import threading
+from typing import Any, Final, NamedTuple, Self
 
 import cupy
 import numpy as np
@@ -24,11 +25,41 @@ class Slot(NamedTuple):
     memory: np.ndarray[Any, Any]
 
 
+class HeldSlots:
+    """Slots that were taken by this thread within `with`: they are not given to anything else as long as this lives.
+
+    A graph writes to the same ones at each launch. They are read after each.
+    """
+
+    def __init__(self) -> None:
+        self._taken: list[tuple[Slots, Slot]] = []
+
+    def __enter__(self) -> Self:
+        _holding.slots = self
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        _holding.slots = None
+
+    def add(self, slots: Slots, slot: Slot) -> None:
+        """Hold a slot."""
+        self._taken.append((slots, slot))
+
+    def __del__(self) -> None:
+        for slots, slot in self._taken:
+            slots.let_go(slot)
+
+
+_holding = threading.local()
+
+
 class Slots:
     """Slots that are free; the loop's thread only. There are as many as ever were in use at a time."""
 
     def __init__(self) -> None:
         self._free: list[Slot] = []
+        self._held: set[int] = set()
+        """Addresses of those that belong to a graph."""
 
     def take(self) -> Slot:
         """Return a slot that nothing else uses."""
@@ -36,10 +67,21 @@ class Slots:
             page = cupy.cuda.alloc_pinned_memory(PAGE_BYTES)
             memory = np.frombuffer(page, np.uint8, PAGE_BYTES)  # holds the page
             self._free += [Slot(page.ptr + at, memory[at : at + SLOT_BYTES]) for at in range(0, PAGE_BYTES, SLOT_BYTES)]
-        return self._free.pop()
+        slot = self._free.pop()
+        holding: HeldSlots | None = getattr(_holding, "slots", None)
+        if holding is not None:
+            self._held.add(slot.address)
+            holding.add(self, slot)
+        return slot
 
     def give(self, slot: Slot) -> None:
-        """Take a slot back."""
+        """Take a slot back, unless a graph writes to it again."""
+        if slot.address not in self._held:
+            self._free.append(slot)
+
+    def let_go(self, slot: Slot) -> None:
+        """Take a slot back to which no graph writes any more. Any thread."""
+        self._held.discard(slot.address)
         self._free.append(slot)
 
     def read(self, slot: Slot, dtype: np.dtype[Any]) -> Any:

@@ -22,6 +22,7 @@ class ActorMemory:
     def __init__(self, store: Store, holder: Callable[[], Holder]) -> None:
         self._store = store
         self.holder: Final = holder
+        self.ours: Final = store.buffers.ours
 
     def empty(self, dtype: str, shape: Iterable[int]) -> DeviceArray:
         """Return a new array, its content undefined."""

@@ -1,9 +1,94 @@
-"""Programs on the CUDA backend."""
+"""Programs on the CUDA backend: runs that come again are CUDA graphs."""
 
 from __future__ import annotations
 
-from typing import Final
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import cupy
+from cupy.cuda import runtime
 
 from atomr_mp_workers.libraries.program.base import ProgramLibrary
+from atomr_mp_workers.libraries.slots import HeldSlots
 
-Implementation: Final = ProgramLibrary
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.cuda import CudaDevice
+    from atomr_mp_workers.device.cuda_streams import CudaStream
+    from atomr_mp_workers.libraries.program.replay import Recorder
+
+
+class CudaGraph:
+    """A graph, and what it writes to besides the buffers of its program.
+
+    Args:
+        graph: CuPy's.
+        stream: Where it is launched.
+        pool: Has the memory that libraries have allocated while it was recorded.
+        slots: Pinned memory of the host that it writes.
+    """
+
+    def __init__(self, graph: Any, stream: Any, pool: Any, slots: HeldSlots) -> None:
+        self._graph = graph
+        self._stream = stream
+        self._pool = pool
+        self._slots = slots
+
+    def launch(self) -> None:
+        """Put it on its stream."""
+        self._graph.launch(self._stream)
+
+    def __del__(self) -> None:
+        self._graph = None
+        self._pool.free_all_blocks()  # what is free in a pool that is only dropped is never given back (CuPy 14.2)
+
+
+class CudaRecorder:
+    """Records CUDA graphs.
+
+    While a thread records, CUDA refuses it what is not put on the stream, cudaMalloc for one. So libraries allocate in
+    a pool that belongs to the graph and has beforehand what they will take; nothing else ever gets that memory.
+
+    Args:
+        device: The device.
+        stream: The stream of the program.
+    """
+
+    def __init__(self, device: CudaDevice, stream: CudaStream) -> None:
+        self._device = device
+        self._stream = stream
+
+    def measured(self, enqueue: Callable[[], Any]) -> tuple[Any, int]:
+        """Do something; return its result and how many bytes it has allocated."""
+        pool = self._device.make_pool()
+        with cupy.cuda.using_allocator(pool.malloc):
+            result = enqueue()
+        nbytes = int(pool.total_bytes())
+        pool.free_all_blocks()
+        return result, nbytes
+
+    def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[CudaGraph, Any]:
+        """Record what is put on the stream."""
+        pool, stream = self._device.make_pool(), self._stream.stream
+        with cupy.cuda.using_allocator(pool.malloc), HeldSlots() as slots:
+            if nbytes:
+                pool.malloc(nbytes)  # given back to the pool at once
+            stream.begin_capture(runtime.streamCaptureModeThreadLocal)
+            try:
+                result = enqueue()
+            except BaseException:
+                with contextlib.suppress(runtime.CUDARuntimeError):  # the capture may be invalid; it ends all the same
+                    stream.end_capture()
+                raise
+            graph = stream.end_capture()
+        return CudaGraph(graph, stream, pool, slots), result
+
+
+class CudaProgram(ProgramLibrary):
+    """Runs programs as CUDA graphs from their second run on."""
+
+    def _recorder(self) -> Recorder:
+        return CudaRecorder(cast("CudaDevice", self.context.device), cast("CudaStream", self.stream))
+
+
+Implementation: Final = CudaProgram

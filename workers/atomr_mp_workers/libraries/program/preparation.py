@@ -1,0 +1,217 @@
+"""What is prepared of a program: its requests, decoded and checked, their plans, and where its temporaries lie."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol.allocation import aligned
+from atomr_mp.protocol.declaration.arguments import with_arrays
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries import DECLARED, program
+from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
+from atomr_mp.protocol.refs import ClientArray, Operand, WireRef
+from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.libraries.method import LibraryMethod
+from atomr_mp_workers.libraries.program.graphs import COPIED_BYTES, GraphTable, Refusal
+from atomr_mp_workers.memory.arrays import DeviceArray
+
+
+class SlotView(Operand):
+    """An array of a slot, before it is there.
+
+    Args:
+        slot: Number of the slot.
+        layout: How it lies: for a slot that the caller gives, where it lies in its memory.
+        memory: What names the memory.
+        within: How it lies in its slot.
+    """
+
+    def __init__(self, slot: int, layout: Layout, memory: object, within: Layout) -> None:
+        self.slot: Final = slot
+        self.layout = layout
+        self.within: Final = within
+        self._memory = memory
+
+    @property
+    def memory(self) -> object:
+        """What names the memory: views of one slot have the same, and so have slots whose refs share a buffer."""
+        return self._memory
+
+
+class PreparedStep(NamedTuple):
+    """A step that has been checked."""
+
+    name: str
+    method: LibraryMethod
+    request: LibraryRequest
+    plan: Any
+    whole: dict[str, int] | None
+    """The slots of its arrays by field, where each is a whole slot and a field of its own; None otherwise."""
+
+    def actual(self, slots: list[DeviceArray]) -> LibraryRequest:
+        """Return the request with the arrays of a run."""
+        if self.whole is not None:
+            return msgspec.structs.replace(self.request, **{name: slots[slot] for name, slot in self.whole.items()})
+        return with_arrays(self.request, lambda view: _array(slots, cast("SlotView", view)))
+
+
+class Prepared(NamedTuple):
+    """A program that has been checked."""
+
+    steps: list[PreparedStep]
+    temporaries: list[Layout]
+    """Where they lie in the memory of a run."""
+    nbytes: int
+    """Of the temporaries that are not returned."""
+    apart: frozenset[int]
+    """Temporaries that are returned, so that they have memory of their own."""
+    returns: list[tuple[int, Layout]]
+    first: int
+    """Number of the first slot that is a temporary."""
+    copied: dict[int, Layout]
+    """Inputs that a graph has copied to buffers of its own, and how they lie there: as far from an aligned address as
+    the caller's, so that libraries choose the same kernels."""
+    graphs: GraphTable[Any]
+
+
+class Preparation:
+    """The preparing of a program.
+
+    Args:
+        definition: The program.
+        request: A request to run it.
+        libraries: What its steps are requests of.
+    """
+
+    def __init__(self, definition: program.Definition, request: program.RunProgram, libraries: Libraries) -> None:
+        self._definition = definition
+        self._given = [*request.inputs, *request.refs]
+        self._writes = frozenset(request.writes)
+        self._libraries = libraries
+        self._check_given(request)
+
+    def prepared(self) -> Prepared:
+        """Return the program, ready to run."""
+        definition = self._definition
+        steps = [self._step(number, step) for number, step in enumerate(definition.steps)]
+        first = definition.first_temporary
+        returns = [self._returned(wire) for wire in definition.returns]
+        apart = frozenset(slot - first for slot, _ in returns)
+        temporaries, end = [], 0
+        for number, wire in enumerate(definition.temporaries):
+            layout = Layout.contiguous(wire.dtype, wire.shape, 0 if number in apart else end)
+            temporaries.append(layout)
+            if number not in apart:
+                end = aligned(end + layout.nbytes)
+        graphs: GraphTable[Any] = GraphTable(
+            None if all(each.request.is_captured() for each in steps) else Refusal.STEP
+        )
+        return Prepared(steps, temporaries, end, apart, returns, first, self._copied(), graphs)
+
+    def _copied(self) -> dict[int, Layout]:
+        """Return the inputs that may be copied: small ones that no step writes, also not by another name."""
+        found: dict[int, Layout] = {}
+        written = {self._given[slot].memory for slot in self._writes if isinstance(self._given[slot], Operand)}
+        for number, wire in enumerate(self._definition.inputs):
+            given, layout = self._given[number], wire.layout
+            if number in self._writes or layout.nbytes > COPIED_BYTES:
+                continue
+            if not isinstance(given, Operand):
+                found[number] = layout._replace(offset=0)
+            elif given.memory not in written:
+                found[number] = layout._replace(offset=given.layout.offset % ALIGNED_BYTES)
+        return found
+
+    def _check_given(self, request: program.RunProgram) -> None:
+        """Check that inputs and refs are those that the program was recorded with."""
+        definition = self._definition
+        if len(request.inputs) != len(definition.inputs) or len(request.refs) != len(definition.refs):
+            raise errors.InvalidRequest(
+                f"the program has {len(definition.inputs)} inputs and {len(definition.refs)} refs; given were "
+                f"{len(request.inputs)} and {len(request.refs)}"
+            )
+        for number, (wire, given) in enumerate(zip([*definition.inputs, *definition.refs], self._given, strict=True)):
+            wanted = wire.layout
+            if isinstance(given, Operand):
+                found = given.layout._replace(offset=wanted.offset)
+                exact = number >= len(definition.inputs)
+                fits = (
+                    given.layout == wanted if exact else found == Layout.contiguous(*found[:2], wanted.offset) == wanted
+                )
+            else:
+                fits = hasattr(given, "dtype") and (str(given.dtype), tuple(given.shape)) == wanted[:2]
+            if not fits:
+                raise errors.InvalidRequest(f"slot {number} does not lie as the program was recorded with")
+
+    def _step(self, number: int, step: program.ProgramStep) -> PreparedStep:
+        try:
+            if step.library not in DECLARED:
+                raise errors.InvalidRequest(f"{step.library} has no requests that can be steps")
+            method = self._libraries.find(step.name)
+            assert isinstance(method, LibraryMethod)
+            request = method.decode_step(step.body, self._view)
+            if request.answers or request.results():
+                raise errors.InvalidRequest("it cannot be a step: it answers, or has no output")
+            for view in request.written():
+                if view.slot < self._definition.first_temporary and view.slot not in self._writes:
+                    raise errors.InvalidRequest(
+                        f"it writes slot {view.slot}, which is not among those that are written"
+                    )
+            return PreparedStep(step.name, method, request, method.step_plan(request), self._whole(request))
+        except errors.AtomrError as error:
+            error.message = f"step {number} ({step.name:.64}): {error.message}"
+            raise
+
+    def _whole(self, request: LibraryRequest) -> dict[str, int] | None:
+        """Return the slots of a step's arrays, if each is a whole slot and a field of its own."""
+        definition, found = self._definition, dict[str, int]()
+        wires = [*definition.inputs, *definition.refs, *definition.temporaries]
+        for name, _, view in request.arrays():
+            if view is None:
+                continue
+            slot, within = cast("SlotView", view).slot, cast("SlotView", view).within
+            if name not in request.__struct_fields__ or within != wires[slot].layout._replace(offset=0):
+                return None
+            found[name] = slot
+        return found
+
+    def _view(self, wire: WireRef | ClientArray) -> SlotView:
+        """Return the array of a slot that a step names."""
+        assert isinstance(wire, WireRef)
+        definition, slot, within = self._definition, wire.buffer, wire.layout
+        first = definition.first_temporary
+        if slot >= first + len(definition.temporaries):
+            raise errors.InvalidRequest(f"there is no slot {slot}")
+        if slot >= first:
+            within.span_within(definition.temporaries[slot - first].layout.span[1])
+            return SlotView(slot, within, ("temporary", slot), within)
+        given = self._given[slot]
+        if slot >= len(definition.inputs):
+            if within != given.layout:
+                raise errors.InvalidRequest(f"slot {slot} lies in another way")
+            return SlotView(slot, within, given.memory, within._replace(offset=0))
+        within.span_within(definition.inputs[slot].layout.span[1])
+        if not isinstance(given, Operand):
+            return SlotView(slot, within, ("input", slot), within)
+        return SlotView(slot, placed(given.layout, within), given.memory, within)
+
+    def _returned(self, wire: WireRef) -> tuple[int, Layout]:
+        """Return a slot and the view of it that is returned."""
+        view = self._view(wire)
+        if view.slot < self._definition.first_temporary:
+            raise errors.InvalidRequest(f"slot {view.slot} is the caller's; only temporaries are returned")
+        return view.slot, view.within
+
+
+def _array(slots: list[DeviceArray], view: SlotView) -> DeviceArray:
+    """Return the array that a view of a slot is in a run."""
+    array = slots[view.slot]
+    return array.viewed(placed(array.layout, view.within))
+
+
+def placed(slot: Layout, within: Layout) -> Layout:
+    """Return where a view of a slot lies in the slot's memory."""
+    return within._replace(offset=slot.offset + within.offset)

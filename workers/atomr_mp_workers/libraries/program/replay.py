@@ -1,0 +1,226 @@
+"""Runs of a program as a graph: carries out the decisions of `graphs`, by what the device offers.
+
+A graph owns one piece of memory, of the process and not of a session: for copies of inputs, for temporaries, and for
+results that are copied to the caller's memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Final, Protocol
+
+from atomr_mp import errors
+from atomr_mp.protocol.allocation import aligned
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.refs import Operand
+from atomr_mp_workers.libraries import Libraries
+from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.libraries.program import running
+from atomr_mp_workers.libraries.program.graphs import COPIED_BYTES, Refusal, Way
+from atomr_mp_workers.libraries.program.preparation import Prepared
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.request import Later
+
+Plain = Callable[[Prepared, Sequence[Any], dict[int, DeviceArray]], Any]
+"""Runs a program step by step, on what is given; what it returns lies in these arrays by slot, or in new ones."""
+
+CAPTURED: Final = 0
+REPLAYED: Final = 1
+DROPPED: Final = 2
+BUSY: Final = 3
+"""Places of counts, see `board.GraphCounts`."""
+
+
+class DeviceGraph(Protocol):
+    """What a device has recorded; holds the memory that was allocated meanwhile."""
+
+    def launch(self) -> None:
+        """Put it on its stream."""
+
+
+class Recorder(Protocol):
+    """How a device records what is put on the stream of a program."""
+
+    def measured(self, enqueue: Callable[[], Any]) -> tuple[Any, int]:
+        """Do something; return its result and how many bytes it has allocated for itself."""
+
+    def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[DeviceGraph, Any]:
+        """Record what is put on the stream, which is not done now.
+
+        Args:
+            enqueue: Puts it there.
+            nbytes: What that allocates for itself.
+
+        Returns:
+            The graph, and what `enqueue` has returned.
+
+        Raises:
+            Exception: It cannot be recorded; nothing has been done.
+        """
+
+
+class Graph:
+    """A run that was recorded.
+
+    Args:
+        plan: The program.
+        launchable: What the device has recorded.
+        own: Its own buffers, by slot.
+        laters: What is to be read after each run, by step.
+    """
+
+    def __init__(
+        self,
+        plan: Prepared,
+        launchable: DeviceGraph,
+        own: dict[int, DeviceArray],
+        laters: Sequence[tuple[int, Later]],
+    ) -> None:
+        self._launchable = launchable
+        self._own = own
+        self._inputs = [(slot, own[slot].array) for slot in plan.copied]
+        returned = [plan.first + number for number in sorted(plan.apart)]
+        self._results = [(slot, own[slot].array) for slot in returned if slot in own]
+        self.laters: Final = laters
+        self.unread = False
+        """A verdict of its last run is still to be read."""
+
+    def launch(self, copy: Callable[[Any, Any], None], given: Sequence[Any], results: dict[int, DeviceArray]) -> None:
+        """Copy the inputs, launch, and copy the results, in this order on the stream."""
+        for slot, array in self._inputs:
+            source = given[slot]
+            copy(source.array if isinstance(source, DeviceArray) else source, array)
+        self._launchable.launch()
+        for slot, array in self._results:
+            copy(array, results[slot].array)
+
+
+class GraphRuns:
+    """Runs programs as graphs where that can be.
+
+    Args:
+        context: What a library may use.
+        libraries: Those of the steps.
+        recorder: The device's.
+    """
+
+    def __init__(self, context: LibraryContext, libraries: Libraries, recorder: Recorder) -> None:
+        self._context = context
+        self._libraries = libraries
+        self._recorder = recorder
+
+    def run(self, plan: Prepared, given: Sequence[Any], plain: Plain) -> Any:
+        """Run a program.
+
+        Args:
+            plan: It.
+            given: Its inputs and refs, arrays of the host for inputs that are sent by value.
+            plain: Does it step by step.
+        """
+        counts, graphs = self._context.graphs, plan.graphs
+        if graphs.refusal is not None:
+            if not graphs.told:
+                graphs.told = True
+                counts[graphs.refusal.value] += 1
+            return plain(plan, given, {})
+        given = self._on_device(plan, given)
+        results = self._results(plan)
+        key = self._key(plan, given, results)
+        way = graphs.decide(key)
+        if way is Way.BUSY:
+            counts[BUSY] += 1
+        if way is Way.FIRST:
+            result, nbytes = self._recorder.measured(lambda: plain(plan, given, results))
+            graphs.measured(key, nbytes)
+            return result
+        if way is Way.CAPTURE and self._capture(plan, key, given, results):
+            way = Way.REPLAY
+        if way is not Way.REPLAY:
+            return plain(plan, given, results)
+        return self._launch(plan, graphs.graph(key), given, results)
+
+    def _launch(self, plan: Prepared, graph: Graph, given: Sequence[Any], results: dict[int, DeviceArray]) -> Any:
+        graph.launch(self._context.device.copy, given, results)
+        self._libraries.forget()
+        self._context.graphs[REPLAYED] += 1
+        result = running.answer(plan, results.__getitem__)
+        if not graph.laters:
+            return result
+        graph.unread = True
+
+        def read() -> Any:
+            graph.unread = False
+            return running.judged(plan.steps, graph.laters, None, result)
+
+        return Later(read)
+
+    def _capture(self, plan: Prepared, key: Hashable, given: Sequence[Any], results: dict[int, DeviceArray]) -> bool:
+        """Record a run; return whether that could be done."""
+        counts, graphs = self._context.graphs, plan.graphs
+        refusal = Refusal.MEMORY
+        try:
+            own = self._own(plan)
+            refusal = Refusal.CAPTURE
+            arrays = dict(enumerate(given)) | results | own
+            slots = [arrays[slot] for slot in range(plan.first + len(plan.temporaries))]
+            self._libraries.forget()
+            enqueue = functools.partial(running.recorded, plan, slots)
+            launchable, laters = self._recorder.record(enqueue, graphs.needs(key))
+        except Exception as error:  # noqa: BLE001 - whatever it is: the steps can be done one by one
+            if isinstance(error, errors.OutOfMemory):
+                refusal = Refusal.MEMORY
+            if graphs.failed(refusal):
+                _LOG.warning("a program of %d steps is not captured: %s", len(plan.steps), error)
+            return False
+        finally:
+            self._libraries.forget()
+        counts[CAPTURED] += 1
+        counts[DROPPED] += graphs.keep(key, Graph(plan, launchable, own, laters))
+        return True
+
+    def _on_device(self, plan: Prepared, given: Sequence[Any]) -> list[Any]:
+        """Return what is given with a copy in device memory of each array that a graph does not copy itself."""
+        store, holder = self._context.store, self._context.holder()
+        return [
+            each if isinstance(each, Operand) or slot in plan.copied else store.buffers.keep(holder, each)
+            for slot, each in enumerate(given)
+        ]
+
+    def _results(self, plan: Prepared) -> dict[int, DeviceArray]:
+        """Return new memory of the caller's for what a run returns, by slot."""
+        buffers, holder = self._context.store.buffers, self._context.holder()
+        layouts = [(number, plan.temporaries[number]) for number in sorted(plan.apart)]
+        return {plan.first + number: buffers.allocate(holder, each.dtype, each.shape) for number, each in layouts}
+
+    @staticmethod
+    def _key(plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray]) -> Hashable:
+        """Return the addresses that a graph cannot do without."""
+        fixed = [each.address for slot, each in enumerate(given) if slot not in plan.copied]
+        return (*fixed, *(each.address for each in results.values() if each.nbytes > COPIED_BYTES))
+
+    def _own(self, plan: Prepared) -> dict[int, DeviceArray]:
+        """Return new memory for a graph: copies of inputs, temporaries, and results that are copied, by slot.
+
+        Raises:
+            OutOfMemory: There is no room.
+        """
+        layouts: dict[int, Layout] = {}
+        end = 0
+        for slot, layout in plan.copied.items():
+            layouts[slot] = layout._replace(offset=end + layout.offset)
+            end = aligned(end + layout.offset + layout.nbytes)
+        for number, layout in enumerate(plan.temporaries):
+            if number not in plan.apart or layout.nbytes <= COPIED_BYTES:
+                layouts[plan.first + number] = layout._replace(offset=end)
+                end = aligned(end + layout.nbytes)
+        buffers = self._context.store.buffers
+        memory = buffers.allocate(buffers.ours, "uint8", (max(end, 1),))
+        return {
+            slot: memory.viewed(layout._replace(offset=memory.layout.offset + layout.offset))
+            for slot, layout in layouts.items()
+        }
+
+
+_LOG: Final = logging.getLogger("atomr_mp.worker")

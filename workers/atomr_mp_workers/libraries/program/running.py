@@ -1,0 +1,112 @@
+"""The steps of a program, done one after the other on one stream."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from atomr_mp import errors
+from atomr_mp_workers.libraries.program.preparation import Prepared, PreparedStep, placed
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.request import Later, Next
+
+
+def started(plan: Prepared, slots: list[DeviceArray]) -> Any:
+    """Do the steps; return the run's result, `Later` it, or `Next` where a step has to wait for what is on the stream.
+
+    Args:
+        plan: The program.
+        slots: The arrays of its slots.
+    """
+    return _advanced(_running(plan, slots))
+
+
+def recorded(plan: Prepared, slots: list[DeviceArray]) -> list[tuple[int, Later]]:
+    """Do the steps while the device records them; return what has to be read after each run, by step.
+
+    Raises:
+        Unsupported: A step goes on where the data decide, which no graph can.
+    """
+    laters = []
+    for number, step in enumerate(plan.steps):
+        result = _named(number, step, functools.partial(_done, step, slots))
+        if type(result) is Next:
+            raise errors.Unsupported(f"step {number} ({step.name}) goes on where the data decide")
+        if type(result) is Later:
+            laters.append((number, result))
+    return laters
+
+
+def answer(plan: Prepared, array: Callable[[int], DeviceArray]) -> Any:
+    """Return what a run answers with, from the arrays of slots."""
+    returned = [array(slot).viewed(placed(array(slot).layout, within)) for slot, within in plan.returns]
+    return returned[0] if len(returned) == 1 else returned or None
+
+
+def _running(plan: Prepared, slots: list[DeviceArray]) -> Generator[None, None, Any]:
+    """Do the steps; stop where the next part of one has to wait for what is on the stream. Returns the run's result."""
+    laters: list[tuple[int, Later]] = []
+    failed: Exception | None = None
+    try:
+        for number, step in enumerate(plan.steps):
+            result = _named(number, step, functools.partial(_done, step, slots))
+            while type(result) is Next:
+                yield
+                result = _named(number, step, result.enqueue)
+            if type(result) is Later:
+                laters.append((number, result))
+    except Exception as error:
+        if not laters:
+            raise
+        failed = error
+    result = answer(plan, slots.__getitem__)
+    return Later(lambda: judged(plan.steps, laters, failed, result)) if laters else result
+
+
+def _advanced(running: Generator[None, None, Any]) -> Any:
+    """Go on until the run ends, or waits; return its result, or what goes on."""
+    try:
+        next(running)
+    except StopIteration as ended:
+        return ended.value
+    return Next(lambda: _advanced(running))
+
+
+def _done(step: PreparedStep, slots: list[DeviceArray]) -> Any:
+    return step.method.step(step.actual(slots), step.plan)
+
+
+def _named(number: int, step: PreparedStep, function: Callable[[], Any]) -> Any:
+    """Do something for a step, whose errors name it."""
+    try:
+        return function()
+    except errors.AtomrError as error:
+        error.message = f"step {number} ({step.name}): {error.message}"
+        if isinstance(error, errors.NumericalError):
+            error.library = error.library or step.name.partition(".")[0]
+            error.undefined = ""  # what it names is the step's, and later steps may have used it
+        raise
+
+
+def judged(
+    steps: Sequence[PreparedStep], laters: Sequence[tuple[int, Later]], failed: Exception | None, result: Any
+) -> Any:
+    """Return a run's answer, or raise what its first step that failed has come to.
+
+    All are read, since each may give something back.
+
+    Args:
+        steps: The steps.
+        laters: What the data of some have come to.
+        failed: What a step behind all of these has raised.
+        result: What the run returns if none has failed.
+    """
+    for number, later in reversed(laters):
+        try:
+            _named(number, steps[number], later.read)
+        except Exception as error:  # noqa: BLE001 - raised once all are read
+            failed = error
+    if failed is not None:
+        raise failed
+    return result
