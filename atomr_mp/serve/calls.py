@@ -54,8 +54,11 @@ class Calls:
 
         Raises:
             Problem: 404; there is no such method.
+            PoolUnreachable: It is not known yet: the pool starts.
         """
         if not pool.has(method):
+            if not (pool.methods or any(device.admitted for device in pool.devices)):
+                raise errors.PoolUnreachable("the pool starts, and none of its devices has been ready yet")
             try:
                 pool.method_info(method)
             except errors.InvalidRequest as error:

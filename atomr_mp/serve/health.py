@@ -12,6 +12,7 @@ import functools
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
@@ -87,13 +88,12 @@ class Health:
     async def _probe(self, pool: Pool) -> bool:
         """Ask the devices, once for all who want to know now."""
         if self._probing is None or self._probing.done():
-            self._probing = asyncio.get_running_loop().create_task(self._ask(pool))
+            admitted = [device.index for device in pool.devices if device.admitted]
+            self._probing = asyncio.get_running_loop().create_task(self._ask(pool, admitted))
         return await asyncio.shield(self._probing)
 
-    async def _ask(self, pool: Pool) -> bool:
-        answers = await asyncio.gather(
-            *(self._answers(pool, device.index) for device in pool.devices if device.admitted)
-        )
+    async def _ask(self, pool: Pool, devices: Iterable[int]) -> bool:
+        answers = await asyncio.gather(*(self._answers(pool, device) for device in devices))
         return any(answers) or await asyncio.to_thread(_is_busy, pool)
 
     async def _answers(self, pool: Pool, device: int) -> bool:
@@ -107,11 +107,15 @@ class Health:
         return True
 
     def _joined(self, pool: Pool) -> None:
-        """Ask all devices of a pool that was joined: it also has the event loop hear of the pool's end."""
+        """Ask all devices of a pool that was joined, also those that still start.
+
+        From its first request on, the event loop reads what the supervisor tells: methods, and the pool's end.
+        """
         self._answered_s.clear()
         self.in_flight.clear()
         pool.on_event(functools.partial(self._heard, pool))
-        self._probing = asyncio.get_running_loop().create_task(self._ask(pool))
+        devices = [device.index for device in pool.devices]
+        self._probing = asyncio.get_running_loop().create_task(self._ask(pool, devices))
 
     def _heard(self, _pool: Pool, event: Any) -> None:
         """Forget the answers of what has ended."""

@@ -88,6 +88,12 @@ class Served(Actor):
         """End the worker."""
         os.kill(os.getpid(), signal.SIGKILL)
 
+    @method(thread=True, hang_timeout_s=0.5)
+    def hang(self) -> None:
+        """Never return."""
+        while True:
+            signal.pause()
+
     @method(batch=Batch(max_items=8), idempotent=True)
     def lengths(self, words: list[str]) -> list[int]:
         """Return the length of each."""

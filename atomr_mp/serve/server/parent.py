@@ -175,6 +175,8 @@ class Parent:
     async def _end_front_ends(self) -> None:
         for popen, _ in self._running.values():
             popen.terminate()
+        # As long as one process has the socket, clients connect to it.
+        asyncio.get_running_loop().call_later(self._plan.drain_delay_s, self._listening.close)
         if self._running:
             limit_s = self._plan.drain_delay_s + self._plan.drain_timeout_s + END_MARGIN_S
             with contextlib.suppress(TimeoutError):
