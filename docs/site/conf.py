@@ -57,12 +57,12 @@ REFERENCE: Final = {
     "pools": (
         "Pools and devices",
         [
-            "autofunction:: atomr_mp.startup.start.start",
-            "autofunction:: atomr_mp.pool.connect",
-            "autoclass:: atomr_mp.pool.Pool",
-            "autoclass:: atomr_mp.device.Device",
-            "autoclass:: atomr_mp.client.reply.Reply",
-            "autoclass:: atomr_mp.client.memory.refs.GpuRef",
+            "autofunction:: atomr_mp.start",
+            "autofunction:: atomr_mp.connect",
+            "autoclass:: atomr_mp.Pool",
+            "autoclass:: atomr_mp.Device",
+            "autoclass:: atomr_mp.Reply",
+            "autoclass:: atomr_mp.GpuRef",
         ],
     ),
     "actors": ("Actors", ["automodule:: atomr_mp_workers.actor"]),
