@@ -266,7 +266,15 @@ def _trsm(cublas: FakeCublas, dtype: str, of: Any) -> None:
         np.fill_diagonal(half, 1)
     a, b = _transposed(of.trans, half), _matrix(of.b, of.m, of.n, of.ldb, dtype)
     right = cublas.factor(of.alpha, dtype) * b
-    b[...] = np.linalg.solve(a, right) if of.side == 0 else np.linalg.solve(a.T, right.T).T
+    b[...] = _solution(a, right) if of.side == 0 else _solution(a.T, right.T).T
+
+
+def _solution(a: Array, b: Array) -> Array:
+    """Solve; a zero on the diagonal of a triangle is no error."""
+    try:
+        return np.linalg.solve(a, b)
+    except np.linalg.LinAlgError:
+        return np.full_like(b, np.nan)
 
 
 def _gemm_ex(cublas: FakeCublas, dtype: str, of: Any) -> None:

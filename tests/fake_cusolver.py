@@ -22,6 +22,7 @@ from scipy.linalg import lapack
 from tests.fake_cublas import (
     DTYPES,
     HANDLE,
+    REAL_OF,
     STREAM,
     CudaDataType,
     FakeCublas,
@@ -37,6 +38,7 @@ from tests.fake_cublas import (
 Array = npt.NDArray[Any]
 
 PARAMS: Final = 78
+JACOBI: Final = 79
 WORK: Final = 96
 """Bytes that every routine wants to work in, on the device and on the host."""
 
@@ -71,6 +73,10 @@ class FakeCusolver(ModuleType):
         """Make parameters."""
         self.settings.append("create_params")
         return PARAMS
+
+    def create_gesvdj_info(self) -> int:
+        """Make parameters of Jacobi's method."""
+        return JACOBI
 
     def set_stream(self, handle: int, stream_id: int) -> None:
         """Set the stream."""
@@ -151,7 +157,7 @@ def _call(parameters: list[str], dtype: str | None, done: Callable[..., Any], *a
     assert all(type(argument) is int for argument in arguments)
     of = SimpleNamespace(**dict(zip(parameters, arguments, strict=True)))
     assert of.handle == HANDLE
-    assert getattr(of, "params", PARAMS) == PARAMS
+    assert getattr(of, "params", PARAMS) in {PARAMS, JACOBI}
     if hasattr(of, "data_type_a"):
         dtype = DTYPES[CudaDataType(of.data_type_a)]
         assert getattr(of, "compute_type", of.data_type_a) == of.data_type_a
@@ -215,11 +221,95 @@ def _potrf_batched(of: Any, dtype: str) -> None:
         _xpotrf(SimpleNamespace(uplo=of.uplo, n=of.n, a=address, lda=of.lda, info=info), dtype)
 
 
+def _xgeqrf(of: Any, dtype: str) -> None:
+    a = _matrix(of.a, of.m, of.n, of.lda, dtype)
+    a[...], tau, _, info = _lapack("geqrf", dtype)(a)
+    _memory(of.tau, len(tau), dtype)[...] = tau
+    _inform(of.info, info)
+
+
+def _orgqr(of: Any, dtype: str) -> None:
+    assert of.m >= of.n >= of.k > 0
+    a, tau = _matrix(of.a, of.m, of.n, of.lda, dtype), _memory(of.tau, of.k, dtype)
+    a[...], _, info = _lapack("orgqr" if dtype.startswith("float") else "ungqr", dtype)(a, tau)
+    _inform(of.info, info)
+
+
+def _ormqr(of: Any, dtype: str) -> None:
+    a = _matrix(of.a, of.m if of.side == 0 else of.n, of.k, of.lda, dtype)
+    tau, c = _memory(of.tau, of.k, dtype), _matrix(of.c, of.m, of.n, of.ldc, dtype)
+    call = _lapack("ormqr" if dtype.startswith("float") else "unmqr", dtype)
+    side, trans = "LR"[of.side], "NTC"[of.trans]
+    c[...], _, info = call(side, trans, a, tau, c, 64 * max(c.shape))
+    _inform(of.dev_info, info)
+
+
+def _xgesvd(of: Any, dtype: str) -> None:
+    assert of.m >= of.n
+    assert of.jobu == of.jobvt
+    job, a = chr(of.jobu), _matrix(of.a, of.m, of.n, of.lda, dtype)
+    u, s, vh, info = _lapack("gesvd", dtype)(a, compute_uv=job != "N", full_matrices=job == "A")
+    a[...] = np.nan
+    _memory(of.s, of.n, DTYPES[CudaDataType(of.data_type_s)])[...] = s
+    if job != "N":
+        _matrix(of.u, len(u), len(u.T), of.ldu, dtype)[...] = u
+        _matrix(of.vt, len(vh), len(vh.T), of.ldvt, dtype)[...] = vh
+    _inform(of.info, info)
+
+
+def _gesvdj_batched(of: Any, dtype: str) -> None:
+    assert max(of.m, of.n) <= 32
+    assert of.jobz == 1
+    item, real = np.dtype(dtype).itemsize, REAL_OF.get(dtype, dtype)
+    k = min(of.m, of.n)
+    for number in range(of.batch_size):
+        a = _matrix(of.a + number * of.lda * of.n * item, of.m, of.n, of.lda, dtype)
+        u, s, vh, info = _lapack("gesvd", dtype)(a)
+        a[...] = np.nan
+        _memory(of.s + number * k * np.dtype(real).itemsize, k, real)[...] = s
+        _matrix(of.u + number * of.ldu * of.m * item, of.m, of.m, of.ldu, dtype)[...] = u
+        _matrix(of.v + number * of.ldv * of.n * item, of.n, of.n, of.ldv, dtype)[...] = vh.conj().T
+        _inform(of.info + 4 * number, info)
+
+
+def _xsyevd(of: Any, dtype: str) -> None:
+    a = _matrix(of.a, of.n, of.n, of.lda, dtype)
+    name = "syevd" if dtype.startswith("float") else "heevd"
+    w, v, info = _lapack(name, dtype)(a, compute_v=of.jobz, lower=of.uplo == 0)
+    a[...] = v if of.jobz else np.nan
+    _memory(of.w, of.n, DTYPES[CudaDataType(of.data_type_w)])[...] = w
+    _inform(of.info, info)
+
+
+def _sygvd(of: Any, dtype: str) -> None:
+    a, b = _matrix(of.a, of.n, of.n, of.lda, dtype), _matrix(of.b, of.n, of.n, of.ldb, dtype)
+    factor, info = _lapack("potrf", dtype)(b, lower=of.uplo == 0, clean=0)
+    if info:
+        _inform(of.info, of.n + info)
+        return
+    name = "sygvd" if dtype.startswith("float") else "hegvd"
+    w, v, info = _lapack(name, dtype)(a, b, itype=of.itype, jobz="NV"[of.jobz], uplo="LU"[of.uplo])
+    np.copyto(b, factor, where=_triangle(of.uplo, of.n))
+    a[...] = v if of.jobz else np.nan
+    _memory(of.w, of.n, REAL_OF.get(dtype, dtype))[...] = w
+    _inform(of.info, info)
+
+
 CUSOLVER: Final[dict[str, Callable[[Any, str], Any]]] = {
     "xgetrf": _xgetrf,
     "xgetrs": _xgetrs,
     "xpotrf": _xpotrf,
     "potrf_batched": _potrf_batched,
+    "xgeqrf": _xgeqrf,
+    "orgqr": _orgqr,
+    "ungqr": _orgqr,
+    "ormqr": _ormqr,
+    "unmqr": _ormqr,
+    "xgesvd": _xgesvd,
+    "gesvdj_batched": _gesvdj_batched,
+    "xsyevd": _xsyevd,
+    "sygvd": _sygvd,
+    "hegvd": _sygvd,
 }
 
 

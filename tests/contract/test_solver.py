@@ -56,3 +56,41 @@ def test_a_program_names_the_step_whose_matrix_is_singular(device: atomr_mp.Devi
     assert_close(b_ref.numpy(), np.full((6, 1), 0.5), "float64")
     with pytest.raises(errors.NumericalError, match=r"step 0 \(solver.getrf\)"):
         p.run(a=device.zeros((6, 6), "float64"), b=device.put(np.ones((6, 1)))).result()
+
+
+def test_scipys_names_keep_what_they_read_and_return_new_refs(device: atomr_mp.Device) -> None:
+    """Several outputs come as a list, in SciPy's order; any strides fit."""
+    a = np.random.default_rng(5).uniform(-1, 1, (7, 4))
+    ref = device.put(np.repeat(a.T, 2, axis=0))[::2].T
+    q, r = (each.numpy() for each in device.solver.qr(ref, mode="economic").result())
+    assert_close(q @ r, a, "float64", 100)
+    u, s, vh = (each.numpy() for each in device.solver.svd(ref, full_matrices=False).result())
+    assert_close(u * s @ vh, a, "float64", 100)
+    w, v = (each.numpy() for each in device.solver.eigh(device.put(a.T @ a)).result())
+    assert_close(a.T @ a @ v, v * w, "float64", 100)
+    assert_close(w[::-1], s**2, "float64", 100, 10.0)
+    product = device.put(a.T @ a)
+    assert_close(device.solver.inv(product).result().numpy() @ a.T @ a, np.eye(4), "float64", 1000)
+    assert device.solver.det(product).result().numpy() == pytest.approx(np.prod(s**2))
+    assert_close(ref.numpy(), a, "float64")
+
+
+def test_outputs_without_elements_are_outputs(device: atomr_mp.Device) -> None:
+    """As many as the request has, whatever their sizes."""
+    u, s, vh = device.solver.gesvd(device.put(np.diag([3.0, 4.0])), job="N").result()
+    assert (u.shape, vh.shape) == ((2, 0), (0, 2))
+    assert_close(s.numpy(), [4.0, 3.0], "float64", 10)
+
+
+def test_systems_are_solved_within_a_program(device: atomr_mp.Device) -> None:
+    """A run gives what its requests give, each time."""
+    random = np.random.default_rng(9)
+    with device.program() as p:
+        a, b = p.input("a", (5, 5), "float64"), p.input("b", (5,), "float64")
+        p.returns(p.solver.solve(a, b), p.solver.det(a), p.solver.lstsq(a, b))
+    for _ in range(3):
+        values, sides = random.uniform(-1, 1, (5, 5)) + 3 * np.eye(5), random.uniform(-1, 1, 5)
+        x, det, same = (each.numpy() for each in p.run(a=values, b=sides).result())
+        assert_close(values @ x, sides, "float64", 100)
+        assert_close(same, x, "float64", 100)
+        assert det == pytest.approx(np.linalg.det(values))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+from collections.abc import Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -9,15 +10,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import atomr_mp
+from atomr_mp import errors
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from tests.declared import requests
+from tests.declared import breakages, refused_in_the_worker
 from tests.gpu import on_device
-from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails
+from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
+from tests.support import Ledger
+from tests.tolerances import assert_close
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
 ]
+
+
+@pytest.fixture
+def pool() -> Iterator[atomr_mp.Pool]:
+    """A pool on the GPU."""
+    with Ledger() as ledger, ledger.start(backend="cuda") as pool:
+        yield pool
+
 
 run: Final = functools.partial(on_device.run, "solver")
 
@@ -51,7 +64,60 @@ def test_hundreds_of_data_without_a_result_harm_nothing() -> None:
     for _ in range(300 // len(FAILING) + 1):
         for case in range(len(FAILING)):
             assert_fails(run, case)
-    test_results_are_those_of_dense_matrices("potrf")
+    for name in ("potrf", "getrf", "gesvd", "syevd", "solve", "lstsq"):
+        test_results_are_those_of_dense_matrices(name)
+
+
+def test_bad_requests_harm_nothing() -> None:
+    """Each rule of each declaration broken, sent past the client's check: none gets to cuSOLVER."""
+    refused = 0
+    for name, cls in REQUESTS.items():
+
+        @given(requests(cls, (2, 3, 5)))
+        @settings(max_examples=3, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        def broken(request: Any) -> None:
+            nonlocal refused
+            for what, each in breakages(request):
+                assert refused_in_the_worker(each), what
+                refused += 1
+
+        broken()
+        test_results_are_those_of_dense_matrices(name)
+    assert refused > 500
+
+
+def test_a_graph_of_factors_tells_each_of_its_runs(pool: atomr_mp.Pool) -> None:
+    """It is recorded once, with copies of what lies in row order; the infos of each launch are its own."""
+    device, random = pool.device(0), np.random.default_rng(2)
+    with device.program() as p:
+        a, b = p.input("a", (2, 20, 20), "float64"), p.input("b", (20, 3), "float64")
+        copy = p.elementwise.copy
+        batch, one, factors, reflectors, x = copy(a), copy(a[0]), copy(a[0]), copy(a[1]), copy(b)
+        p.solver.potrf_batched(batch)
+        p.solver.potrf(one)
+        p.solver.potrs(one, x)
+        p.solver.getrf(factors)
+        p.solver.geqrf(reflectors)
+        p.returns(x, batch, factors, reflectors)
+    for turn in range(6):
+        halves, sides = random.uniform(-1, 1, (2, 20, 20)), random.uniform(-1, 1, (20, 3))
+        definite = halves @ halves.transpose(0, 2, 1) + 5 * np.eye(20)
+        if turn % 2:
+            definite[1, 7, 7] *= -1
+            with pytest.raises(errors.NumericalError, match=r"step 5 \(solver.potrf_batched\)") as told:
+                p.run(a=definite, b=sides).result()
+            assert (told.value.batch, told.value.row) == (1, 7)
+            continue
+        solved, *made = (each.numpy() for each in p.run(a=definite, b=sides).result())
+        assert_close(definite[0] @ solved, sides, "float64", 1000)
+        lower = np.tril(made[0])
+        assert_close(lower @ lower.transpose(0, 2, 1), definite, "float64", 100, 20.0)
+        for factored, matrix in zip(made[1:], definite, strict=True):
+            exact = np.linalg.slogdet(matrix).logabsdet
+            assert np.log(np.abs(np.diag(factored))).sum() == pytest.approx(exact)
+    found = pool.status().workers[0].graphs
+    assert found is not None
+    assert (found.captured, found.capture_failed) == (1, 0), found
 
 
 def test_nothing_waits_for_the_device() -> None:
@@ -60,7 +126,7 @@ def test_nothing_waits_for_the_device() -> None:
 
     make, *_ = FAILING[3]
     request: Any = make()
-    run_failing = pytest.raises(Exception, match="not positive definite")
+    run_failing = pytest.raises(errors.NumericalError, match="not positive definite")
     with run_failing:
         run(request)  # what is loaded at first use is loaded
     slab = on_device.device().make_slab(request.a.slab.nbytes)
@@ -79,5 +145,5 @@ def test_nothing_waits_for_the_device() -> None:
         finally:
             go[0] = 1
     stream.synchronize()
-    with pytest.raises(Exception, match="not positive definite"):
+    with pytest.raises(errors.NumericalError, match="not positive definite"):
         later.read()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import itertools
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -93,13 +94,15 @@ def test_routines_of_solvers_that_are_named_by_the_element_type_take_the_argumen
     """Those of cuBLAS and cuSOLVER that the solvers' actor looks up when it is loaded."""
     kinds: Any = importlib.import_module("atomr_mp_workers.libraries.solver.kinds")
     compared = set()
-    for node in ast.walk(ast.parse((LIBRARIES / "solver" / "cuda.py").read_text(encoding="utf-8"))):
+    files = (LIBRARIES / "solver").glob("*.py")
+    for node in itertools.chain.from_iterable(ast.walk(ast.parse(file.read_text("utf-8"))) for file in files):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            of = node.func.value
-            if isinstance(of, ast.Attribute) and of.attr in {"cublas", "cusolver"}:
-                for kind in kinds.KINDS.values():
-                    assert fits(node, getattr(getattr(kind, of.attr), node.func.attr)), node.func.attr
-                compared.add(node.func.attr)
+            name = node.func.attr
+            for kind in kinds.KINDS.values():
+                for routines in (kind.cublas, kind.cusolver):
+                    if name in vars(routines):
+                        assert fits(node, getattr(routines, name)), name
+                        compared.add(name)
     assert compared == {*kinds.OF_CUBLAS, *kinds.OF_CUSOLVER}
 
 

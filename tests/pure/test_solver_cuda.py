@@ -12,16 +12,15 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.requests.request import Later
-from tests.declared import requests
 from tests.fake_cublas import AddressedArray, FakeStream
 from tests.fake_cusolver import DeviceValues, FakeCublasBatches, FakeCusolver, installed
-from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails
+from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
 
 NOTHING: Final[Any] = None
 LIBRARIES: Final = "atomr_mp_workers.libraries"
+PARTS: Final = ("cuda", "factors", "orthogonal", "spectral", "routines", "handle", "columns", "kinds")
 MODULES: Final = tuple(
-    f"{LIBRARIES}.{name}"
-    for name in ("solver.cuda", "solver.handle", "solver.columns", "solver.kinds", "blas.cuda", "blas.kinds", "slots")
+    f"{LIBRARIES}.{name}" for name in (*(f"solver.{part}" for part in PARTS), "blas.cuda", "blas.kinds", "slots")
 )
 
 
@@ -68,7 +67,7 @@ def test_what_is_asked_of_cusolver_gives_what_is_meant(actor: Actor, name: str) 
     """Transposed or copied where the order is not cuSOLVER's, and whatever the sizes: it is given no empty ones."""
 
     @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=50, deadline=None)
     def agrees(request: LibraryRequest, seed: int) -> None:
         assert_agrees(request, np.random.default_rng(seed), actor.run)
 

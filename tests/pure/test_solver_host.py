@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.solver import host
-from tests.declared import requests
-from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails
+from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
 
 ACTOR: Final[Any] = host.Implementation.__new__(host.Implementation)
 
@@ -25,7 +24,7 @@ def test_results_are_those_of_dense_matrices(name: str) -> None:
     """Whatever sizes, order, strides and gaps; nothing else is written, and nothing read that is not to be."""
 
     @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=30, deadline=None)
     def agrees(request: LibraryRequest, seed: int) -> None:
         assert_agrees(request, np.random.default_rng(seed), run)
 

@@ -14,40 +14,58 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
 from atomr_mp.protocol.declaration.strides import matrices, matrix, packed
-from atomr_mp.protocol.libraries.base import FULL, LibraryRequest
+from atomr_mp.protocol.libraries.base import COMPLEX, FULL, REAL, LibraryRequest, Rule
+from atomr_mp.protocol.libraries.solver_shapes import (
+    factored,
+    generated,
+    has_few_reflectors,
+    is_counted,
+    is_one_system,
+    is_small,
+    is_tall,
+    left_of_all,
+    left_vectors,
+    multiplied,
+    orthogonal,
+    pivot_dtype,
+    real_dtype,
+    right_of_all,
+    right_sides,
+    right_vectors,
+    shorter,
+    shorter_batched,
+    solutions,
+    stands_beside_c,
+    trapezoid,
+    values_and_vectors,
+)
 from atomr_mp.protocol.refs import Operand
-
-COUNTED = 2**31
-"""LAPACK, and half of cuSOLVER, count in 32 bits."""
 
 Triangle = Literal["L", "U"]
 """Lower, upper."""
 Transpose = Literal["N", "T", "C"]
 """As it is, transposed, conjugated and transposed."""
-
-PIVOTS = "int64"
-
-
-def pivot_dtype(_request: Any) -> str:
-    """Return the element type of pivots."""
-    return PIVOTS
-
-
-def _is_counted(_request: Any, sizes: Sizes) -> bool:
-    """Lengths, and the number of matrices of a batch, must be below 2³¹: LAPACK counts in 32 bits."""
-    return all((math.prod(n) if isinstance(n, tuple) else n) < COUNTED for n in sizes.values())
-
-
-def _shorter(_request: Any, sizes: Sizes) -> tuple[int, ...]:
-    """(the shorter of m and n)."""
-    return (min(sizes["m"], sizes["n"]),)
+Transposed = Literal["N", "T"]
+"""As it is, transposed."""
+Adjoint = Literal["N", "C"]
+"""As it is, conjugated and transposed."""
+Side = Literal["L", "R"]
+"""Left, right."""
+Job = Literal["A", "S", "N"]
+"""All vectors, those that belong to singular values, none."""
+Vectors = Literal["V", "N"]
+"""Values and vectors, values only."""
+Kind = Literal[1, 2, 3]
+"""Of a generalised problem: a·v = w·b·v, a·b·v = w·v, b·a·v = w·v."""
+Mode = Literal["full", "economic"]
+"""All columns of q, or as many as a has independent ones."""
 
 
 class _SolverRequest(LibraryRequest, frozen=True):
     """What most requests have in common."""
 
     types: ClassVar = {"T": FULL}
-    rules: ClassVar = (_is_counted,)
+    rules: ClassVar[tuple[Rule, ...]] = (is_counted,)
     captured: ClassVar = False
 
 
@@ -64,7 +82,7 @@ class Getrf(_SolverRequest, frozen=True):
     captured: ClassVar = True
     undefined: ClassVar = "A pivot is 0: the matrix is singular. `row` is its place on the diagonal."
     a: Annotated[Operand, updates("m n", lies=matrix)]
-    pivots: Annotated[Operand | None, writes(_shorter, dtype=pivot_dtype, lies=packed)] = None
+    pivots: Annotated[Operand | None, writes(shorter, dtype=pivot_dtype, lies=packed)] = None
 
     @staticmethod
     def work(_request: Any, sizes: Sizes) -> int:
@@ -203,3 +221,356 @@ class PotrsBatched(_SolverRequest, frozen=True):
     def work(_request: Any, sizes: Sizes) -> int:
         """Return a product and a sum for each element of the factor, twice, and right-hand side."""
         return int(math.prod(sizes["batch"]) * 2 * sizes["n"] ** 2 * sizes["nrhs"])
+
+
+# --- QR ---------------------------------------------------------------------------------------------------------------
+
+
+class Geqrf(_SolverRequest, frozen=True):
+    """Factor a = q·r; r overwrites the upper triangle of a, and what q is made of the rest and tau.
+
+    q is a product of reflectors 1 - tau[i]·v·vᴴ: v is 0 above row i, 1 there, and below what is left in column
+    i of a. In row order, a is copied on CUDA.
+    """
+
+    name: ClassVar = "geqrf"
+    captured: ClassVar = True
+    a: Annotated[Operand, updates("m n", lies=matrix)]
+    tau: Annotated[Operand | None, writes(shorter, lies=packed)] = None
+
+    work = staticmethod(factored)
+
+
+class Orgqr(_SolverRequest, frozen=True):
+    """Overwrite a, in whose first columns geqrf has left reflectors, with the first columns of q.
+
+    In row order, a is copied on CUDA.
+    """
+
+    name: ClassVar = "orgqr"
+    types: ClassVar = {"T": REAL}
+    rules: ClassVar = (is_counted, is_tall)
+    a: Annotated[Operand, updates("m n", lies=matrix)]
+    tau: Annotated[Operand, reads("k", lies=packed)]
+
+    work = staticmethod(generated)
+
+
+class Ungqr(Orgqr, frozen=True):
+    """Overwrite complex a, in whose first columns geqrf has left reflectors, with the first columns of q.
+
+    In row order, a is copied on CUDA.
+    """
+
+    name: ClassVar = "ungqr"
+    types: ClassVar = {"T": COMPLEX}
+
+
+class Ormqr(_SolverRequest, frozen=True):
+    """Compute c ← q·c, c·q, qᵀ·c or c·qᵀ; geqrf has left the reflectors of q in a.
+
+    In row order, both are copied on CUDA.
+    """
+
+    name: ClassVar = "ormqr"
+    types: ClassVar = {"T": REAL}
+    rules: ClassVar = (is_counted, has_few_reflectors)
+    a: Annotated[Operand, reads(stands_beside_c, lies=matrix)]
+    tau: Annotated[Operand, reads("k", lies=packed)]
+    c: Annotated[Operand, updates("m n", lies=matrix)]
+    side: Side = "L"
+    """Where q stands: "L" or "R" of c."""
+    trans: Transposed = "N"
+    """"T": the transpose of q."""
+
+    work = staticmethod(multiplied)
+
+
+class Unmqr(_SolverRequest, frozen=True):
+    """Compute complex c ← q·c, c·q, qᴴ·c or c·qᴴ; geqrf has left the reflectors of q in a.
+
+    In row order, both are copied on CUDA.
+    """
+
+    name: ClassVar = "unmqr"
+    types: ClassVar = {"T": COMPLEX}
+    rules: ClassVar = (is_counted, has_few_reflectors)
+    a: Annotated[Operand, reads(stands_beside_c, lies=matrix)]
+    tau: Annotated[Operand, reads("k", lies=packed)]
+    c: Annotated[Operand, updates("m n", lies=matrix)]
+    side: Side = "L"
+    """Where q stands: "L" or "R" of c."""
+    trans: Adjoint = "N"
+    """"C": the conjugate transpose of q."""
+
+    work = staticmethod(multiplied)
+
+
+# --- singular values and eigenvalues ----------------------------------------------------------------------------------
+
+_NO_VALUES = "An element is a NaN or an infinity, or the iteration does not end."
+
+
+class Gesvd(_SolverRequest, frozen=True):
+    """Decompose a = u·diag(s)·vh; the singular values descend. What was in a is lost.
+
+    On CUDA, cuSOLVER waits for the device in between, and so does everybody else. A tall matrix in row order is
+    copied there, and so is a wide one in column order.
+    """
+
+    name: ClassVar = "gesvd"
+    undefined: ClassVar = _NO_VALUES
+    a: Annotated[Operand, updates("m n", lies=matrix)]
+    u: Annotated[Operand | None, writes(left_vectors, lies=matrix)] = None
+    s: Annotated[Operand | None, writes(shorter, dtype=real_dtype, lies=packed)] = None
+    vh: Annotated[Operand | None, writes(right_vectors, lies=matrix)] = None
+    job: Job = "A"
+    """"A" for all vectors, "S" for as many as there are singular values, "N" for none."""
+
+    @staticmethod
+    def work(request: Any, sizes: Sizes) -> int:
+        """Return what is usual for a tall matrix: 4·m·n² - 4/3·n³ for values, 14·m·n² + 8·n³ with vectors."""
+        short, long = sorted((sizes["m"], sizes["n"]))
+        vectors = 14 * long * short**2 + 8 * short**3
+        return int(4 * long * short**2 - 4 * short**3 / 3 if request.job == "N" else vectors)
+
+
+class GesvdjBatched(_SolverRequest, frozen=True):
+    """Decompose each matrix of a batch, a = u·diag(s)·vᴴ, by Jacobi's method; the singular values descend.
+
+    The matrices have up to 32 rows and columns. They stay as they are, and are copied on CUDA.
+    """
+
+    name: ClassVar = "gesvdj_batched"
+    rules: ClassVar = (is_counted, is_small)
+    undefined: ClassVar = _NO_VALUES
+    a: Annotated[Operand, reads("*batch m n", lies=matrices)]
+    u: Annotated[Operand | None, writes("*batch m m", lies=matrices)] = None
+    s: Annotated[Operand | None, writes(shorter_batched, dtype=real_dtype, lies=packed)] = None
+    v: Annotated[Operand | None, writes("*batch n n", lies=matrices)] = None
+
+
+class Syevd(_SolverRequest, frozen=True):
+    """Decompose symmetric a = v·diag(w)·vᵀ; v overwrites a, and the eigenvalues ascend.
+
+    Only the named triangle of a is read; all of a is lost where no vectors are asked for. On CUDA, cuSOLVER
+    waits for the device in between, and so does everybody else; in row order, a is copied.
+    """
+
+    name: ClassVar = "syevd"
+    types: ClassVar = {"T": REAL}
+    undefined: ClassVar = _NO_VALUES
+    a: Annotated[Operand, updates("n n", lies=matrix)]
+    w: Annotated[Operand | None, writes("n", dtype=real_dtype, lies=packed)] = None
+    uplo: Triangle = "L"
+    """The triangle of a, as a is seen: "L" or "U"."""
+    jobz: Vectors = "V"
+    """"V" for values and vectors, "N" for values."""
+
+    work = staticmethod(values_and_vectors)
+
+
+class Heevd(Syevd, frozen=True):
+    """Decompose Hermitian a = v·diag(w)·vᴴ; v overwrites a, and the eigenvalues ascend.
+
+    Only the named triangle of a is read; all of a is lost where no vectors are asked for. On CUDA, cuSOLVER
+    waits for the device in between, and so does everybody else; in row order, a is copied.
+    """
+
+    name: ClassVar = "heevd"
+    types: ClassVar = {"T": COMPLEX}
+
+
+class Sygvd(_SolverRequest, frozen=True):
+    """Solve a·v = w·b·v, or what itype says, for symmetric a and positive definite b; the eigenvalues ascend.
+
+    The vectors overwrite a, vᵀ·b·v = 1 (vᵀ·b⁻¹·v = 1 for itype 3), and b's Cholesky factor its triangle. Only
+    the named triangles are read; all of a is lost where no vectors are asked for. On CUDA, cuSOLVER waits for
+    the device in between, and so does everybody else; in row order, a and b are copied.
+    """
+
+    name: ClassVar = "sygvd"
+    types: ClassVar = {"T": REAL}
+    undefined: ClassVar = "The matrix b is not positive definite up to `row`; or `row` is -1, an element is no number."
+    a: Annotated[Operand, updates("n n", lies=matrix)]
+    b: Annotated[Operand, updates("n n", lies=matrix, triangle="uplo")]
+    w: Annotated[Operand | None, writes("n", dtype=real_dtype, lies=packed)] = None
+    uplo: Triangle = "L"
+    """The triangle of a and b, as they are seen: "L" or "U"."""
+    jobz: Vectors = "V"
+    """"V" for values and vectors, "N" for values."""
+    itype: Kind = 1
+    """1: a·v = w·b·v; 2: a·b·v = w·v; 3: b·a·v = w·v."""
+
+    work = staticmethod(values_and_vectors)
+
+
+class Hegvd(Sygvd, frozen=True):
+    """Solve a·v = w·b·v, or what itype says, for Hermitian a and positive definite b; the eigenvalues ascend.
+
+    The vectors overwrite a, vᴴ·b·v = 1 (vᴴ·b⁻¹·v = 1 for itype 3), and b's Cholesky factor its triangle. Only
+    the named triangles are read; all of a is lost where no vectors are asked for. On CUDA, cuSOLVER waits for
+    the device in between, and so does everybody else; in row order, a and b are copied.
+    """
+
+    name: ClassVar = "hegvd"
+    types: ClassVar = {"T": COMPLEX}
+
+
+# --- with SciPy's names -----------------------------------------------------------------------------------------------
+
+
+class Solve(_SolverRequest, frozen=True):
+    """Solve a·x = b by LU factors, for one matrix or for each of a batch. All is copied first: a and b stay."""
+
+    name: ClassVar = "solve"
+    rules: ClassVar = (is_counted, is_one_system)
+    undefined: ClassVar = "A matrix is singular; `row` is the place of its pivot of 0, and `batch` tells which."
+    a: Annotated[Operand, reads("*batch n n")]
+    b: Annotated[Operand, reads(right_sides)]
+    x: Annotated[Operand | None, writes(solutions)] = None
+
+    @staticmethod
+    def work(request: Any, sizes: Sizes) -> int:
+        """Return 2/3·n³ + 2·n² for each right-hand side, for each matrix."""
+        n, nrhs = sizes["n"], 1 if request.b.ndim < 2 else request.b.shape[-1]
+        return int(math.prod(sizes["batch"]) * (2 * n**3 / 3 + 2 * n**2 * nrhs))
+
+
+class Lstsq(_SolverRequest, frozen=True):
+    """Find the x for which a·x is nearest to b; if there are many, the shortest. By QR factors, so a has full rank.
+
+    SciPy's returns residues, rank and singular values too. All is copied first: a and b stay.
+    """
+
+    name: ClassVar = "lstsq"
+    undefined: ClassVar = "Column `row` of a, or row where a has fewer rows, depends on those before it."
+    a: Annotated[Operand, reads("m n")]
+    b: Annotated[Operand, reads(right_sides)]
+    x: Annotated[Operand | None, writes(solutions)] = None
+
+    work = staticmethod(factored)
+
+
+class Inv(_SolverRequest, frozen=True):
+    """Invert a matrix, or each of a batch. All is copied first: a stays."""
+
+    name: ClassVar = "inv"
+    undefined: ClassVar = "A matrix is singular; `row` is the place of its pivot of 0, and `batch` tells which."
+    a: Annotated[Operand, reads("*batch n n")]
+    out: Annotated[Operand | None, writes("*batch n n")] = None
+
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return 2·n³ for each matrix."""
+        return int(math.prod(sizes["batch"]) * 2 * sizes["n"] ** 3)
+
+
+class Det(_SolverRequest, frozen=True):
+    """Compute the determinant of a matrix, or of each of a batch. All is copied first: a stays.
+
+    The output has the dimensions of the batch: none for a single matrix.
+    """
+
+    name: ClassVar = "det"
+    a: Annotated[Operand, reads("*batch n n")]
+    out: Annotated[Operand | None, writes("*batch")] = None
+
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return 2/3·n³ for each matrix."""
+        return int(math.prod(sizes["batch"]) * 2 * sizes["n"] ** 3 / 3)
+
+
+class Cholesky(_SolverRequest, frozen=True):
+    """Factor a = uᴴ·u, or l·lᴴ if `lower`, for one matrix or each of a batch.
+
+    The other triangle of the result is 0. Only the triangle of a is read in which the factor lies. All is copied
+    first: a stays.
+    """
+
+    name: ClassVar = "cholesky"
+    undefined: ClassVar = (
+        "A matrix is not positive definite: `row` is where its leading minor ends, `batch` tells which."
+    )
+    a: Annotated[Operand, reads("*batch n n")]
+    out: Annotated[Operand | None, writes("*batch n n")] = None
+    lower: bool = False
+    """The factor is the lower triangle."""
+
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return n³/3 for each matrix."""
+        return int(math.prod(sizes["batch"]) * sizes["n"] ** 3 / 3)
+
+
+class Qr(_SolverRequest, frozen=True):
+    """Factor a = q·r, q with orthonormal columns and r an upper triangle. All is copied first: a stays."""
+
+    name: ClassVar = "qr"
+    a: Annotated[Operand, reads("m n")]
+    q: Annotated[Operand | None, writes(orthogonal)] = None
+    r: Annotated[Operand | None, writes(trapezoid)] = None
+    mode: Mode = "full"
+    """"full", or "economic": q has no more columns than a has rows and columns."""
+
+    work = staticmethod(factored)
+
+
+class Svd(_SolverRequest, frozen=True):
+    """Decompose a = u·diag(s)·vh; the singular values descend. All is copied first: a stays.
+
+    On CUDA, cuSOLVER waits for the device in between, and so does everybody else.
+    """
+
+    name: ClassVar = "svd"
+    undefined: ClassVar = _NO_VALUES
+    a: Annotated[Operand, reads("m n")]
+    u: Annotated[Operand | None, writes(left_of_all)] = None
+    s: Annotated[Operand | None, writes(shorter, dtype=real_dtype)] = None
+    vh: Annotated[Operand | None, writes(right_of_all)] = None
+    full_matrices: bool = True
+    """u and vh are square; else they have no more vectors than there are singular values."""
+
+
+class Svdvals(_SolverRequest, frozen=True):
+    """Compute the singular values of a, which descend. All is copied first: a stays.
+
+    On CUDA, cuSOLVER waits for the device in between, and so does everybody else.
+    """
+
+    name: ClassVar = "svdvals"
+    undefined: ClassVar = _NO_VALUES
+    a: Annotated[Operand, reads("m n")]
+    s: Annotated[Operand | None, writes(shorter, dtype=real_dtype)] = None
+
+
+class Eigh(_SolverRequest, frozen=True):
+    """Decompose symmetric or Hermitian a = v·diag(w)·vᴴ; the eigenvalues ascend. All is copied first: a stays.
+
+    Only the triangle that `lower` names is read. For a·v = w·b·v there are sygvd and hegvd. On CUDA, cuSOLVER
+    waits for the device in between, and so does everybody else.
+    """
+
+    name: ClassVar = "eigh"
+    undefined: ClassVar = _NO_VALUES
+    a: Annotated[Operand, reads("n n")]
+    w: Annotated[Operand | None, writes("n", dtype=real_dtype)] = None
+    v: Annotated[Operand | None, writes("n n")] = None
+    lower: bool = True
+    """The lower triangle of a is read, not the upper one."""
+
+
+class Eigvalsh(_SolverRequest, frozen=True):
+    """Compute the eigenvalues of symmetric or Hermitian a, which ascend. All is copied first: a stays.
+
+    Only the triangle that `lower` names is read. On CUDA, cuSOLVER waits for the device in between, and so does
+    everybody else.
+    """
+
+    name: ClassVar = "eigvalsh"
+    undefined: ClassVar = _NO_VALUES
+    a: Annotated[Operand, reads("n n")]
+    w: Annotated[Operand | None, writes("n", dtype=real_dtype)] = None
+    lower: bool = True
+    """The lower triangle of a is read, not the upper one."""

@@ -9,7 +9,8 @@ import cupy
 import numpy as np
 
 from atomr_mp.protocol.declaration.strides import batch_stride, leading
-from atomr_mp.protocol.libraries.solver import COUNTED
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries.solver_shapes import COUNTED
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import address, array, given
 
@@ -17,35 +18,64 @@ from atomr_mp_workers.libraries.base import address, array, given
 class Columns(NamedTuple):
     """A matrix, or a batch, in column order."""
 
+    matrix: Any
+    """Its elements."""
     address: int
     leading: int
     stride_bytes: int
     """From one matrix to the next."""
-    copy: Any
-    """The matrices, if they are a copy."""
+    copied: bool
 
     def back(self, operand: Operand | None) -> None:
-        """Bring back to an operand what was written to its copy."""
-        if self.copy is not None:
-            array(operand)[...] = self.copy
+        """Bring back to an operand what was written, if that was a copy."""
+        if self.copied:
+            array(operand)[...] = self.matrix
 
 
-def columns(operand: Operand | None) -> Columns:
-    """Return an operand in column order, copied unless it lies so."""
-    layout = given(operand).layout
+class Scratch(Operand):
+    """A temporary in place of an operand.
+
+    Args:
+        values: Its elements.
+    """
+
+    def __init__(self, values: Any) -> None:
+        self.array = values
+        self.layout = Layout(str(values.dtype), values.shape, values.strides, 0)
+
+    @property
+    def address(self) -> int:
+        """Where the element of index zero lies."""
+        found: int = self.array.data.ptr
+        return found
+
+    def transpose(self) -> Scratch:
+        """Return a view with the dimensions exchanged."""
+        return Scratch(self.array.T)
+
+
+def columns(operand: Operand | None, *, filled: bool = True) -> Columns:
+    """Return an operand in column order, copied unless it lies so; if it is not `filled`, the copy is not either."""
+    layout, values = given(operand).layout, array(operand)
     found = leading(layout, "column")
     if 0 < found < COUNTED:
-        return Columns(address(operand), found, batch_stride(layout) or 0, None)
-    return in_columns(copied(array(operand)))
+        return Columns(values, address(operand), found, batch_stride(layout) or 0, copied=False)
+    return in_columns(duplicate(values) if filled else empty(values.shape, values.dtype))
 
 
 def in_columns(matrix: Any) -> Columns:
-    """Return what `copied` or `empty` has made as a library takes it."""
+    """Return what `duplicate` or `empty` has made, as a library takes it."""
     rows = matrix.shape[-2]
-    return Columns(matrix.data.ptr, max(1, rows), rows * matrix.shape[-1] * matrix.itemsize, matrix)
+    return Columns(matrix, matrix.data.ptr, max(1, rows), rows * matrix.shape[-1] * matrix.itemsize, copied=True)
 
 
-def copied(matrix: Any) -> Any:
+def leading_of(layout: Layout, rows: int) -> int:
+    """Return the leading dimension that `columns` will find."""
+    found = leading(layout, "column")
+    return found if 0 < found < COUNTED else max(1, rows)
+
+
+def duplicate(matrix: Any) -> Any:
     """Return a copy in column order."""
     return cupy.array(matrix.swapaxes(-1, -2), order="C", copy=True).swapaxes(-1, -2)
 
@@ -54,6 +84,12 @@ def empty(shape: tuple[int, ...], dtype: Any) -> Any:
     """Return memory for matrices in column order."""
     *batch, rows, columns = shape
     return cupy.empty((*batch, columns, rows), dtype).swapaxes(-1, -2)
+
+
+def triangle(n: int, *, lower: bool) -> Any:
+    """Return which elements belong to a triangle."""
+    below = cupy.tri(n, dtype=bool)
+    return below if lower else below.T
 
 
 def pointers(first: int, stride_bytes: int, batch: tuple[int, ...]) -> Any:

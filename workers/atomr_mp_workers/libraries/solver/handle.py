@@ -12,21 +12,33 @@ ANYWHERE_BYTES: Final = 256
 
 
 class Workspace(NamedTuple):
-    """What a routine works in: the plan of a request."""
+    """What a routine works in, in bytes: the plan of a request, or a part of it."""
 
     on_device: int
-    """Bytes, or elements of the request's type for routines that count so."""
     on_host: int = 0
-    """Bytes."""
 
 
-class Room(NamedTuple):
-    """A workspace that is there, as routines take it."""
+class Room:
+    """A workspace that is there. What is on the device is given to nothing but later work on the current stream.
 
-    device: int
-    device_bytes: int
-    host: int
-    host_bytes: int
+    Args:
+        workspace: Its sizes.
+    """
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._sizes = workspace
+        self._device = cupy.cuda.alloc(workspace.on_device)
+        self.host: Final = np.empty(workspace.on_host, np.uint8)
+        """To be kept until the routine has ended."""
+
+    @property
+    def both(self) -> tuple[int, int, int, int]:
+        """Address and bytes on the device, address and bytes on the host, as 64-bit routines take them."""
+        return *self.device(1), self.host.ctypes.data, self._sizes.on_host
+
+    def device(self, item_bytes: int) -> tuple[int, int]:
+        """Return the address on the device and the number of elements, as older routines take them."""
+        return self._device.ptr, self._sizes.on_device // item_bytes
 
 
 class Handle:
@@ -41,16 +53,11 @@ class Handle:
         if stream:
             cusolverDn.set_stream(self.handle, stream)
         self.params: Final[int] = cusolverDn.create_params()
-        self._anywhere: Final = cupy.cuda.alloc(ANYWHERE_BYTES)
+        self.jacobi: Final[int] = cusolverDn.create_gesvdj_info()
+        self._anywhere: Final[Any] = cupy.cuda.alloc(ANYWHERE_BYTES)
 
     @property
     def anywhere(self) -> int:
-        """An address on the device for routines that are only asked for sizes."""
+        """An address on the device for what routines do not read: all, of those that are only asked for sizes."""
         address: int = self._anywhere.ptr
         return address
-
-
-def room(workspace: Workspace) -> tuple[Room, Any]:
-    """Return a workspace, and what keeps it: on the device until it is enqueued, on the host until it has ended."""
-    device, host = cupy.cuda.alloc(workspace.on_device), np.empty(workspace.on_host, np.uint8)
-    return Room(device.ptr, workspace.on_device, host.ctypes.data, workspace.on_host), (device, host)

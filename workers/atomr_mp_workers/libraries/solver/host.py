@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from scipy import linalg
 from scipy.linalg import lapack
 
 from atomr_mp import errors
@@ -66,6 +67,148 @@ class HostSolver(Library):
         for _, a, b in _each(array(request.a), array(request.b)):
             _potrs(request, a, b)
 
+    # --- QR -----------------------------------------------------------------------------------------------------------
+
+    def geqrf(self, request: solver.Geqrf) -> None:
+        """Factor a = q·r in place."""
+        a = array(request.a)
+        if a.size:
+            a[...], array(request.tau)[...], _, _ = _routine("geqrf", a)(a)
+
+    def orgqr(self, request: solver.Orgqr | solver.Ungqr) -> None:
+        """Overwrite reflectors with the first columns of q."""
+        a, tau = array(request.a), array(request.tau)
+        if not tau.size:
+            a[...] = np.eye(*a.shape)
+        elif a.size:
+            a[...] = _routine(request.name, a)(a, tau)[0]
+
+    ungqr = orgqr
+
+    def ormqr(self, request: solver.Ormqr | solver.Unmqr) -> None:
+        """Multiply c by q or its adjoint."""
+        a, tau, c = array(request.a), array(request.tau), array(request.c)
+        if c.size and tau.size:
+            call = _routine(request.name, a)
+            _, work, _ = call(request.side, request.trans, a, tau, c, -1)
+            c[...] = call(request.side, request.trans, a, tau, c, int(work[0].real))[0]
+
+    unmqr = ormqr
+
+    # --- singular values and eigenvalues ------------------------------------------------------------------------------
+
+    def gesvd(self, request: solver.Gesvd) -> None:
+        """Decompose a = u·diag(s)·vh."""
+        a = array(request.a)
+        found = _svd(a, full=request.job == "A", vectors=request.job != "N")
+        for operand, made in zip((request.u, request.s, request.vh), found, strict=True):
+            if made is not None:
+                array(operand)[...] = made
+
+    def gesvdj_batched(self, request: solver.GesvdjBatched) -> None:
+        """Decompose each matrix of a batch, a = u·diag(s)·vᴴ."""
+        for batch, a, *outputs in _each(*map(array, (request.a, request.u, request.s, request.v))):
+            u, s, vh = _svd(a, full=True, vectors=True, batch=batch)
+            for out, made in zip(outputs, (u, s, vh.conj().T), strict=True):
+                out[...] = made
+
+    def syevd(self, request: solver.Syevd | solver.Heevd) -> None:
+        """Decompose a = v·diag(w)·vᴴ; v overwrites a."""
+        a, vectors = array(request.a), request.jobz == "V"
+        array(request.w)[...], found = _eigh(a, lower=request.uplo == "L", vectors=vectors)
+        if vectors:
+            a[...] = found
+
+    heevd = syevd
+
+    def sygvd(self, request: solver.Sygvd | solver.Hegvd) -> None:
+        """Solve a·v = w·b·v, or what itype says; v overwrites a, and the factor of b its triangle."""
+        a, b, lower = array(request.a), array(request.b), request.uplo == "L"
+        if not a.size:
+            return
+        _check_finite(_part(a, lower=lower), _part(b, lower=lower))
+        factor, info = _routine("potrf", b)(b, lower=lower, clean=0)  # SciPy's wrapper keeps that to itself
+        if info > 0:
+            raise verdicts.without_pairs(len(a) + info, len(a))
+        call = _routine(request.name, a)
+        w, v, info = call(a, b, itype=request.itype, jobz=request.jobz, uplo=request.uplo)
+        if info:
+            raise verdicts.without_pairs(info, len(a))
+        array(request.w)[...] = w
+        np.copyto(b, factor, where=_triangle(len(b), lower=lower))
+        if request.jobz == "V":
+            a[...] = v
+
+    hegvd = sygvd
+
+    # --- with SciPy's names -------------------------------------------------------------------------------------------
+
+    def solve(self, request: solver.Solve) -> None:
+        """Solve a·x = b."""
+        b, x = array(request.b), array(request.x)
+        if b.ndim == 1:
+            b, x = b[:, None], x[:, None]
+        for batch, a, right, out in _each(array(request.a), b, x):
+            out[...] = _solved(a, right, batch)
+
+    def inv(self, request: solver.Inv) -> None:
+        """Invert each matrix."""
+        for batch, a, out in _each(array(request.a), array(request.out)):
+            out[...] = _solved(a, np.eye(len(a), dtype=a.dtype), batch)
+
+    def det(self, request: solver.Det) -> None:
+        """Compute determinants."""
+        out = array(request.out)
+        for at in np.ndindex(out.shape):
+            out[at] = _det(array(request.a)[at])
+
+    def cholesky(self, request: solver.Cholesky) -> None:
+        """Factor a = uᴴ·u or l·lᴴ."""
+        for batch, a, out in _each(array(request.a), array(request.out)):
+            factor, info = _routine("potrf", a)(a, lower=request.lower, clean=1) if a.size else (a, 0)
+            if info:
+                raise verdicts.indefinite(info, batch)
+            out[...] = factor
+
+    def qr(self, request: solver.Qr) -> None:
+        """Factor a = q·r."""
+        made = linalg.qr(array(request.a), mode=request.mode, check_finite=False)
+        array(request.q)[...], array(request.r)[...] = made
+
+    def svd(self, request: solver.Svd) -> None:
+        """Decompose a = u·diag(s)·vh."""
+        found = _svd(array(request.a), full=request.full_matrices, vectors=True)
+        array(request.u)[...], array(request.s)[...], array(request.vh)[...] = found
+
+    def svdvals(self, request: solver.Svdvals) -> None:
+        """Compute singular values."""
+        array(request.s)[...] = _svd(array(request.a), full=False, vectors=False)[1]
+
+    def eigh(self, request: solver.Eigh) -> None:
+        """Decompose a = v·diag(w)·vᴴ."""
+        array(request.w)[...], array(request.v)[...] = _eigh(array(request.a), lower=request.lower, vectors=True)
+
+    def eigvalsh(self, request: solver.Eigvalsh) -> None:
+        """Compute eigenvalues."""
+        array(request.w)[...] = _eigh(array(request.a), lower=request.lower, vectors=False)[0]
+
+    def lstsq(self, request: solver.Lstsq) -> None:
+        """Find the shortest x for which a·x is nearest to b."""
+        a, b, x = array(request.a), array(request.b), array(request.x)
+        if not a.size or not b.size:
+            x[...] = 0
+            return
+        tall = a.shape[0] >= a.shape[1]
+        q, r = linalg.qr(a if tall else a.conj().T, mode="economic", check_finite=False)
+        sizes = np.abs(np.diag(r))
+        weak = ~(sizes > np.finfo(a.dtype).eps * max(a.shape) * sizes.max())
+        if weak.any():
+            raise verdicts.dependent(int(weak.argmax()))
+        if tall:
+            x[...] = linalg.solve_triangular(r, q.conj().T @ b, check_finite=False)
+        else:
+            x[...] = q @ linalg.solve_triangular(r, b, trans="C", check_finite=False)
+
 
 def _getrf(a: Array, pivots: Array, batch: int = -1) -> None:
     if not a.size:
@@ -91,8 +234,7 @@ def _potrf(request: solver.Potrf | solver.PotrfBatched, a: Array, batch: int = -
     seen = a.T if turned else a
     factor, info = _routine("potrf", a)(seen, lower=(request.uplo == "L") != turned, clean=0, overwrite_a=1)
     if not np.shares_memory(factor, a):
-        triangle = np.tri(len(a), dtype=np.bool)
-        np.copyto(a, factor.T if turned else factor, where=triangle if request.uplo == "L" else triangle.T)
+        np.copyto(a, factor.T if turned else factor, where=_triangle(len(a), lower=request.uplo == "L"))
     if info > 0:
         raise verdicts.indefinite(info, batch)
 
@@ -102,11 +244,73 @@ def _potrs(request: solver.Potrs | solver.PotrsBatched, a: Array, b: Array) -> N
         b[...] = _routine("potrs", a)(a, b, lower=request.uplo == "L")[0]
 
 
+def _solved(a: Array, b: Array, batch: int) -> Array:
+    """Return the solution of a·x = b."""
+    if not b.size:
+        return b
+    factors, pivots, info = _routine("getrf", a)(a)
+    if info:
+        raise verdicts.singular(info, batch)
+    x: Array = _routine("getrs", a)(factors, pivots, b)[0]
+    return x
+
+
+def _det(a: Array) -> Any:
+    if not a.size:
+        return 1
+    factors, pivots, _ = _routine("getrf", a)(a)
+    swaps = np.count_nonzero(pivots != np.arange(len(a)))
+    return np.diag(factors).prod() * (-1) ** swaps
+
+
+def _svd(a: Array, *, full: bool, vectors: bool, batch: int = -1) -> tuple[Array | None, Array, Any]:
+    """Return u, s and vh; u and vh are None without vectors."""
+    if not a.size:
+        m, n = a.shape
+        u, vh = (np.eye(each, each if full else 0, dtype=a.dtype) for each in (m, n))
+        return (u, np.empty(0), vh.T) if vectors else (None, np.empty(0), None)
+    _check_finite(a, batch=batch)
+    try:
+        found = linalg.svd(a, full_matrices=full, compute_uv=vectors, check_finite=False, lapack_driver="gesvd")
+    except linalg.LinAlgError as error:
+        raise verdicts.without_values(1, batch) from error
+    return found if vectors else (None, found, None)
+
+
+def _eigh(a: Array, *, lower: bool, vectors: bool) -> tuple[Array, Any]:
+    """Return eigenvalues and eigenvectors."""
+    if not a.size:
+        return np.empty(0), a
+    _check_finite(_part(a, lower=lower))
+    name = "heevd" if a.dtype.kind == "c" else "syevd"
+    w, v, info = _routine(name, a)(a, compute_v=vectors, lower=lower)
+    if info:
+        raise verdicts.without_values(info)
+    return w, v
+
+
+def _part(a: Array, *, lower: bool) -> Array:
+    """Return the elements of a triangle."""
+    return a[_triangle(len(a), lower=lower)]
+
+
+def _triangle(n: int, *, lower: bool) -> Array:
+    """Return which elements belong to a triangle."""
+    below = np.tri(n, dtype=np.bool)
+    return below if lower else below.T
+
+
+def _check_finite(*parts: Array, batch: int = -1) -> None:
+    """Refuse NaNs and infinities, of which LAPACK makes anything."""
+    if not all(np.isfinite(part).all() for part in parts):
+        raise verdicts.without_values(verdicts.NOT_FINITE, batch)
+
+
 def _each(*arrays: Array) -> Iterator[tuple[Any, ...]]:
     """Return the number of each matrix of a batch, in order, and what belongs to it."""
-    depth = arrays[0].ndim - 2
-    for number, at in enumerate(np.ndindex(arrays[0].shape[:depth])):
-        yield (number, *(each[at] for each in arrays))
+    batch = arrays[0].shape[:-2]
+    for number, at in enumerate(np.ndindex(batch)):
+        yield (number if batch else -1, *(each[at] for each in arrays))
 
 
 def _routine(name: str, values: Array) -> Callable[..., Any]:

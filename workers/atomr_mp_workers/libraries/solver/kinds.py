@@ -9,33 +9,49 @@ from nvmath import CudaDataType
 from nvmath.bindings import cublas, cusolver, cusolverDn
 
 OF_CUBLAS: Final = ("getrf_batched", "getrs_batched", "trsm_batched_64")
-OF_CUSOLVER: Final = ("potrf_batched",)
-"""Routines that are named by the element type."""
+OF_CUSOLVER: Final = {
+    "potrf_batched": "potrf_batched",
+    "orgqr": "ungqr",
+    "orgqr_buffer_size": "ungqr_buffer_size",
+    "ormqr": "unmqr",
+    "ormqr_buffer_size": "unmqr_buffer_size",
+    "sygvd": "hegvd",
+    "sygvd_buffer_size": "hegvd_buffer_size",
+    "gesvdj_batched": "gesvdj_batched",
+    "gesvdj_batched_buffer_size": "gesvdj_batched_buffer_size",
+}
+"""Routines that have no 64-bit form, by their names for reals, and how they are called for complex numbers."""
 
 
 class SolverKind(NamedTuple):
     """What an element type is to the libraries."""
 
     data: int
+    real: int
+    """The type of absolute values."""
     cublas: Any
     """cuBLAS' routines for batches."""
     cusolver: Any
-    """cuSOLVER's routines that have no 64-bit form."""
+    """cuSOLVER's routines that are named by the type."""
 
 
-def _kind(prefix: str, data: int) -> SolverKind:
+def _kind(prefix: str, data: int, real: int) -> SolverKind:
+    named = {name: prefix + (name if prefix in "sd" else called) for name, called in OF_CUSOLVER.items()}
     return SolverKind(
         data,
+        real,
         SimpleNamespace(**{name: getattr(cublas, prefix + name) for name in OF_CUBLAS}),
-        SimpleNamespace(**{name: getattr(cusolverDn, prefix + name) for name in OF_CUSOLVER}),
+        SimpleNamespace(**{name: getattr(cusolverDn, called) for name, called in named.items()}),
     )
 
 
+_R32, _R64 = int(CudaDataType.CUDA_R_32F), int(CudaDataType.CUDA_R_64F)
+
 KINDS: Final = {
-    "float32": _kind("s", int(CudaDataType.CUDA_R_32F)),
-    "float64": _kind("d", int(CudaDataType.CUDA_R_64F)),
-    "complex64": _kind("c", int(CudaDataType.CUDA_C_32F)),
-    "complex128": _kind("z", int(CudaDataType.CUDA_C_64F)),
+    "float32": _kind("s", _R32, _R32),
+    "float64": _kind("d", _R64, _R64),
+    "complex64": _kind("c", int(CudaDataType.CUDA_C_32F), _R32),
+    "complex128": _kind("z", int(CudaDataType.CUDA_C_64F), _R64),
 }
 
 VALUES_ONLY, VECTORS = int(cusolver.EigMode.NOVECTOR), int(cusolver.EigMode.VECTOR)

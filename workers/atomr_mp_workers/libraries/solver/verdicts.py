@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from atomr_mp import errors
+
+NOT_FINITE: Final = 2**30
+"""In the place of an info: a NaN or an infinity was found beforehand."""
 
 
 def singular(info: int, batch: int = -1, undefined: str = "") -> errors.NumericalError:
@@ -20,6 +25,24 @@ def indefinite(info: int, batch: int = -1, undefined: str = "") -> errors.Numeri
 def outside(place: int, batch: int = -1, undefined: str = "b") -> errors.NumericalError:
     """Return the error of a pivot that is no row."""
     return _of("has pivots of which number {row} is no row of it", batch, place, undefined)
+
+
+def dependent(place: int) -> errors.NumericalError:
+    """Return the error of a least-squares problem without full rank."""
+    return _of("has no full rank: its column, or row if it is wide, {row} depends on those before it", -1, place, "")
+
+
+def without_values(info: int, batch: int = -1) -> errors.NumericalError:
+    """Return the error of a matrix whose singular values or eigenvalues are not found."""
+    words = "has an element that is a NaN or an infinity" if info == NOT_FINITE else "has values that are not found"
+    return _of(words, batch, -1, "")
+
+
+def without_pairs(info: int, n: int) -> errors.NumericalError:
+    """Return the error of a generalised problem of n equations; n is added to info if it is b that is wrong."""
+    if info == NOT_FINITE or info <= n:
+        return without_values(info)
+    return _of("b is not positive definite: its leading minor that ends in row {row} is not", -1, info - n - 1, "")
 
 
 def _of(words: str, batch: int, row: int, undefined: str) -> errors.NumericalError:

@@ -1,0 +1,111 @@
+"""What the solvers on CUDA have in common: handles, and what the data have come to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import cupy
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp_workers.libraries.base import Library, LibraryContext
+from atomr_mp_workers.libraries.blas.cuda import CudaBlas
+from atomr_mp_workers.libraries.slots import Slots
+from atomr_mp_workers.libraries.solver.handle import Handle
+from atomr_mp_workers.requests.request import Later
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.base import Stream
+    from atomr_mp_workers.device.cuda_streams import CudaStream
+
+INFO: Final = np.dtype(np.int32)
+PAIR: Final = np.dtype(np.int64)
+
+
+class SolverRoutines(Library):
+    """Base of the solvers on CUDA.
+
+    Handles are made by the first request, and stay until the process ends. Plans are made with a handle of their own,
+    for those of programs are made on another thread.
+    """
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        super().__init__(context, stream)
+        self._made: Handle | None = None
+        self._sizes: Handle | None = None
+        self._slots: Final = Slots()
+        self._blas: Final = CudaBlas(context, stream)
+
+    @property
+    def _handle(self) -> Handle:
+        if self._made is None:
+            self._made = Handle(cast("CudaStream", self.stream).stream.ptr)
+        return self._made
+
+    @property
+    def _asked(self) -> Handle:
+        if self._sizes is None:
+            self._sizes = Handle()
+        return self._sizes
+
+    def _told(
+        self, enqueue: Callable[[int], None], failure: Callable[[int], errors.NumericalError], host: Any
+    ) -> Later:
+        """Have a routine write its info where the host can read it.
+
+        Args:
+            enqueue: Calls the routine with the address for its info.
+            failure: Makes an error of a positive info.
+            host: Memory that the routine works in until it has ended.
+        """
+        slot = self._slots.take()
+        try:
+            enqueue(slot.address)
+        except BaseException:
+            self._slots.give(slot)
+            raise
+
+        def read(_host: Any = host) -> None:
+            info = self._slots.read(slot, INFO)
+            if info:
+                raise _refused(info) if info < 0 else failure(info)
+
+        return Later(read)
+
+    def _judged(self, info: Any, failure: Callable[[int, int], errors.NumericalError], host: Any = None) -> Later:
+        """Have the first element of info that is not 0 brought to the host.
+
+        Args:
+            info: An array on the device, with an element for each matrix.
+            failure: Makes an error of the number of the element and its value, if that is positive.
+            host: Memory that routines work in until they have ended.
+        """
+        flat = info.reshape(-1)
+        first = (flat != 0).argmax()
+        found = cupy.stack([first, flat.take(first)]).astype(PAIR)
+        slot = self._slots.take()
+        pair = slot.memory.view(PAIR)
+        try:
+            found.get(out=pair, blocking=False)
+        except BaseException:
+            self._slots.give(slot)
+            raise
+
+        def read(_host: Any = host) -> None:
+            number, code = (int(each) for each in pair)
+            self._slots.give(slot)
+            if code:
+                raise _refused(code) if code < 0 else failure(number, code)
+
+        return Later(read)
+
+
+def kept(host: Any) -> Later | None:
+    """Return what keeps memory of the host until a routine that works in it has ended."""
+    return Later(lambda _host=host: None) if host.nbytes else None  # type: ignore[misc]
+
+
+def _refused(info: int) -> errors.LibraryError:
+    """Return the error of an argument that the library does not take: a mistake of ours."""
+    return errors.LibraryError(f"argument {-info} is wrong", library="cusolver", status=info)

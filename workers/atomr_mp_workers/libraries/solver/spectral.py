@@ -1,0 +1,249 @@
+"""Singular values and eigenvalues on CUDA.
+
+cuSOLVER's iterations are not given NaNs and infinities: a matrix with one is zeroed before, and its request fails. In
+between, cuSOLVER waits for the device, and the worker's loop with it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import cupy
+import numpy as np
+from nvmath.bindings import cusolverDn
+
+from atomr_mp.protocol.libraries import solver
+from atomr_mp.protocol.libraries.solver_shapes import real_dtype
+from atomr_mp_workers.libraries.base import array
+from atomr_mp_workers.libraries.blas.kinds import LOWER, UPPER
+from atomr_mp_workers.libraries.solver import verdicts
+from atomr_mp_workers.libraries.solver.columns import (
+    Columns,
+    Scratch,
+    columns,
+    duplicate,
+    empty,
+    in_columns,
+    leading_of,
+    triangle,
+)
+from atomr_mp_workers.libraries.solver.handle import Room, Workspace
+from atomr_mp_workers.libraries.solver.kinds import KINDS, VALUES_ONLY, VECTORS
+from atomr_mp_workers.libraries.solver.routines import INFO, SolverRoutines
+from atomr_mp_workers.requests.request import Later
+
+
+class SpectralSolvers(SolverRoutines):
+    """Requests of singular values and eigenvalues."""
+
+    def prepare_gesvd(self, request: solver.Gesvd) -> Workspace:
+        """Return what gesvd works in."""
+        return self._gesvd_workspace(request.a, request.job, request.a.dtype)
+
+    def gesvd(self, request: solver.Gesvd, plan: Workspace) -> Later | None:
+        """Decompose a = u·diag(s)·vh."""
+        return self._gesvd(request.a, request.u, request.s, request.vh, request.job, plan)
+
+    def prepare_svd(self, request: solver.Svd) -> Workspace:
+        """Return what the decomposition works in."""
+        return self._gesvd_workspace(request.a, "A" if request.full_matrices else "S", request.a.dtype, packed=True)
+
+    def svd(self, request: solver.Svd, plan: Workspace) -> Later | None:
+        """Decompose a = u·diag(s)·vh."""
+        a, job = _copy(request.a), "A" if request.full_matrices else "S"
+        return self._gesvd(a, request.u, request.s, request.vh, job, plan)
+
+    def prepare_svdvals(self, request: solver.Svdvals) -> Workspace:
+        """Return what the decomposition works in."""
+        return self._gesvd_workspace(request.a, "N", request.a.dtype, packed=True)
+
+    def svdvals(self, request: solver.Svdvals, plan: Workspace) -> Later | None:
+        """Compute singular values."""
+        return self._gesvd(_copy(request.a), None, request.s, None, "N", plan)
+
+    def gesvdj_batched(self, request: solver.GesvdjBatched) -> Later | None:
+        """Decompose each matrix of a batch, a = u·diag(s)·vᴴ."""
+        *batch, m, n = request.a.shape
+        u, s, v = (array(each) for each in (request.u, request.s, request.v))
+        if not request.a.size:
+            u[...], v[...] = (cupy.eye(each, dtype=u.dtype) for each in (m, n))
+            return None
+        kind, made, count = KINDS[request.a.dtype].cusolver, self._handle, math.prod(batch)
+        a, left, right = (in_columns(each) for each in (duplicate(array(request.a)), _like(u), _like(v)))
+        whole = _zeroed(a.matrix)
+        values, info = cupy.empty(s.shape, s.dtype), cupy.empty(count, INFO)
+        matrices = (
+            a.address, a.leading, values.data.ptr, left.address, left.leading, right.address, right.leading
+        )  # fmt: skip
+        lwork = kind.gesvdj_batched_buffer_size(made.handle, VECTORS, m, n, *matrices, made.jacobi, count)
+        room = Room(Workspace(lwork * u.itemsize))
+        kind.gesvdj_batched(
+            made.handle, VECTORS, m, n, *matrices, *room.device(u.itemsize), info.data.ptr, made.jacobi, count
+        )
+        u[...], s[...], v[...] = left.matrix, values, right.matrix
+        found = cupy.where(whole.reshape(-1), info, verdicts.NOT_FINITE)
+        return self._judged(found, lambda number, code: verdicts.without_values(code, number if batch else -1))
+
+    def prepare_syevd(self, request: solver.Syevd | solver.Heevd) -> Workspace:
+        """Return what syevd works in."""
+        n = request.a.shape[0]
+        return self._syevd_workspace(request, leading_of(request.a.layout, n), vectors=request.jobz == "V")
+
+    def syevd(self, request: solver.Syevd | solver.Heevd, plan: Workspace) -> Later | None:
+        """Decompose a = v·diag(w)·vᴴ; v overwrites a."""
+        if not request.a.size:
+            return None
+        a, vectors = columns(request.a), request.jobz == "V"
+        judged = self._syevd(request, a, plan, lower=request.uplo == "L", vectors=vectors)
+        if vectors:
+            a.back(request.a)
+        return judged
+
+    prepare_heevd, heevd = prepare_syevd, syevd
+
+    def prepare_eigh(self, request: solver.Eigh | solver.Eigvalsh) -> Workspace:
+        """Return what the decomposition works in."""
+        return self._syevd_workspace(request, request.a.shape[0], vectors=request.name == "eigh")
+
+    def eigh(self, request: solver.Eigh, plan: Workspace) -> Later | None:
+        """Decompose a = v·diag(w)·vᴴ."""
+        if not request.a.size:
+            return None
+        a = in_columns(duplicate(array(request.a)))
+        judged = self._syevd(request, a, plan, lower=request.lower, vectors=True)
+        array(request.v)[...] = a.matrix
+        return judged
+
+    prepare_eigvalsh = prepare_eigh
+
+    def eigvalsh(self, request: solver.Eigvalsh, plan: Workspace) -> Later | None:
+        """Compute eigenvalues."""
+        if not request.a.size:
+            return None
+        a = in_columns(duplicate(array(request.a)))
+        return self._syevd(request, a, plan, lower=request.lower, vectors=False)
+
+    def prepare_sygvd(self, request: solver.Sygvd | solver.Hegvd) -> Workspace:
+        """Return what sygvd works in."""
+        (n, _), asked, kind = request.a.shape, self._asked, KINDS[request.a.dtype].cusolver
+        if not n:
+            return Workspace(0)
+        lda, ldb = leading_of(request.a.layout, n), leading_of(request.b.layout, n)
+        lwork = kind.sygvd_buffer_size(
+            asked.handle, request.itype, VECTORS if request.jobz == "V" else VALUES_ONLY,
+            LOWER if request.uplo == "L" else UPPER, n, asked.anywhere, lda, asked.anywhere, ldb, asked.anywhere,
+        )  # fmt: skip
+        return Workspace(lwork * np.dtype(request.a.dtype).itemsize)
+
+    def sygvd(self, request: solver.Sygvd | solver.Hegvd, plan: Workspace) -> Later | None:
+        """Solve a·v = w·b·v, or what itype says; v overwrites a, and the factor of b its triangle."""
+        n = request.a.shape[0]
+        if not n:
+            return None
+        a, b, room, info = columns(request.a), columns(request.b), Room(plan), cupy.empty(1, INFO)
+        lower = request.uplo == "L"
+        whole = _zeroed(a.matrix, triangle(n, lower=lower)) & _zeroed(b.matrix, triangle(n, lower=lower))
+        w = array(request.w)
+        KINDS[request.a.dtype].cusolver.sygvd(
+            self._handle.handle, request.itype, VECTORS if request.jobz == "V" else VALUES_ONLY,
+            LOWER if lower else UPPER, n, a.address, a.leading, b.address, b.leading, w.data.ptr,
+            *room.device(a.matrix.itemsize), info.data.ptr,
+        )  # fmt: skip
+        if request.jobz == "V":
+            a.back(request.a)
+        b.back(request.b)
+        found = cupy.where(whole, info, verdicts.NOT_FINITE)
+        return self._judged(found, lambda _, code: verdicts.without_pairs(code, n))
+
+    prepare_hegvd, hegvd = prepare_sygvd, sygvd
+
+    # --- the routines -------------------------------------------------------------------------------------------------
+
+    def _gesvd_workspace(self, a: Any, job: str, dtype: str, *, packed: bool = False) -> Workspace:
+        (m, n), kind, asked = a.shape, KINDS[dtype], self._asked
+        if not m or not n:
+            return Workspace(0)
+        rows, short = max(m, n), min(m, n)
+        lda = rows if packed else leading_of(a.layout if m >= n else a.layout.transposed(), rows)
+        data, anywhere = kind.data, asked.anywhere
+        return Workspace(
+            *cusolverDn.xgesvd_buffer_size(
+                asked.handle, asked.params, ord(job), ord(job), rows, short, data, anywhere, lda, kind.real, anywhere,
+                data, anywhere, rows, data, anywhere, short, data,
+            )
+        )  # fmt: skip
+
+    def _gesvd(self, a: Any, u: Any, s: Any, vh: Any, job: str, plan: Workspace) -> Later | None:
+        """Decompose a; where it is wide its transpose, a = (vhᵀ·diag(s)·uᵀ)ᵀ: gesvd takes what is not."""
+        m, n = a.shape
+        if not m or not n:
+            for each in (u, vh):
+                if each is not None:
+                    array(each)[...] = cupy.eye(*each.shape, dtype=array(each).dtype)
+            return None
+        if m < n:
+            a, u, vh = (None if each is None else each.transpose() for each in (a, vh, u))
+        kind, made, room, info = KINDS[a.dtype], self._handle, Room(plan), cupy.empty(1, INFO)
+        (rows, short), matrix = a.shape, columns(a)
+        whole = _zeroed(matrix.matrix)
+        values = cupy.empty(short, array(s).dtype)
+        left, right = (None if job == "N" else columns(each, filled=False) for each in (u, vh))
+        cusolverDn.xgesvd(
+            made.handle, made.params, ord(job), ord(job), rows, short, kind.data, matrix.address, matrix.leading,
+            kind.real, values.data.ptr, kind.data, *_place(left, made.anywhere, rows), kind.data,
+            *_place(right, made.anywhere, short), kind.data, *room.both, info.data.ptr,
+        )  # fmt: skip
+        array(s)[...] = values
+        for each, operand in ((left, u), (right, vh)):
+            if each is not None:
+                each.back(operand)
+        found = cupy.where(whole, info, verdicts.NOT_FINITE)
+        return self._judged(found, lambda _, code: verdicts.without_values(code), room.host)
+
+    def _syevd_workspace(self, request: Any, lda: int, *, vectors: bool) -> Workspace:
+        n, kind, asked = request.a.shape[0], KINDS[request.a.dtype], self._asked
+        if not n:
+            return Workspace(0)
+        return Workspace(
+            *cusolverDn.xsyevd_buffer_size(
+                asked.handle, asked.params, VECTORS if vectors else VALUES_ONLY, LOWER, n, kind.data, asked.anywhere,
+                lda, kind.real, asked.anywhere, kind.data,
+            )
+        )  # fmt: skip
+
+    def _syevd(self, request: Any, a: Columns, plan: Workspace, *, lower: bool, vectors: bool) -> Later:
+        n, kind, made, room = request.a.shape[0], KINDS[request.a.dtype], self._handle, Room(plan)
+        whole = _zeroed(a.matrix, triangle(n, lower=lower))
+        w, info = cupy.empty(n, real_dtype(request)), cupy.empty(1, INFO)
+        cusolverDn.xsyevd(
+            made.handle, made.params, VECTORS if vectors else VALUES_ONLY, LOWER if lower else UPPER, n, kind.data,
+            a.address, a.leading, kind.real, w.data.ptr, kind.data, *room.both, info.data.ptr,
+        )  # fmt: skip
+        array(request.w)[...] = w
+        found = cupy.where(whole, info, verdicts.NOT_FINITE)
+        return self._judged(found, lambda _, code: verdicts.without_values(code), room.host)
+
+
+def _copy(operand: Any) -> Scratch:
+    """Return a copy that lies as gesvd takes it, transposed if it is wide."""
+    values = array(operand)
+    m, n = values.shape
+    return Scratch(duplicate(values) if m >= n else duplicate(values.T).T)
+
+
+def _like(values: Any) -> Any:
+    return empty(values.shape, values.dtype)
+
+
+def _place(vectors: Columns | None, anywhere: int, rows: int) -> tuple[int, int]:
+    """Return address and leading dimension of vectors, or of nothing."""
+    return (anywhere, rows) if vectors is None else (vectors.address, vectors.leading)
+
+
+def _zeroed(matrix: Any, inside: Any = None) -> Any:
+    """Write zeros over what is read of each matrix that has a NaN or an infinity there; return which have none."""
+    finite, outside = cupy.isfinite(matrix), False if inside is None else ~inside
+    whole = (finite | outside).all(axis=(-2, -1))
+    matrix[...] = cupy.where(whole[..., None, None] | outside, matrix, 0)
+    return whole
