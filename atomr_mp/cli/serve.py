@@ -278,6 +278,9 @@ class _Announcement:
         shown = token or ("TOKEN" if self._plan.token_file else "")
         where = str(self._unix) if self._unix else self._url
         lines = [f"serving pool {self._pool} at {where}"]
+        if not self._unix:
+            # The fragment stays in the browser: no server, proxy or log sees it.
+            lines.append(f"watch it at {self._url}/{f'#token={token}' if token else ''}")
         if self._shown:
             parts = ["curl"]
             if self._unix:

@@ -10,7 +10,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_mp import errors
@@ -26,6 +26,7 @@ from atomr_mp.cli.common import (
     short_size,
     size,
 )
+from atomr_mp.operator.figures import quantile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -211,24 +212,6 @@ def figures(before: WorkerStatus, after: WorkerStatus, seconds: float) -> tuple[
     seconds = max(seconds, 1e-3)
     median, late = quantile(counts, 0.5), quantile(counts, 0.99)
     return _rate(answered / seconds), _rate(errors / seconds), _latency(median), _latency(late)
-
-
-def quantile(counts: Sequence[int], part: float) -> float | None:
-    """Return about which latency, in ns, a part of all requests had at most; None if there are none.
-
-    Args:
-        counts: As `Figures.latencies`: the N-th counts those below 2^N ns.
-        part: From 0 to 1.
-    """
-    total = sum(counts)
-    if total <= 0:
-        return None
-    left: float = part * total
-    for power, count in enumerate(counts):
-        if count and left <= count:
-            return float(2 ** (power - 1 + left / count))  # they are taken to be spread evenly, by their logarithm
-        left -= count
-    return None
 
 
 def _rate(value: float) -> str:

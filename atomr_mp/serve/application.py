@@ -12,13 +12,16 @@ from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve import metrics, openapi, pages
 from atomr_mp.serve.calls import Calls
 from atomr_mp.serve.health import Health
+from atomr_mp.serve.http import events
 from atomr_mp.serve.http.access import Access
+from atomr_mp.serve.http.events import Streams, Waiting
 from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.watch.observer import Observer
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
@@ -72,6 +75,8 @@ class Application:
         self.counters: Final = counters or Counters()
         self._budget: Final = Budget(limits.buffered_bytes)
         self.health: Final = Health(source)
+        self._streams: Final = Streams(limits.streams)
+        self._observer: Final = Observer(source, self.counters)
         calls = Calls(source, self.health, self.counters)
         self._call: Final = Route("call", "POST", calls.answer)
         self._routes: Final = {
@@ -79,6 +84,8 @@ class Application:
             "/health/ready": Route("health", "GET", self._ready, needs_token=False),
             "/metrics": Route("metrics", "GET", self._metrics),
             "/openapi.json": Route("page", "GET", self._openapi),
+            "/watch/events": Route("watch", "GET", self._watch),
+            "/": Route("page", "GET", pages.answer("watch.html"), needs_token=False),
             "/docs": Route("page", "GET", pages.answer("docs.html"), needs_token=False),
         }
 
@@ -87,7 +94,8 @@ class Application:
         self.health.draining = True
 
     def end_streams(self) -> None:
-        """Have open streams end with an error: the server does not wait for them."""
+        """Have open streams end: the server does not wait for them."""
+        self._streams.ending.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; see the ASGI specification."""
@@ -133,7 +141,7 @@ class Application:
         Raises:
             Problem: 404 or 405.
         """
-        path = exchange.path
+        path = exchange.path or "/"
         route = self._call if path.startswith(CALL) else self._routes.get(path)
         if route is None:
             hint = did_you_mean(path, [*self._routes, f"{CALL}Actor.method"])
@@ -177,6 +185,21 @@ class Application:
         pool = self._source.pool
         methods = {name: pool.method_info(name) for name in pool.methods}
         await exchange.answer(200, openapi.document(pool.name, methods, token=self._access.needs_token))
+
+    async def _watch(self, exchange: Exchange) -> None:
+        """Send what is to be seen of the pool, again and again."""
+        waiting = Waiting(exchange, self._streams)
+        with self._streams.open(), waiting.watching(), self._observer.viewer():
+            self.counters.own[metrics.STREAMS] += 1
+            try:
+                await exchange.begin(200, *events.HEADERS)
+                number = 0
+                while (found := await waiting.until(self._observer.next(number))) is not None:
+                    number, shown = found
+                    await exchange.send(events.event(shown))
+                await exchange.end(events.event(b"{}", "end"))
+            finally:
+                self.counters.own[metrics.STREAMS] -= 1
 
 
 async def _other(scope: Scope, receive: Receive, send: Send) -> None:

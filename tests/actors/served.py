@@ -88,6 +88,11 @@ class Served(Actor):
         """End the worker."""
         os.kill(os.getpid(), signal.SIGKILL)
 
+    @method(idempotent=True)
+    def markup(self) -> str:
+        """Say <img src=x onerror=alert(1)> and more."""
+        return "<b>bold</b>"
+
     @method(thread=True, hang_timeout_s=0.5)
     def hang(self) -> None:
         """Never return."""

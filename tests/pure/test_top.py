@@ -12,7 +12,8 @@ from rich.console import Console
 
 from atomr_mp.cli import status, top
 from atomr_mp.cli.common import short_count, short_duration, short_size
-from atomr_mp.cli.top import Sample, batches, quantile, view
+from atomr_mp.cli.top import Sample, batches, view
+from atomr_mp.operator.figures import quantile
 from atomr_mp.protocol.messages.devices import Circuit, DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.operators import BatchStatus, Figures, StandbyStatus, Status, WorkerStatus
 

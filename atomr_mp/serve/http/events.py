@@ -1,0 +1,111 @@
+"""Streams of events: their form, and what every stream has to do while it is open."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterator
+from typing import Any, Final, TypeVar
+
+from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, retry_after
+
+COMMENT: Final = b": \n\n"
+
+COMMENT_EVERY_S: Final = 15.0
+"""How often something is sent while there is nothing to send: proxies close a connection that is silent."""
+
+HEADERS: Final[tuple[Header, ...]] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),  # nginx would collect the events
+)
+
+T = TypeVar("T")
+
+
+class Streams:
+    """The open streams of a front end.
+
+    Args:
+        most: How many there may be.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most: Final = most
+        self.count = 0
+        self.ending: Final = asyncio.Event()
+        """The server ends, and does not wait for streams."""
+
+    @contextlib.contextmanager
+    def open(self) -> Iterator[None]:
+        """Count a stream as long as it is open.
+
+        Raises:
+            Problem: 429, there are as many as may be; 503, the server ends.
+        """
+        if self.ending.is_set():
+            raise Problem(503, "ending", "the server is about to end", headers=(retry_after(0),))
+        if self.count >= self._most:
+            raise Problem(
+                429, "overloaded", f"{self._most} streams are open; close one or try again", headers=(retry_after(1),)
+            )
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+
+def event(data: bytes, name: str = "") -> bytes:
+    """Return an event. The data is one line, as JSON is."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data) if name else b"data: %s\n\n" % data
+
+
+class Waiting:
+    """Waits of an open stream: for what it sends, unless its client leaves or the server ends.
+
+    Args:
+        exchange: The stream's.
+        streams: Tell when the server ends.
+    """
+
+    def __init__(self, exchange: Exchange, streams: Streams) -> None:
+        self._exchange: Final = exchange
+        self._left: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
+        self._ending: Final = asyncio.ensure_future(streams.ending.wait())
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Watch the client as long as this lasts."""
+        try:
+            with self._exchange.watching(self._left):
+                yield
+        finally:
+            self._ending.cancel()
+
+    async def until(self, awaitable: Awaitable[T], comment: bytes = COMMENT) -> T | None:
+        """Return what comes; None if the server ends before. Meanwhile comments are sent.
+
+        Raises:
+            ClientLeft: There is nobody to send to.
+        """
+        coming = asyncio.ensure_future(awaitable)
+        events: set[asyncio.Future[Any]] = {coming, self._left, self._ending}
+        try:
+            while not coming.done():
+                await asyncio.wait(
+                    events,
+                    timeout=COMMENT_EVERY_S,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                if self._left.done():
+                    raise ClientLeft
+                if coming.done():
+                    break
+                if self._ending.done():
+                    return None
+                if comment:
+                    await self._exchange.send(comment)
+            return coming.result()
+        finally:
+            coming.cancel()

@@ -1,0 +1,144 @@
+"""Watches the pool for everybody who looks at the page: one session, as long as somebody does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp.operator.session import OperatorSession
+from atomr_mp.process.files.rundir import SESSION_SOCKET
+from atomr_mp.protocol.messages.operators import Status
+from atomr_mp.serve.metrics import CONNECTIONS, IN_FLIGHT, STREAMS, Counters
+from atomr_mp.serve.source import PoolSource
+from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.watch.snapshot import Look, news, snapshot
+
+INTERVAL_S: Final = 1.0
+"""Between two looks; an event of the supervisor is looked at as it comes."""
+
+RETRY_S: Final = 0.5
+"""Between attempts to find a pool that is away."""
+
+MOST_NEWS: Final = 50
+"""How many of the latest events are shown."""
+
+
+class Observer:
+    """The latest of a pool, for any number of viewers. For the event loop's thread.
+
+    A viewer that is slow misses looks, and no event: each look has the latest of these.
+
+    Args:
+        source: Has the pool.
+        counters: The front ends' figures.
+    """
+
+    def __init__(self, source: PoolSource, counters: Counters) -> None:
+        self._source: Final = source
+        self._counters: Final = counters
+        self._viewers = 0
+        self._latest = b""
+        self._number = 0
+        self._changed: asyncio.Event = asyncio.Event()
+        self._watching: _Watching | None = None
+
+    @contextlib.contextmanager
+    def viewer(self) -> Iterator[None]:
+        """Watch as long as this lasts for at least one viewer."""
+        self._viewers += 1
+        if self._watching is None:
+            self._watching = _Watching(self)
+        try:
+            yield
+        finally:
+            self._viewers -= 1
+            if not self._viewers:
+                self._watching.stop()
+                self._watching = None
+                self._latest = b""
+
+    async def next(self, after: int) -> tuple[int, bytes]:
+        """Return the latest look that is newer than one, with its number.
+
+        Args:
+            after: The number of the last look that the viewer has seen, 0 for none.
+        """
+        while self._number <= after or not self._latest:
+            await self._changed.wait()
+        return self._number, self._latest
+
+    def publish(self, watching: _Watching, shown: dict[str, Any]) -> None:
+        """Take a look from the thread that watches."""
+        if watching is not self._watching:
+            return  # nobody has looked on any more, and somebody does again
+        total = self._counters.total
+        shown["http"] = {
+            "in_flight": total(IN_FLIGHT),
+            "connections": total(CONNECTIONS),
+            "streams": total(STREAMS),
+        }
+        self._latest = encode_json(shown)
+        self._number += 1
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    @property
+    def session_path(self) -> Path:
+        """Where the supervisor is asked.
+
+        Raises:
+            PoolUnreachable: There is no pool now.
+        """
+        return self._source.pool.run_dir / SESSION_SOCKET
+
+
+class _Watching:
+    """A thread that looks at the pool until it is stopped."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+        self._loop = asyncio.get_running_loop()
+        self._stop = threading.Event()
+        self._news: deque[dict[str, Any]] = deque(maxlen=MOST_NEWS)
+        self._last: Status | None = None
+        threading.Thread(target=self._run, name="watch", daemon=True).start()
+
+    def stop(self) -> None:
+        """End it, some time soon."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                with OperatorSession(self._observer.session_path) as session:
+                    self._watch(session)
+            except (errors.AtomrError, OSError, TimeoutError) as error:
+                self._publish({"lost": str(error)[:400], "news": list(self._news)})
+                self._stop.wait(RETRY_S)  # nobody tells that a pool was started
+
+    def _watch(self, session: OperatorSession) -> None:
+        base: Look | None = None
+        while not self._stop.is_set():
+            look = Look(time.monotonic(), session.status())
+            if self._last is not None and self._last.supervisor_pid == look.status.supervisor_pid:
+                self._news.extend(news(self._last, look.status))
+            self._last = look.status
+            self._publish(snapshot(base, look) | {"news": list(self._news)})
+            if base is None or look.at_s - base.at_s >= INTERVAL_S:
+                base = look
+            until_s = look.at_s + INTERVAL_S
+            with contextlib.suppress(TimeoutError):
+                session.next_event(max(0.0, until_s - time.monotonic()))
+                while True:  # what comes together is looked at once
+                    session.next_event(0.005)
+
+    def _publish(self, shown: dict[str, Any]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._observer.publish, self, shown)
