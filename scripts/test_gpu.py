@@ -23,6 +23,7 @@ TESTS: Final = (
     "tests/contract/test_fft.py",
     "tests/contract/test_rng.py",
     "tests/contract/test_elementwise.py",
+    "tests/contract/test_sparse.py",
     "tests/contract/test_program.py",
     "tests/contract/test_actor_libraries.py",
     "tests/contract/test_client.py",

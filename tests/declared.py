@@ -19,7 +19,7 @@ from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.declaration import strides
 from atomr_mp.protocol.declaration.arguments import Argument, arrays_of, declared
 from atomr_mp.protocol.declaration.checks import is_zero
-from atomr_mp.protocol.declaration.shapes import shape_of
+from atomr_mp.protocol.declaration.shapes import ANY, shape_of
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar, Shape
 from atomr_mp.protocol.libraries.rng import AboveZero, NotNegative
@@ -241,7 +241,7 @@ def assert_agrees(
 
 def _is_read(request: Any, argument: Argument) -> bool:
     if isinstance(argument.reads, str):
-        return not is_zero(getattr(request, argument.reads))
+        return not is_zero(getattr(request, argument.reads, 1))
     return argument.reads
 
 
@@ -279,11 +279,7 @@ def breakages(request: Any) -> Iterator[tuple[str, Any]]:
             yield from _broken_array(request, name, argument, names)
         elif not argument.is_there(request):
             yield f"{name} not left out", _with(request, name, FakeArray(Layout.contiguous("float32", (2, 2))))
-    for name, hint in fields.parameters.items():
-        for what, value in _broken_values(hint, request):
-            yield f"{name} {what}", _with(request, name, value)
-    for name, struct in fields.structs.items():
-        yield from _broken_struct(request, name, struct)
+    yield from _broken_others(request)
 
 
 def _broken_array(request: Any, name: str, argument: Argument, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
@@ -322,7 +318,7 @@ def refused_in_the_worker(request: Any) -> bool:
         body, frames, _ = values.encode(request)
         decoder: values.Decoder[Any] = values.Decoder(type(request))
         decoder.decode(body, frames, lambda wire: arrays[wire.buffer].from_wire(wire)).check()  # type: ignore[union-attr]
-    except (errors.InvalidRequest, errors.BorrowConflict):
+    except (errors.InvalidRequest, errors.BorrowConflict, errors.Unsupported):
         return True
     return False
 
@@ -402,8 +398,27 @@ def _overlapping(request: Any, name: str, other: str) -> Iterator[tuple[str, Any
             yield f"{name} over {other}", msgspec.structs.replace(request, **{name: target, other: moved})
 
 
+def _broken_others(request: Any) -> Iterator[tuple[str, Any]]:
+    """Return requests with a parameter or a struct that is broken."""
+    cls: type[LibraryRequest] = type(request)
+    fields = declared(cls)
+    for name, hint in fields.parameters.items():
+        for what, value in _broken_values(hint, request):
+            yield f"{name} {what}", _with(request, name, value)
+    for name, struct in fields.structs.items():
+        yield from _broken_struct(request, name, struct)
+
+
 def _broken_struct(request: Any, name: str, struct: type[msgspec.Struct]) -> Iterator[tuple[str, Any]]:
-    """Return requests with a struct one of whose parameters is broken."""
+    """Return requests with a struct one of whose arrays or parameters is broken."""
+    for inner, argument in declared(struct).arrays.items():
+        within = getattr(request, name)
+        yield f"{name}.{inner} an array, no ref", _with(request, name, _with(within, inner, np.zeros(2)))
+        yield f"{name}.{inner} missing", _with(request, name, _with(within, inner, None))
+        if argument.dtype != ANY:
+            for what, layout in _broken_layouts(argument, getattr(within, inner).layout, [], {}):
+                broken = FakeArray(layout, np.zeros(2**12, np.uint8))
+                yield f"{name}.{inner} {what}", _with(request, name, _with(within, inner, broken))
     for inner, hint in declared(struct).parameters.items():
         for what, value in _broken_values(hint, request):
             yield f"{name}.{inner} {what}", _with(request, name, _with(getattr(request, name), inner, value))

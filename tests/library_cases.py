@@ -75,5 +75,7 @@ def call(libraries: Any, library: str, request: Any, array: Callable[[Any], Any]
 
 
 def arrays_in(value: Any) -> Any:
-    """Return the array of an operand."""
+    """Return the array of an operand; what has something attached is given as it is on the device."""
+    if getattr(value, "attached", None) is not None:
+        return value.named()
     return value.array if isinstance(value, FakeArray | DeviceArray) else value

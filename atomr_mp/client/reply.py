@@ -109,6 +109,8 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """How many it has, see `ItemsReply`."""
     news: Reply | None = None
     """What threads wait for that want to know of more than the answer; over when something has happened."""
+    finish: Callable[[Any], Any] | None = None
+    """Makes the result of what the worker has sent."""
 
     def __repr__(self) -> str:
         if not self.done:
@@ -132,9 +134,11 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             self.lane.wait(self, timeout_s)
         if self.error is not None:
             raise self.error
-        if self.leases is not None:
-            return self.lane.decode(self.body, self.frames, self.leases)
-        return decode(self.body, self.frames)
+        if self.leases is None:
+            found = decode(self.body, self.frames)
+        else:
+            found = self.lane.decode(self.body, self.frames, self.leases)
+        return found if self.finish is None else self.finish(found)
 
     def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:
         """Wait for the answer and return the error, or None if there is a result."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-DECLARED: Final = ("blas", "blas_lt", "fft", "elementwise", "rng", "solver")
+DECLARED: Final = ("blas", "blas_lt", "fft", "elementwise", "rng", "solver", "sparse")
 """Libraries whose methods are written from their requests, by the name of their files."""
 
 LIBRARIES: Final = ("memory", "program", *DECLARED)

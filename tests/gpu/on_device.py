@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-import msgspec
-
+from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
-from atomr_mp_workers.requests.request import Later
+from atomr_mp_workers.requests.request import Later, Next
 from tests.fake_arrays import FakeArray
 
 NOTHING: Final[Any] = None
@@ -43,11 +42,13 @@ def run(name: str, request: LibraryRequest) -> Any:
     there = {number: device().make_slab(slab.nbytes) for number, slab in slabs.items()}
     for number, slab in slabs.items():
         over(there[number]).set(slab)
-    on_device = {field: placed(there[array.number], array) for field, array in arrays.items()}
     synchronize()
     stream = library(name).stream.stream
     with stream:
-        result = started(name, msgspec.structs.replace(request, **on_device))
+        result = started(name, with_arrays(request, lambda array: _there(there, array)))
+        while isinstance(result, Next):
+            stream.synchronize()
+            result = result.enqueue()
     stream.synchronize()
     for number, slab in slabs.items():
         slab[:] = over(there[number]).get()
@@ -74,7 +75,12 @@ def placed(slab: Any, array: FakeArray) -> DeviceArray:
         nbytes=slab.nbytes,
         foreign=False,
     )
+    block.attached = array.attached_on_gpu() if hasattr(array, "attached_on_gpu") else None
     return DeviceArray(block, array.layout, writable=True)
+
+
+def _there(slabs: dict[int, Any], array: Any) -> DeviceArray:
+    return placed(slabs[array.number], array)
 
 
 def over(slab: Any) -> Any:

@@ -52,7 +52,7 @@ def run(case: Case, request: Any, *, as_arrays: bool, runs: int) -> Any:
 
     def argument(array: Any) -> Any:
         on_device = placed(there[array.number], array)
-        return on_device.array if as_arrays else on_device
+        return on_device.array if as_arrays and on_device.attached is None else on_device
 
     fill()
     with stream().stream:

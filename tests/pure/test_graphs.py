@@ -3,11 +3,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol.board import GraphCounts
+from atomr_mp.protocol.libraries import sparse
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.program.base import ProgramLibrary
 from atomr_mp_workers.libraries.program.graphs import ATTEMPTS, COPIED_BYTES, KEPT, SEEN, GraphTable, Refusal, Way
@@ -15,6 +17,7 @@ from atomr_mp_workers.libraries.rng.host import Implementation as HostRng
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import Later
 from tests.actor_libraries import libraries_on
+from tests.sparse_cases import Named, of_mask, pattern_of
 
 N: Final = 8
 
@@ -193,6 +196,21 @@ def test_an_input_that_is_a_constants_memory_too_is_not_copied(programs: Program
         p.returns(p.elementwise.add(x, x))
     for turn in range(1, 5):
         assert p.run(x=state).array.tolist() == (np.arange(float(N)) * 2**turn * 2).tolist()
+
+
+def test_a_structure_at_the_address_of_another_is_not_taken_for_it(programs: Programs) -> None:
+    """Its matrix has the same layout, and the buffer that names it lies where the other's did."""
+    name, values, x = Named.of(np.zeros(1), "uint8"), np.ones(2), np.arange(1.0, 3.0)
+    for mask in (np.eye(2, dtype=bool), np.eye(2, dtype=bool)[::-1]):
+        name.attached = of_mask("csr", mask)
+        pattern = pattern_of(name.attached)
+        told: tuple[Any, ...] = (name.named(), *msgspec.structs.astuple(pattern)[1:], values)
+        with programs.libraries.program() as p:
+            given = p.input("x", (2,), "float64")
+            p.returns(p.sparse.spmv(sparse.Matrix(*told), given))
+        for _ in range(3):
+            assert p.run(x=x).array.tolist() == (mask @ x).tolist()
+    assert programs.counts == GraphCounts(captured=2, replayed=4)
 
 
 def test_large_arrays_are_not_copied(programs: Programs) -> None:

@@ -97,7 +97,7 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         ]
 
     def _has(self, factor: str) -> bool:
-        return not checks.is_zero(getattr(self, factor))
+        return not checks.is_zero(getattr(self, factor, 1))  # a struct's array, in a request without it
 
     def triangle_of(self, array: Operand) -> str | None:
         """Return which triangle of an array alone is written, "" for all of it; None if anything may be left out."""

@@ -34,7 +34,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.process.files.logs import RotatedOutput
@@ -52,10 +51,6 @@ from atomr_mp.supervisor.device.takeover import Takeover
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.processes.device_log import DeviceLog
 from atomr_mp.supervisor.processes.incarnation import Incarnation
-
-QUIET_S: Final = 0.05
-"""How long a poisoned process, which does nothing any more, outlives its standby's promotion: its context's end keeps
-the device from others. On an H200 the standby's first answer took 2.2 ms with it, 3.9 ms and up to 60 ms without."""
 
 
 class Deaths:
@@ -295,14 +290,19 @@ class Deaths:
         self._held_s = 0.0
 
     def kill(self) -> None:
-        """`KILL`: end the active incarnation, a poisoned one when its standby has had time to take over."""
-        worker, standby = self._roles.active, self._roles.standby
+        """`KILL`: end the active incarnation, a poisoned one when its standby has taken over and settled.
+
+        A poisoned process does nothing any more, and the end of its context keeps the device from others.
+        """
+        worker, standby, settling = self._roles.active, self._roles.standby, self._takeover.settling
+        settling.end()
         if worker is None:
             return
         fault = worker.parting.fault
         if isinstance(fault, errors.ContextPoisoned) and standby is not None and standby.is_ready:
             worker.leave()
-            self._loop.call_later(QUIET_S, worker.kill)
+            settling.begin()
+            settling.afterwards(worker.kill)
         else:
             worker.kill()
         if fault is not None:

@@ -4,7 +4,8 @@ Theory of operation. A device that takes calls may have a second process, the *s
 before it is ready, and waits. `WANT_STANDBY` asks for one whenever a worker has become ready. `StandbyTimer` lets the
 delay pass that a failed standby costs, and asks for the device's turn (`Turns`: only so many start at a time in a
 pool); then `STANDBY_DUE` starts it. A standby is started when there is room for it: not while the predecessor lives,
-whose memory it needs. With `ANNOUNCE` clients learn its endpoint, connect, and send nothing.
+whose memory it needs, nor while a promoted process still answers what had waited for it (`settling`).
+With `ANNOUNCE` clients learn its endpoint, connect, and send nothing.
 
 When the active incarnation fails or is to be replaced, `CALL_STANDBY` looks whether the standby is ready and still
 there, and whether the restart intensity allows it to take over: a promotion counts like a restart. `PROMOTE` changes
@@ -42,6 +43,7 @@ from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.quarantine import Quarantine
 from atomr_mp.supervisor.device.restarts import Restarts
 from atomr_mp.supervisor.device.roles import Roles
+from atomr_mp.supervisor.device.settling import Settling
 from atomr_mp.supervisor.device.standby_timer import StandbyTimer
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.plan import Plan
@@ -69,6 +71,9 @@ class Takeover:
         restarts: Judges whether a standby may take over.
         quarantine: Why nothing is to be started.
         release: Called with a standby that has ended.
+
+    Attributes:
+        settling: The time after a promotion, in which no standby is started.
     """
 
     def __init__(
@@ -101,6 +106,7 @@ class Takeover:
         self._set_up_generation = 0
         """The standby that a reload has set up, while its outcome is awaited."""
         self._set_up_done: Callable[[errors.AtomrError | None], None] | None = None
+        self.settling: Final = Settling(loop, roles, lambda: life.take(self._on_settled))
         plan = plans.held
         self._timer: Final = StandbyTimer(
             device.index, StandbyMode(plan.standby), plan.intensity, loop, turns, self._on_due
@@ -142,11 +148,13 @@ class Takeover:
         """`CALL_STANDBY`: have the standby take over, if it is ready and the device may go on."""
         standby = self._roles.standby
         if standby is None or standby.leaving or self._quarantine.reason:
+            self.settling.end()
             return None
         if not standby.listen():  # it may have died with the other; that it has become ready is the next fact
             standby.hang_up()
         active = self._roles.active
         if not standby.is_ready or active is None or not self._restarts.allow_take_over(active):
+            self.settling.end()
             return None
         return LifecycleEvent.TAKE_OVER
 
@@ -155,6 +163,7 @@ class Takeover:
         predecessor = self._roles.active
         assert predecessor is not None
         self._roles.promote().promote(_end_of(predecessor))
+        self.settling.begin()
         self._used()
 
     def use(self) -> LifecycleEvent | None:
@@ -230,8 +239,9 @@ class Takeover:
         self._timer.forgive()
 
     def stop(self) -> None:
-        """Start no standby for now."""
+        """Start no standby for now, and spare no process any more."""
         self._timer.forget()
+        self.settling.end()
 
     @property
     def is_hot(self) -> bool:
@@ -267,7 +277,13 @@ class Takeover:
         While the circuit is half open one process is tried, and a standby could not take over.
         """
         roles, tried = self._roles, self._restarts.circuit is Circuit.HALF_OPEN
-        return roles.standby is None and roles.predecessor is None and not tried and not self._quarantine.reason
+        in_the_way = roles.standby is not None or roles.predecessor is not None or self.settling.lasts
+        return not (in_the_way or tried or self._quarantine.reason)
+
+    def _on_settled(self) -> None:
+        """The next standby disturbs nobody any more."""
+        if self._life.state is State.READY:
+            self.want()
 
     def _used(self) -> None:
         """The standby has become the active incarnation."""

@@ -75,6 +75,7 @@ class InProcessLibraries:
                 nbytes=block.nbytes,
                 foreign=block.foreign,
             )
+            by_address.attached = block.attached
             return DeviceArray(by_address, value.layout._replace(offset=value.address), writable=value.writable)
         if isinstance(value, Operand):  # of a program that is recorded
             return value

@@ -33,6 +33,8 @@ class HeldSlots:
 
     def __init__(self) -> None:
         self._taken: list[tuple[Slots, Slot]] = []
+        self.more: Final[list[object]] = []
+        """What else the graph uses, see `hold`."""
 
     def __enter__(self) -> Self:
         _holding.slots = self
@@ -51,6 +53,13 @@ class HeldSlots:
 
 
 _holding = threading.local()
+
+
+def hold(used: object) -> None:
+    """Keep something for as long as the graph that this thread records, if it records one."""
+    holding: HeldSlots | None = getattr(_holding, "slots", None)
+    if holding is not None:
+        holding.more.append(used)
 
 
 class Slots:

@@ -40,6 +40,15 @@ class DeviceArray(Operand):
         return self.block.key
 
     @property
+    def attached(self) -> Any:
+        """What a library keeps for as long as the buffer is there, and finds by a ref to it; None at first."""
+        return self.block.attached
+
+    @attached.setter
+    def attached(self, value: Any) -> None:
+        self.block.attached = value
+
+    @property
     def address(self) -> int:
         """Where its first element lies: the one of index zero, in this process's address space or its device's."""
         return self.block.memory.address + self.layout.offset
@@ -113,6 +122,7 @@ class Block:
     """Memory that arrays lie in: a buffer of ours, or a part of another device's slab."""
 
     __slots__ = (
+        "attached",
         "borrows",
         "bytes",
         "device",
@@ -150,6 +160,7 @@ class Block:
         """In the slab."""
         self.nbytes: Final = nbytes
         self.foreign: Final = foreign
+        self.attached: Any = None
         self.borrows: Final = Borrows()
         self.last_read: tuple[Layout | None, Any] = None, None
         """The layout in which it was last read, and the array: to make one takes several times as long as its `view()`,

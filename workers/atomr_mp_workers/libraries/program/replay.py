@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, Protocol
 
@@ -196,8 +197,8 @@ class GraphRuns:
 
     @staticmethod
     def _key(plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray]) -> Hashable:
-        """Return the addresses that a graph cannot do without."""
-        fixed = [each.address for slot, each in enumerate(given) if slot not in plan.copied]
+        """Return the addresses that a graph cannot do without, and what libraries keep with these buffers."""
+        fixed = [_identity(each) for slot, each in enumerate(given) if slot not in plan.copied]
         return (*fixed, *(each.address for each in results.values() if each.nbytes > COPIED_BYTES))
 
     def _own(self, plan: Prepared) -> dict[int, DeviceArray]:
@@ -221,6 +222,11 @@ class GraphRuns:
             slot: memory.viewed(layout._replace(offset=memory.layout.offset + layout.offset))
             for slot, layout in layouts.items()
         }
+
+
+def _identity(array: DeviceArray) -> Hashable:
+    """Return what a graph has of an array: another buffer at its address may have something else attached."""
+    return array.address if array.attached is None else (array.address, weakref.ref(array.attached))
 
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")

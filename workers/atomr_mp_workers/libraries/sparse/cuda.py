@@ -1,0 +1,425 @@
+"""Sparse matrices on the CUDA backend, with cuSPARSE on the memory itself.
+
+cuSPARSE is told a matrix in CSC as the transpose of one in CSR. What it makes of a structure once (descriptors, memory
+that it has prepared) is kept with the structure, for each actor. Nothing is left to it that is empty, or that a factor
+of 0 multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
+
+import cupy
+import numpy as np
+from cupyx import cusparse as cupyx_cusparse
+from cupyx.scipy import sparse as cupyx_sparse
+from nvmath.bindings import cusparse
+
+from atomr_mp.protocol.declaration.strides import Order, leading
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries import sparse
+from atomr_mp.protocol.libraries.base import Scalar, scalar
+from atomr_mp.protocol.refs import Operand
+from atomr_mp_workers.libraries.base import LibraryContext, address, array, given
+from atomr_mp_workers.libraries.blas.kinds import KINDS, ElementKind
+from atomr_mp_workers.libraries.matrices import orders, told
+from atomr_mp_workers.libraries.slots import Slots, hold
+from atomr_mp_workers.libraries.sparse.base import SparseLibrary, bits
+from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.request import Later, Next
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.base import Stream
+    from atomr_mp_workers.device.cuda_streams import CudaStream
+
+LEAST_BYTES: Final = 16
+"""Memory that is given where cuSPARSE may want none: it is never given no address."""
+
+PAIR: Final = np.dtype(np.int64)
+OPS: Final = {
+    "N": int(cusparse.Operation.NON_TRANSPOSE),
+    "T": int(cusparse.Operation.TRANSPOSE),
+    "C": int(cusparse.Operation.CONJUGATE_TRANSPOSE),
+}
+ORDERS: Final = {"row": int(cusparse.Order.ROW), "column": int(cusparse.Order.COL)}
+INDEX: Final = {"int32": int(cusparse.IndexType.INDEX_32I), "int64": int(cusparse.IndexType.INDEX_64I)}
+FILL: Final = {"L": int(cusparse.FillMode.LOWER), "U": int(cusparse.FillMode.UPPER)}
+DIAG: Final = {"N": int(cusparse.DiagType.NON_UNIT), "U": int(cusparse.DiagType.UNIT)}
+FILL_MODE, DIAG_TYPE = int(cusparse.SpMatAttribute.FILL_MODE), int(cusparse.SpMatAttribute.DIAG_TYPE)
+ZERO_BASED: Final = int(cusparse.IndexBase.ZERO)
+SPMV: Final = int(cusparse.SpMVAlg.DEFAULT)
+SPMM: Final = int(cusparse.SpMMAlg.DEFAULT)
+SPSV: Final = int(cusparse.SpSVAlg.DEFAULT)
+SPSM: Final = int(cusparse.SpSMAlg.DEFAULT)
+SDDMM: Final = int(cusparse.SDDMMAlg.DEFAULT)
+SPSV_GENERAL: Final = int(cusparse.SpSVUpdate.GENERAL)
+SPSM_GENERAL: Final = int(cusparse.SpSMUpdate.UPDATE_GENERAL)
+
+
+class CudaSparse(SparseLibrary):
+    """Sparse linear algebra on device memory. The handle is made by the first request, and stays."""
+
+    xp: ClassVar[Any] = cupy
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        super().__init__(context, stream)
+        self._made = 0
+        self._slots: Final = Slots()
+
+    @property
+    def _handle(self) -> int:
+        if not self._made:
+            self._made = cusparse.create()
+            cusparse.set_stream(self._made, cast("CudaStream", self.stream).stream.ptr)
+        return self._made
+
+    def _numbers(self, pair: Any) -> Callable[[], list[int]]:
+        slot = self._slots.take()
+        numbers = slot.memory.view(PAIR)
+        pair.get(out=numbers, blocking=False)
+
+        def read() -> list[int]:
+            found: list[int] = numbers.tolist()
+            self._slots.give(slot)
+            return found
+
+        return read
+
+    # --- products -----------------------------------------------------------------------------------------------------
+
+    def spmv(self, request: sparse.Spmv) -> None:
+        """Compute y ← alpha·a·x + beta·y."""
+        it, y = self.found(request.a), array(request.y)
+        if not scalar(request.alpha) or not it.count or not y.size:
+            _scale(y, request.beta)
+            return
+        x = cupy.ascontiguousarray(array(request.x))
+        made = y if y.flags.c_contiguous else cupy.array(y)
+        if it.stored == "bsr":
+            row = ORDERS["row"]
+            self._multiply(request, it, _Dense(x.size, 1, 1, x.data.ptr, row), _Dense(y.size, 1, 1, made.data.ptr, row))
+        else:
+            self._multiply_vector(request, it, x, made)
+        if made is not y:
+            y[...] = made
+
+    def spmm(self, request: sparse.Spmm) -> None:
+        """Compute c ← alpha·a·b + beta·c."""
+        it, c = self.found(request.a), array(request.c)
+        if not scalar(request.alpha) or not it.count or not c.size:
+            _scale(c, request.beta)
+            return
+        order = orders(given(request.c).layout)[0]
+        self._multiply(request, it, _beside(request.b, order), _beside(request.c, order))
+
+    def _multiply_vector(self, request: sparse.Spmv, it: Structure, x: Any, y: Any) -> None:
+        kind, op = KINDS[request.x.dtype], self._op(request.a, conjugated=request.conj_a)
+        values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
+        alpha, _keep = kind.factors[request.alpha]
+        beta, _keep_beta = kind.factors[request.beta]
+
+        def make() -> _Plan:
+            plan = _Plan(it, kind, values.data.ptr)
+            plan.x = cusparse.create_dn_vec(x.size, x.data.ptr, kind.data)
+            plan.y = cusparse.create_dn_vec(y.size, y.data.ptr, kind.data)
+            asked = (self._handle, op, alpha, plan.matrix, plan.x, beta, plan.y, kind.scale, SPMV)
+            plan.work = self._own(cusparse.sp_mv_buffer_size(*asked))
+            cusparse.sp_mv_preprocess(*asked, address(plan.work))
+            return plan
+
+        plan = _planned(it, (id(self), "spmv", op, kind.data), make)
+        cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
+        cusparse.dn_vec_set_values(plan.x, x.data.ptr)
+        cusparse.dn_vec_set_values(plan.y, y.data.ptr)
+        cusparse.sp_mv(
+            self._handle, op, alpha, plan.matrix, plan.x, beta, plan.y, kind.scale, SPMV, address(plan.work)
+        )  # fmt: skip
+
+    def _multiply(self, request: Any, it: Structure, b: _Dense, c: _Dense) -> None:
+        """Compute c ← alpha·a·b + beta·c for dense matrices that are told in the order of c."""
+        kind, op = KINDS[request.a.data.dtype], self._op(request.a, conjugated=request.conj_a)
+        values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
+        alpha, _keep = kind.factors[request.alpha]
+        beta, _keep_beta = kind.factors[request.beta]
+        dense_b, dense_c = b.describe(kind), c.describe(kind)
+
+        def make() -> _Plan:
+            plan = _Plan(it, kind, values.data.ptr)
+            asked = (self._handle, op, OPS[b.op], alpha, plan.matrix, dense_b, beta, dense_c, kind.scale, SPMM)
+            plan.work = self._own(cusparse.sp_mm_buffer_size(*asked))
+            if it.stored == "csr":
+                cusparse.sp_mm_preprocess(*asked, address(plan.work))
+            return plan
+
+        try:
+            key = (id(self), "spmm", op, kind.data, b.op, b.rows, b.columns, b.leading, c.order, c.leading)
+            plan = _planned(it, key, make)
+            cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
+            cusparse.sp_mm(
+                self._handle, op, OPS[b.op], alpha, plan.matrix, dense_b, beta, dense_c, kind.scale, SPMM,
+                address(plan.work),
+            )  # fmt: skip
+        finally:
+            cusparse.destroy_dn_mat(dense_b)
+            cusparse.destroy_dn_mat(dense_c)
+
+    def _product(self, request: sparse.Spgemm) -> Next:
+        """Multiply with CuPy, which drives cuSPARSE and waits for it: so only once the stream has nothing else."""
+        a, b = self.found(request.a), self.found(request.b)
+
+        def multiply() -> Any:
+            first, second = _as_rows(a, request.a), _as_rows(b, request.b)
+            second = second if request.a.format == request.b.format else second.T.tocsr()
+            turned = request.a.format == "csc"
+            made = cupyx_cusparse.spgemm(*((second, first) if turned else (first, second)), scalar(request.alpha))
+            return self._multiplied(request, made.indices, made.indptr, made.data)
+
+        return Next(multiply)
+
+    def sddmm(self, request: sparse.Sddmm) -> None:
+        """Compute out ← alpha·(a·b) + beta·out where c has elements; in csc it is the transpose of bᵀ·aᵀ in csr."""
+        it, out = self.found(request.c), array(request.out)
+        if not scalar(request.alpha) or not out.size or not request.a.shape[1]:
+            _scale(out, request.beta)
+            return
+        if not scalar(request.beta):
+            out[...] = 0
+        kind = KINDS[request.a.dtype]
+        alpha, _keep = kind.factors[request.alpha]
+        beta, _keep_beta = kind.factors[request.beta]
+        a, b = request.a.layout, request.b.layout
+        first, second = _dense(a, address(request.a)), _dense(b, address(request.b))
+        if request.c.format == "csc":
+            first, second = _dense(b.transposed(), second.address), _dense(a.transposed(), first.address)
+        dense_a, dense_b, plan = first.describe(kind), second.describe(kind), _Plan(it, kind, out.data.ptr)
+        try:
+            size = np.zeros(1, np.uint64)
+            asked = (self._handle, OPS["N"], OPS["N"], alpha, dense_a, dense_b, beta, plan.matrix, kind.scale, SDDMM)
+            cusparse.sddmm_buffer_size(*asked, size.ctypes.data)
+            work = cupy.cuda.alloc(max(int(size[0]), LEAST_BYTES))
+            cusparse.sddmm(*asked, work.ptr)
+        finally:
+            cusparse.destroy_dn_mat(dense_a)
+            cusparse.destroy_dn_mat(dense_b)
+
+    # --- triangular systems -------------------------------------------------------------------------------------------
+
+    def _solved(self, checked: Callable[[], None], solve: Callable[[], None]) -> Later:
+        solve()
+        return Later(checked)
+
+    def _solve_vector(self, request: sparse.Spsv) -> None:
+        it, x, b = self.found(request.a), array(request.x), array(request.b)
+        if not it.count:
+            x[...] = scalar(request.alpha) * b
+            return
+        b, made = cupy.ascontiguousarray(b), x if x.flags.c_contiguous else cupy.empty(x.shape, x.dtype)
+        kind, op, values, triangle = self._triangle(request, it)
+        alpha, _keep = kind.factors[request.alpha]
+
+        def make() -> _Plan:
+            plan = _Plan(it, kind, values.data.ptr, triangle)
+            plan.x = cusparse.create_dn_vec(b.size, b.data.ptr, kind.data)
+            plan.y = cusparse.create_dn_vec(made.size, made.data.ptr, kind.data)
+            plan.solving = cusparse.sp_sv_create_descr(), cusparse.sp_sv_destroy_descr
+            asked = (self._handle, op, alpha, plan.matrix, plan.x, plan.y, kind.scale, SPSV, plan.solving[0])
+            plan.work = self._own(cusparse.sp_sv_buffer_size(*asked))
+            cusparse.sp_sv_analysis(*asked, address(plan.work))
+            return plan
+
+        plan = _planned(it, (id(self), "spsv", op, kind.data, triangle), make)
+        if plan.used:
+            cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
+            cusparse.sp_sv_update_matrix(self._handle, plan.solving[0], values.data.ptr, SPSV_GENERAL)
+        plan.used = True
+        cusparse.dn_vec_set_values(plan.x, b.data.ptr)
+        cusparse.dn_vec_set_values(plan.y, made.data.ptr)
+        cusparse.sp_sv_solve(
+            self._handle, op, alpha, plan.matrix, plan.x, plan.y, kind.scale, SPSV, plan.solving[0]
+        )  # fmt: skip
+        if made is not x:
+            x[...] = made
+
+    def _solve_matrix(self, request: sparse.Spsm) -> None:
+        """Solve for columns that lie in column order, in memory of their own: cuSPARSE wants zeros in the result."""
+        it, x, b = self.found(request.a), array(request.x), array(request.b)
+        if not it.count:
+            x[...] = scalar(request.alpha) * b
+            return
+        b, made = cupy.array(b, order="F"), cupy.zeros(x.shape, x.dtype, order="F")
+        kind, op, values, triangle = self._triangle(request, it)
+        alpha, _keep = kind.factors[request.alpha]
+        (n, m), column = x.shape, ORDERS["column"]
+        dense_b = cusparse.create_dn_mat(n, m, n, b.data.ptr, kind.data, column)
+        dense_x = cusparse.create_dn_mat(n, m, n, made.data.ptr, kind.data, column)
+
+        def make() -> _Plan:
+            plan = _Plan(it, kind, values.data.ptr, triangle)
+            plan.solving = cusparse.sp_sm_create_descr(), cusparse.sp_sm_destroy_descr
+            descr = plan.solving[0]
+            asked = (self._handle, op, OPS["N"], alpha, plan.matrix, dense_b, dense_x, kind.scale, SPSM, descr)
+            plan.work = self._own(cusparse.sp_sm_buffer_size(*asked))
+            cusparse.sp_sm_analysis(*asked, address(plan.work))
+            return plan
+
+        try:
+            plan = _planned(it, (id(self), "spsm", op, kind.data, triangle, m), make)
+            if plan.used:
+                cusparse.sp_mat_set_values(plan.matrix, values.data.ptr)
+                cusparse.sp_sm_update_matrix(self._handle, plan.solving[0], values.data.ptr, SPSM_GENERAL)
+            plan.used = True
+            cusparse.sp_sm_solve(
+                self._handle, op, OPS["N"], alpha, plan.matrix, dense_b, dense_x, kind.scale, SPSM, plan.solving[0]
+            )  # fmt: skip
+        finally:
+            cusparse.destroy_dn_mat(dense_b)
+            cusparse.destroy_dn_mat(dense_x)
+        x[...] = made
+
+    def _triangle(
+        self, request: sparse.Spsv | sparse.Spsm, it: Structure
+    ) -> tuple[ElementKind, int, Any, tuple[int, int]]:
+        """Return the kind, the op, the values, and which triangle of what is told it is, with its kind of diagonal."""
+        op = self._op(request.a, conjugated=request.conj_a)
+        values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
+        as_told = request.uplo if op == OPS["N"] else {"L": "U", "U": "L"}[request.uplo]
+        return KINDS[request.a.data.dtype], op, values, (FILL[as_told], DIAG[request.diag])
+
+    # --- how a matrix is told -----------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _op(told_of: sparse.Matrix, *, conjugated: bool) -> int:
+        """Return the op with which what is told of a matrix is the matrix."""
+        turned = told_of.transposed if told_of.stored == "coo" else told_of.format == "csc"
+        if not turned:
+            return OPS["N"]
+        return OPS["C" if conjugated and told_of.data.dtype.startswith("complex") else "T"]
+
+    def _values(self, matrix: sparse.Matrix, it: Structure, *, conjugated: bool) -> Any:
+        """Return the values; a copy where no op conjugates them, or blocks that are not there may hold anything."""
+        values = array(matrix.data)
+        if it.filled:
+            size, (height, width) = it.blocksize[0], it.indices.shape
+            there = (it.indices >= 0)[:, None, :, None]
+            blocks = bits(values).reshape(height, size, width, size)
+            return cupy.where(there, blocks, blocks.dtype.type(0))
+        return cupy.conj(values) if conjugated and values.dtype.kind == "c" else values
+
+    def _own(self, nbytes: int) -> DeviceArray:
+        """Return memory that no client has mapped."""
+        return self.context.store.buffers.allocate(self._holder, "uint8", (max(nbytes, LEAST_BYTES),))
+
+
+class _Plan:
+    """What is kept of a structure for a request of a kind: descriptors, and memory that cuSPARSE has prepared.
+
+    Args:
+        it: The structure.
+        kind: The element type.
+        values: Where its values are now.
+        triangle: Which one is meant, and what its diagonal is; None for all of it.
+    """
+
+    def __init__(self, it: Structure, kind: ElementKind, values: int, triangle: tuple[int, int] | None = None) -> None:
+        self.matrix: Final = _described(it, kind, values)
+        self.x = self.y = 0
+        self.solving: tuple[int, Callable[[int], object] | None] = 0, None
+        self.work: Any = None
+        self.used = False
+        if triangle is not None:
+            for attribute, value in zip((FILL_MODE, DIAG_TYPE), triangle, strict=True):
+                told_so = np.array(value, np.int32)
+                cusparse.sp_mat_set_attribute(self.matrix, attribute, told_so.ctypes.data, told_so.nbytes)
+
+    def __del__(self) -> None:
+        if not hasattr(self, "used"):
+            return
+        cusparse.destroy_sp_mat(self.matrix)
+        for vector in (self.x, self.y):
+            if vector:
+                cusparse.destroy_dn_vec(vector)
+        descr, destroy = self.solving
+        if destroy is not None:
+            destroy(descr)
+
+
+def _planned(it: Structure, key: object, make: Callable[[], _Plan]) -> _Plan:
+    """Return a plan of a structure's; a graph that is recorded keeps it."""
+    plan: _Plan = it.plan(key, make)
+    hold(plan)
+    return plan
+
+
+def _described(it: Structure, kind: ElementKind, values: int) -> int:
+    """Return a descriptor of a structure with values; of csc that of the transpose in csr."""
+    (rows, columns), (r, c), count = it.shape, it.blocksize, it.count
+    index, indices = INDEX[it.indices.dtype.name], it.indices.data.ptr
+    if it.stored == "blocked_ell":
+        return cusparse.create_blocked_ell(  # type: ignore[no-any-return]
+            rows, columns, r, it.indices.shape[1] * r, indices, values, index, ZERO_BASED, kind.data
+        )
+    indptr = it.indptr.data.ptr
+    if it.stored == "coo":
+        return cusparse.create_coo(  # type: ignore[no-any-return]
+            rows, columns, count, indptr, indices, values, index, ZERO_BASED, kind.data
+        )
+    if it.stored == "bsr":
+        return cusparse.create_bsr(  # type: ignore[no-any-return]
+            rows // r, columns // c, count, r, c, indptr, indices, values, index, index, ZERO_BASED, kind.data,
+            ORDERS["row"],
+        )  # fmt: skip
+    shape = (columns, rows) if it.stored == "csc" else (rows, columns)
+    return cusparse.create_csr(  # type: ignore[no-any-return]
+        *shape, count, indptr, indices, values, index, index, ZERO_BASED, kind.data
+    )
+
+
+class _Dense(NamedTuple):
+    """How a dense matrix is told."""
+
+    rows: int
+    columns: int
+    leading: int
+    address: int
+    order: int
+    op: str = "N"
+
+    def describe(self, kind: ElementKind) -> int:
+        """Return a descriptor, which is to be destroyed."""
+        return cusparse.create_dn_mat(  # type: ignore[no-any-return]
+            self.rows, self.columns, self.leading, self.address, kind.data, self.order
+        )
+
+
+def _dense(layout: Layout, at: int) -> _Dense:
+    """Return how a matrix is told by itself."""
+    order, (rows, columns) = orders(layout)[0], layout.shape
+    return _Dense(rows, columns, leading(layout, order), at, ORDERS[order])
+
+
+def _beside(operand: Operand | None, order: Order) -> _Dense:
+    """Return how a matrix is told in the order of another one: transposed, if it lies in the other."""
+    layout = given(operand).layout
+    op, lead, *_ = told(layout, order)
+    rows, columns = layout.shape if op == "N" else layout.shape[::-1]
+    return _Dense(rows, columns, lead, address(operand), ORDERS[order], op)
+
+
+def _as_rows(it: Structure, matrix: sparse.Matrix) -> Any:
+    """Return a matrix of CuPy's in csr, of one in csc the transpose."""
+    shape = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
+    return cupyx_sparse.csr_matrix((array(matrix.data), it.indices, it.indptr), shape=shape)
+
+
+def _scale(out: Any, factor: Scalar) -> None:
+    """Multiply by beta, which is all that is left to do."""
+    beta = scalar(factor)
+    if not beta:
+        out[...] = 0
+    elif beta != 1:
+        out[...] = beta * (out.astype(np.float32) if out.dtype.itemsize == 2 else out)
+
+
+Implementation: Final = CudaSparse

@@ -1,0 +1,131 @@
+"""Sparse matrices on the host backend, with SciPy. Half precision is widened, which SciPy does not know."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse
+from scipy.sparse.linalg import spsolve_triangular
+
+from atomr_mp.protocol.libraries import sparse
+from atomr_mp.protocol.libraries.base import scalar
+from atomr_mp_workers.libraries.base import array
+from atomr_mp_workers.libraries.sparse import structures
+from atomr_mp_workers.libraries.sparse.base import SparseLibrary
+from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.requests.request import Next
+
+Array = npt.NDArray[Any]
+
+TERMS: Final = 2**22
+"""Products that a sampled product has in memory at a time."""
+
+
+class HostSparse(SparseLibrary):
+    """Sparse linear algebra on NumPy's arrays."""
+
+    xp: ClassVar[Any] = np
+
+    def _numbers(self, pair: Array) -> Callable[[], list[int]]:
+        return pair.tolist
+
+    def spmv(self, request: sparse.Spmv) -> None:
+        """Compute y ← alpha·a·x + beta·y."""
+        y = array(request.y)
+        y[...] = self._sum(request, request.x, y)
+
+    def spmm(self, request: sparse.Spmm) -> None:
+        """Compute c ← alpha·a·b + beta·c."""
+        c = array(request.c)
+        c[...] = self._sum(request, request.b, c)
+
+    def sddmm(self, request: sparse.Sddmm) -> None:
+        """Compute out ← alpha·(a·b) + beta·out where c has elements."""
+        rows, columns, _ = structures.entries(np, self.found(request.c))
+        if request.c.transposed:
+            rows, columns = columns, rows
+        a, b, out = _wide(array(request.a)), _wide(array(request.b)).T, array(request.out)
+        alpha, beta = scalar(request.alpha), scalar(request.beta)
+        step = max(1, TERMS // max(1, a.shape[1]))
+        for begin in range(0, out.size, step):
+            part = slice(begin, begin + step)
+            total = beta * _wide(out[part]) if beta else 0
+            if alpha:
+                total = total + alpha * np.einsum("ik,ik->i", a[rows[part]], b[columns[part]])
+            out[part] = total
+
+    def _sum(self, request: sparse.Spmv | sparse.Spmm, b: Any, c: Array) -> Any:
+        """Return alpha·a·b + beta·c; what a factor of 0 multiplies is not read."""
+        alpha, beta = scalar(request.alpha), scalar(request.beta)
+        total: Any = beta * _wide(c) if beta else 0
+        if alpha:
+            a = self._matrix(request.a)
+            total = total + alpha * ((a.conj() if request.conj_a else a) @ _wide(array(b)))
+        else:
+            self.found(request.a)
+        return total
+
+    def _product(self, request: sparse.Spgemm) -> Next:
+        made = (self._matrix(request.a) @ self._matrix(request.b)).asformat(request.a.format)
+        data = (scalar(request.alpha) * made.data).astype(request.a.data.dtype)
+        return self._multiplied(request, made.indices, made.indptr, data)
+
+    def _solved(self, checked: Callable[[], None], solve: Callable[[], None]) -> None:
+        checked()
+        solve()
+
+    def _solve_vector(self, request: sparse.Spsv) -> None:
+        self._solve_columns(request)
+
+    def _solve_matrix(self, request: sparse.Spsm) -> None:
+        self._solve_columns(request)
+
+    def _solve_columns(self, request: sparse.Spsv | sparse.Spsm) -> None:
+        x, b, lower, alpha = array(request.x), array(request.b), request.uplo == "L", scalar(request.alpha)
+        triangle = (scipy.sparse.tril if lower else scipy.sparse.triu)(self._matrix(request.a), format="csr")
+        if request.conj_a:
+            triangle = triangle.conj()
+        x[...] = spsolve_triangular(triangle, alpha * b, lower=lower, unit_diagonal=request.diag == "U")
+
+    def _matrix(self, told: sparse.Matrix) -> Any:
+        """Return a matrix as SciPy's, on its own values."""
+        it, values = self.found(told), _wide(array(told.data))
+        made = copy.copy(it.plan("scipy", lambda: _template(it)))
+        if it.stored == "blocked_ell":
+            size, (height, width) = it.blocksize[0], it.indices.shape
+            blocks = values.reshape(height, size, width, size).transpose(0, 2, 1, 3)
+            values = blocks[it.indices >= 0]
+        made.data = values
+        return made.T if told.transposed else made
+
+
+def _template(it: Structure) -> Any:
+    """Return a matrix of SciPy's whose values are still to be set."""
+    shape, indices, indptr = it.shape, it.indices, it.indptr
+    nothing = np.broadcast_to(np.float32(0), (it.count,))
+    if it.stored == "coo":
+        return scipy.sparse.coo_array((nothing, (indptr, indices)), shape=shape)
+    if it.stored in sparse.BLOCKED:
+        there = indices >= 0
+        if it.stored == "blocked_ell":
+            indptr = np.concatenate([[0], np.cumsum(there.sum(1))])
+            indices = indices[there]
+        blocks = np.broadcast_to(np.float32(0), (indices.size, *it.blocksize))
+        return scipy.sparse.bsr_array((blocks, indices, indptr), shape=shape, blocksize=it.blocksize)
+    made = (scipy.sparse.csr_array if it.stored == "csr" else scipy.sparse.csc_array)(
+        (nothing, indices, indptr), shape=shape
+    )
+    made.has_canonical_format = True
+    return made
+
+
+def _wide(values: Array) -> Array:
+    """Return values in a type that SciPy computes with."""
+    return values.astype(np.float32) if values.dtype.itemsize == 2 else values
+
+
+Implementation: Final = HostSparse
