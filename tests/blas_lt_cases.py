@@ -28,6 +28,7 @@ LARGEST: Final = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 @st.composite
 def requests(
     draw: st.DrawFn,
+    cls: type[blas_lt.Matmul] = blas_lt.Matmul,
     lengths: Sequence[int] = (1, 2, 3, 5, 7),
     pairs: Sequence[tuple[str, str]] = PAIRS,
     orders: Mapping[str, Order] | None = None,
@@ -60,7 +61,7 @@ def requests(
         absent |= {"scale_out"}
     return draw(
         declared.requests(
-            blas_lt.Matmul,
+            cls,
             fixed=fixed,
             sizes=sizes,
             letters={"A": pair[0], "B": pair[1]},

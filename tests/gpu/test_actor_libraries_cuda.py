@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
 from atomr_mp import errors
@@ -88,7 +88,10 @@ def test_every_request_gives_in_an_actor_what_it_gives_by_message(case: Case, ru
     def agrees(request: Any, seed: int, as_arrays: bool) -> None:  # noqa: FBT001 - drawn
         as_arrays = as_arrays and not any("float8" in array.dtype for _, _, array in request.arrays() if array)
         one = functools.partial(run, case, as_arrays=as_arrays, runs=runs)
-        case.assert_agrees(request, np.random.default_rng(seed), one)
+        try:
+            case.assert_agrees(request, np.random.default_rng(seed), one)
+        except errors.Unsupported:  # what the host has and this GPU has not
+            reject()
 
     agrees()
 

@@ -43,14 +43,14 @@ def test_products_and_epilogues_are_what_their_definition_says(request: Any, see
     assert_agrees(request, np.random.default_rng(seed), run_if_offered, fast=True)
 
 
-@given(requests((16, 33, 64, 129, 200), pairs=WIDE), st.integers(0, 2**32 - 1))
+@given(requests(lengths=(16, 33, 64, 129, 200), pairs=WIDE), st.integers(0, 2**32 - 1))
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_larger_sizes_take_other_kernels_and_give_the_same(request: Any, seed: int) -> None:
     """Tiles that are full, and those at the edges that are not."""
     assert_agrees(request, np.random.default_rng(seed), run_if_offered, fast=True)
 
 
-@given(requests((16, 32, 48, 128), NARROW, {"a": "row", "b": "column"}), st.integers(0, 2**32 - 1))
+@given(requests(lengths=(16, 32, 48, 128), pairs=NARROW, orders={"a": "row", "b": "column"}), st.integers(0, 2**32 - 1))
 @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 def test_eight_bits_are_multiplied_as_the_tensor_cores_want_them(request: Any, seed: int) -> None:
     """Scales of each kind, every type of the result."""
