@@ -1,4 +1,8 @@
-"""Runs the tests that need a GPU and reports: what `scripts/test-gpu` does once the environment is there."""
+"""Runs the tests that need a GPU and reports: what `scripts/test-gpu` does once the environment is there.
+
+It also writes `verified.json`, unless it was told to run only some tests of a file: the requests that the tests have
+vouched for, beside earlier marks that still hold.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,18 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
+
+from atomr_mp.protocol.libraries import LIBRARIES, requests_of
+from atomr_mp_workers.libraries import evidence
+
+SHARED: Final = {
+    "memory": ("tests.contract.test_buffers::", "tests.gpu.test_memory_cuda::"),
+    "program": ("tests.contract.test_program::", "tests.gpu.test_program_cuda::"),
+}
+"""Tests of libraries whose requests are no cases of their own."""
 
 DRIVER: Final = Path("/dev/nvidiactl")
 
@@ -48,11 +62,55 @@ def main() -> int:
             check=False,
         ).returncode
         report = {"backend": backend, **machine(), "seconds": round(time.monotonic() - began, 1), **counted(results)}
-    out = os.environ.get("OUT")
-    if out:
-        Path(out, "gpu-tests.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    targets = [Path(out)] if (out := os.environ.get("OUT")) else []
+    for target in targets:
+        target.joinpath("gpu-tests.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if backend == "cuda" and all(Path(argument).exists() for argument in sys.argv[1:]):
+        marks = json.dumps(kept(report) | verified(report), indent=1, sort_keys=True) + "\n"
+        for target in (evidence.FILE.parent, *targets):
+            target.joinpath(evidence.FILE.name).write_text(marks, encoding="utf-8")
     print(json.dumps({name: value for name, value in report.items() if name != "tests"}, indent=1))
     return status
+
+
+def verified(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a mark for each request on CUDA that tests have vouched for, and none has spoken against.
+
+    Those that have its name are its own; those of its library's files speak for all requests of the library.
+
+    Args:
+        report: How the tests went, and on what.
+    """
+    name, driver, *_ = [part.strip() for part in report["gpus"][0].split(",")]
+    where = {"device": name, "driver": driver, "cuda": report.get("cuda_runtime", ""), "date": report["date"]}
+    passed = [test["name"] for test in report["tests"] if test["outcome"] == "passed"]
+    against = [test["name"] for test in report["tests"] if test["outcome"] in {"failure", "error"}]
+    marks = {}
+    for library in LIBRARIES:
+        shared = files_of(library)
+        for request in requests_of(library):
+            own = f"[{library}.{request} "
+            vouched = any(test.startswith(shared) and "[host" not in test for test in passed)
+            vouched &= library in SHARED or any(own in test for test in passed)
+            if vouched and not any(test.startswith(shared) or own in test for test in against):
+                marks[f"{library}.{request}.cuda"] = where | {"digest": evidence.digest(library, "cuda")}
+    return marks
+
+
+def kept(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the earlier marks of libraries of which nothing was tested."""
+    marks = json.loads(evidence.FILE.read_text(encoding="utf-8")) if evidence.FILE.exists() else {}
+    tested = {
+        library
+        for library in LIBRARIES
+        if any(test["name"].startswith(files_of(library)) or f"[{library}." in test["name"] for test in report["tests"])
+    }
+    return {name: mark for name, mark in marks.items() if name.partition(".")[0] not in tested}
+
+
+def files_of(library: str) -> tuple[str, ...]:
+    """Return how the names of tests begin that speak for a whole library."""
+    return SHARED.get(library, (f"tests.gpu.test_{library}_cuda::",))
 
 
 def machine() -> dict[str, Any]:

@@ -45,6 +45,7 @@ EXAMPLES: Final = ["embed", "search_stdlib", "digits", "train_digits", "raw_clie
 
 TREE: Final = {
     "Use": ["getting-started", "writing-actors", "buffers", "libraries", "gpus"],
+    "Libraries": [f"libraries/{path.stem}" for path in sorted((DOCS / "libraries").glob("*.md"))],
     "Operate": ["operating", "serving", "failure-model", "testing"],
     "Reference": ["made/pools", "made/actors", "made/library-methods", "made/errors", "made/faults"],
     "Examples": [f"made/{name}" for name in EXAMPLES],

@@ -22,10 +22,12 @@ import pytest
 
 from atomr_mp import cli, errors
 from atomr_mp.process.files.rundir import PoolState, RunDirectory
+from atomr_mp.protocol.libraries import DECLARED
 from atomr_mp.startup.config import Config
 
 ROOT: Final = Path(__file__).parents[2]
-PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+LIBRARY_PAGES: Final = sorted((ROOT / "docs" / "libraries").glob("*.md"))
+PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")), *LIBRARY_PAGES]
 COMMAND_PAGES: Final = [ROOT / "docs" / f"{name}.md" for name in ("operating", "getting-started", "serving")]
 DEADLINE_S: Final = 50.0
 PYTHON: Final = Path(os.environ.get("ATOMR_MP_DOCS_PYTHON", sys.executable))
@@ -306,6 +308,14 @@ def test_the_table_of_errors_has_them_all() -> None:
     rows = re.findall(r"^\| \*\*`(\w+)`\*\*", text, re.MULTILINE)
     names = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
     assert sorted(rows) == sorted(names - {"AtomrError", "RequestError"})
+
+
+@pytest.mark.parametrize("library", DECLARED)
+def test_every_library_has_a_page_with_an_example(library: str) -> None:
+    """Which is run, as all examples are; `scripts/library-methods` makes the page, and the list of requests on it."""
+    page = ROOT / "docs" / "libraries" / f"{library}.md"
+    assert page in LIBRARY_PAGES
+    assert any(f".{library}" in block.code for block in blocks(page) if block.language == "python")
 
 
 @pytest.mark.parametrize("path", [pytest.param(path, id=path.stem) for path in PAGES])

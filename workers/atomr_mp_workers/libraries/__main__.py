@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from atomr_mp.protocol.libraries import LIBRARIES
 from atomr_mp.protocol.libraries.base import element_types
 from atomr_mp_workers.libraries import BACKENDS, implementation, requests_on, stand_ins
-
-VERIFIED: Final = Path(__file__).parent / "verified.json"
-"""What ran last on which hardware, by "library.backend"; written by `scripts/test-gpu`."""
+from atomr_mp_workers.libraries.evidence import verified
 
 
 def matrix() -> list[dict[str, Any]]:
     """Return a row for each request and backend that provides it."""
-    verified: dict[str, Any] = json.loads(VERIFIED.read_text()) if VERIFIED.exists() else {}
     rows: list[dict[str, Any]] = []
     for library in LIBRARIES:
         for backend in BACKENDS:
@@ -32,7 +28,7 @@ def matrix() -> list[dict[str, Any]]:
                         "request": name,
                         "backend": backend,
                         "dtypes": [dtype for dtype in element_types(request) if dtype not in without],
-                        "verified": verified.get(f"{library}.{backend}"),
+                        "verified": verified(library, name, backend),
                     }
                 )
     return rows
