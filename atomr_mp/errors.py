@@ -22,6 +22,7 @@ __all__ = [
     "ContextPoisoned",
     "DeadlineExceeded",
     "DeviceUnavailable",
+    "GatewayLost",
     "GpuRefOutOfExtent",
     "GpuRefReleased",
     "GpuRefSameProcess",
@@ -47,6 +48,7 @@ __all__ = [
     "ResidentCorrupt",
     "ResidentMismatch",
     "ResultUnread",
+    "SessionLost",
     "SetupFailed",
     "StaleGeneration",
     "Unrecoverable",
@@ -190,6 +192,16 @@ class ConnectionLost(RequestError):
     maybe_executed: bool = True
     device: int = -1
     generation: int = 0
+
+
+class GatewayLost(RequestError):
+    """The pool's gateway ended while the request of a remote client was on its way through it.
+
+    Holds: the session, and what is called from now on: the next gateway takes both over. Refs of before are stale.
+    Do: send the request again if it may run twice, or if `maybe_executed` is False.
+    """
+
+    code: ClassVar[str] = "gateway_lost"
 
 
 @dataclass(eq=False)
@@ -516,6 +528,16 @@ class PoolLost(RequestError):
     maybe_executed: bool = True
 
 
+class SessionLost(PoolLost):
+    """A remote client was away for longer than its session is kept, or its key was revoked.
+
+    Holds: the pool, and results received before. All that was called and not answered may have run.
+    Do: connect again.
+    """
+
+    code: ClassVar[str] = "session_lost"
+
+
 class PoolUnreachable(AtomrError):
     """No pool answers at the run directory.
 
@@ -554,8 +576,10 @@ class PoolMismatch(RequestError):
 class NotAuthorized(AtomrError):
     """The peer is not a process of this user in this pid namespace, or did not show the session's secret.
 
+    Of a remote client: its key is not admitted, or may not give this order.
+
     Holds: nothing was done for the peer.
-    Do: connect as the user who started the pool.
+    Do: connect as the user who started the pool; or have the key admitted (`atomr-mp keys admit`).
     """
 
     code: ClassVar[str] = "not_authorized"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import subprocess
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
     from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.mapping.journal import Journal
     from atomr_mp.mapping.run import Mapper, Progress
+    from atomr_mp.remote.client import RemoteClient, RemoteOperator
+
+TCP: Final = "tcp://"
+"""Begins the address of a pool on another machine."""
 
 ADMIT_S: Final = 10.0
 """How long a map waits at most to hear that requests are admitted which the supervisor has admitted."""
@@ -45,32 +51,72 @@ def connect(
     max_replays: int | None = None,
     weight: float = 1.0,
     max_waiting: int = MAX_WAITING,
+    keys: str | Path | None = None,
+    insecure: bool = False,
 ) -> Pool:
-    """Join a pool that runs already, on its own or as another application's.
+    """Join a pool that runs already, on its own or as another application's, on this machine or on another one.
 
     Args:
-        pool: Name of the pool; by default that of ATOMR_MP_POOL, or "default".
+        pool: Name of the pool; by default that of ATOMR_MP_POOL, or "default". Or "tcp://HOST:PORT", where a pool
+            admits remote clients (`listen`); see docs/remote.md.
         run_dir: Its run directory, if it is not the default for its name; by default that of ATOMR_MP_RUN_DIR, if that
             is set and no name is given.
         name: What this client is called in logs and `status`.
         max_replays: How often a call of this client is sent again by itself that ran when its worker ended, if its
             method is idempotent; 0 for never, nor if it only waited there; None for the pool's setting.
         weight: How much of a device's time this client gets while others have requests waiting there too: one of
-            weight 2 twice as much as one of weight 1. From 0.01 to the pool's `max_weight`.
+            weight 2 twice as much as one of weight 1. From 0.01 to the pool's `max_weight`. Of a remote client the
+            operator decides that, by its key.
         max_waiting: How many calls may wait for room in each event loop, and in all threads together; see `Pool.call`.
             Their arguments may take as many bytes as the pool's `window_bytes`.
+        keys: Of a remote client: its key file, as `atomr-mp keys new NAME` writes it.
+        insecure: Of a remote client: connect without encryption, to a loopback address.
 
     Raises:
         InvalidRequest: `weight` or `max_waiting` is out of range.
         PoolUnreachable: No pool runs there.
-        NotAuthorized: It belongs to another user.
+        NotAuthorized: It belongs to another user, or does not admit the key.
+        ConfigurationError: `keys` cannot be used, or there have to be some.
     """
+    if pool is not None and pool.startswith(TCP):
+        return _connect_remote(pool, run_dir, name, max_replays, weight, max_waiting, keys, insecure=insecure)
+    if keys is not None or insecure:
+        raise errors.ConfigurationError("keys and insecure are for pools by tcp://HOST:PORT")
     directory = RunDirectory.open(find_run_dir(pool, run_dir))
     return Pool(
         Client(SessionConnection.connect(directory.session_socket), name, max_replays, weight, max_waiting),
         directory.path,
         None,
     )
+
+
+def _connect_remote(
+    endpoint: str,
+    run_dir: str | Path | None,
+    name: str | None,
+    max_replays: int | None,
+    weight: float,
+    max_waiting: int,
+    keys: str | Path | None,
+    *,
+    insecure: bool,
+) -> Pool:
+    """Join a pool by its gateway; libzmq is loaded here, and nowhere before."""
+    if run_dir is not None:
+        raise errors.ConfigurationError("a pool by tcp:// has no run directory here")
+    if weight != 1.0:
+        raise errors.InvalidRequest("a remote client's weight is its key's; `atomr-mp keys admit --weight` sets it")
+    if (keys is None) is not insecure:
+        raise errors.ConfigurationError(
+            f"{endpoint}: give the client's key file (keys=), or, for a loopback address, insecure=True, and not both"
+        )
+    from atomr_mp.remote.client import RemoteClient
+    from atomr_mp.remote.keys import read_client
+
+    if keys is None:
+        check_loopback(endpoint)
+    pair = None if keys is None else read_client(Path(keys))
+    return Pool(RemoteClient(endpoint, pair, name, max_replays, max_waiting), None, None)
 
 
 class Pool:
@@ -80,25 +126,25 @@ class Pool:
 
     Args:
         client: The session.
-        run_dir: The pool's run directory.
+        run_dir: The pool's run directory; None if it is on another machine.
         process: The supervisor, if this application started it.
         drain_timeout_s: How long the pool's workers may take to finish what they hold when it stops.
     """
 
     def __init__(
         self,
-        client: Client,
-        run_dir: Path,
+        client: Client | RemoteClient,
+        run_dir: Path | None,
         process: subprocess.Popen[bytes] | None,
         drain_timeout_s: float = 0.0,
     ) -> None:
-        self._client = client
+        self._client = cast("Client", client)  # a remote client has the same face
+        self._remote = client if run_dir is None else None
         self._mapper: Mapper | None = None
         self._devices: dict[int, Device] = {}
         self._process = process
         self._drain_timeout_s = drain_timeout_s
-        self.run_dir: Final = run_dir
-        self._session_socket: Final = run_dir / SESSION_SOCKET
+        self._run_dir = run_dir
         self.name: Final = client.pool
         self.supervisor_pid: Final = client.supervisor_pid
 
@@ -115,7 +161,24 @@ class Pool:
 
     def __repr__(self) -> str:
         states = ", ".join(f"{device.index}: {device.state.value}" for device in self.devices)
-        return f"<Pool {self.name} at {self.run_dir}: {states}>"
+        return f"<Pool {self.name} at {self._run_dir or 'another machine'}: {states}>"
+
+    @property
+    def run_dir(self) -> Path:
+        """The pool's run directory.
+
+        Raises:
+            Unsupported: It is on another machine.
+        """
+        if self._run_dir is None:
+            raise errors.Unsupported("a remote client has no way to the pool's run directory, and its logs")
+        return self._run_dir
+
+    def _operator(self) -> AbstractContextManager[OperatorSession | RemoteOperator]:
+        """Return a session for questions and orders."""
+        if self._run_dir is None:
+            return cast("RemoteClient", self._remote).operator()
+        return OperatorSession(self._run_dir / SESSION_SOCKET)
 
     @property
     def devices(self) -> list[DeviceInfo]:
@@ -451,18 +514,18 @@ class Pool:
                 error = device.error.error() if device.error else errors.SetupFailed("")
                 if not isinstance(error, errors.ActorLoadFailed | errors.SetupFailed | errors.ConfigurationError):
                     error = errors.SetupFailed("")  # it ended without a word
-                log = self.run_dir / f"device-{device.index}.log"
-                error.message = f"device {device.index} did not start: {device.reason} (its log: {log})"
+                log = "" if self._run_dir is None else f" (its log: {self._run_dir / f'device-{device.index}.log'})"
+                error.message = f"device {device.index} did not start: {device.reason}{log}"
                 raise error
 
     def status(self) -> Status:
         """Return a snapshot of the pool: states, queues, processes."""
-        with OperatorSession(self._session_socket) as observer:
+        with self._operator() as observer:
             return observer.status()
 
     def restart(self, device: int) -> None:
         """Have a device's worker replaced after it has finished what it holds; returns at once."""
-        with OperatorSession(self._session_socket) as observer:
+        with self._operator() as observer:
             observer.restart(device)
 
     def reload(self, timeout_s: float = 600.0) -> list[str]:
@@ -480,7 +543,7 @@ class Pool:
             InvalidRequest: A reload goes on already, or the pool stops.
             TimeoutError: It is not done yet, and goes on.
         """
-        with OperatorSession(self._session_socket) as observer:
+        with self._operator() as observer:
             return observer.reload(timeout_s)
 
     def on_event(self, listener: Callable[[Any], object]) -> None:
@@ -521,7 +584,7 @@ class Pool:
             KeyboardInterrupt: The pool has ended; or this was the second interrupt, and it has not.
         """
         # Without an answer, or a descriptor to ask with, the end of our session has to do.
-        with contextlib.suppress(errors.AtomrError, OSError), OperatorSession(self._session_socket) as observer:
+        with contextlib.suppress(errors.AtomrError, OSError), self._operator() as observer:
             observer.stop()
             if interrupted:
                 self._say_what_is_waited_for(observer)
@@ -533,7 +596,7 @@ class Pool:
                     process.wait()
                 raise
 
-    def _say_what_is_waited_for(self, observer: OperatorSession) -> None:
+    def _say_what_is_waited_for(self, observer: OperatorSession | RemoteOperator) -> None:
         """Tell the person who has pressed Ctrl-C why the pool does not end at once, if it does not."""
         with contextlib.suppress(errors.AtomrError, OSError):  # it has ended meanwhile
             waiting = observer.status().unanswered
@@ -547,7 +610,7 @@ class Pool:
     def _admit(self, journal: Journal, requests: set[RequestKey]) -> None:
         """Have requests admitted that are refused; those of other maps stay refused."""
         try:
-            with OperatorSession(self._session_socket) as observer:
+            with self._operator() as observer:
                 refused = [each.request for each in observer.status().quarantined if each.request in requests]
                 for request in refused:
                     with contextlib.suppress(errors.InvalidRequest):  # somebody else was faster
@@ -609,6 +672,21 @@ class ActorRef:
         # Found here from now on, without this function.
         self.__dict__[name] = call
         return call
+
+
+def check_loopback(endpoint: str) -> None:
+    """Check that an endpoint is on this machine.
+
+    Raises:
+        ConfigurationError: It is not, or is no endpoint.
+    """
+    host = endpoint.removeprefix(TCP).rpartition(":")[0].strip("[]")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback:
+        raise errors.ConfigurationError(f"{endpoint}: without keys only a loopback address can be connected to")
 
 
 def _check_priority(priority: int) -> None:

@@ -24,6 +24,7 @@ COMMANDS: Final = (
     "reload",
     "resident",
     "admit",
+    "keys",
     "logs",
     "events",
     "top",

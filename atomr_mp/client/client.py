@@ -27,7 +27,9 @@ from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import ItemsReply, Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import token
+from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import devices, session, suspects
+from atomr_mp.protocol.messages.session import MAX_REMOTE_ID
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection
 from atomr_mp.wire.courier import Courier
@@ -61,6 +63,8 @@ class Client:
         max_replays: How often a request is sent again by itself; None for the pool's setting.
         weight: How much of a busy device's time it gets, beside other clients.
         max_waiting: How many calls may wait for room in each event loop, and in all threads together.
+        courier: Shared with other clients; None for one of its own.
+        origin: For whom on another machine this is, if for anybody.
 
     Raises:
         InvalidRequest: The pool admits no such weight.
@@ -74,19 +78,22 @@ class Client:
     forked = False
     """This process was forked from the client's: nothing can be done with it here."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one line for each thing that it has
         self,
         connection: SessionConnection,
         name: str | None = None,
         max_replays: int | None = None,
         weight: float = 1.0,
         max_waiting: int = MAX_WAITING,
+        *,
+        courier: Courier | None = None,
+        origin: session.RemoteOrigin | None = None,
     ) -> None:
         self._connection = connection
         try:
             session.check_weight(weight)
-            welcome = greet(connection, name or default_name(), observer=False, weight=weight)
-            self.max_waiting: Final = _checked(max_waiting)
+            welcome = greet(connection, name or default_name(), observer=False, weight=weight, origin=origin)
+            self.max_waiting: Final = check_max_waiting(max_waiting)
         except BaseException:
             connection.close()
             raise
@@ -94,7 +101,8 @@ class Client:
         self.epoch: Final = welcome.epoch
         self.supervisor_pid: Final = welcome.supervisor_pid
         self.login: Final = Login(welcome.session, welcome.secret, welcome.window)
-        self.courier: Final = Courier()
+        self.courier: Final = courier or Courier()
+        self._own_courier: Final = courier is None
         self.session_descriptor: Final = connection.fileno()
         self.devices = list(welcome.devices)
         """The devices as last heard of."""
@@ -102,6 +110,8 @@ class Client:
         self.suspicions: Final = KnownSuspicions(welcome.suspicions)
         self.methods: dict[str, devices.MethodInfo] = {}
         """The pool's requests by "Actor.method"."""
+        self.actors: list[devices.ActorInfo] = []
+        """The same, as it was told."""
         self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
         """Called with every lifecycle event, on whichever thread reads it; must be short."""
         self.lost: errors.PoolLost | None = None
@@ -123,7 +133,7 @@ class Client:
         self._results_read: deque[tuple[int, int]] = deque()
         """Incarnations that have ended and of which no result is still to be read, to be told."""
         self._memory: ClientMemory | None = None
-        self._ids = itertools.count(1)
+        self._ids = itertools.count(1 if origin is None else MAX_REMOTE_ID + 1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
         self._blocking = ThreadsLane(self, 0, self.devices)
@@ -257,6 +267,11 @@ class Client:
             with self._session_lock:
                 self._waiting.discard(heard)
             os.close(heard)
+
+    @property
+    def window(self) -> Window:
+        """How much may be unanswered per device."""
+        return self.login.window
 
     # --- shared memory ---------------------------------------------------------------------------------------------
 
@@ -397,7 +412,12 @@ class Client:
             with contextlib.suppress(errors.PoolLost), self._sending:
                 self._connection.send(session.Bye())
         self._connection.close()
-        self.courier.close()
+        if self._own_courier:
+            self.courier.close()
+
+    def loop_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
+        """Return the lane of an event loop, from the loop's thread."""
+        return self._loops.get(loop) or self._new_lane(loop)
 
     def _new_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
         from atomr_mp.client.lanes.event_loop import EventLoopLane
@@ -465,6 +485,7 @@ class Client:
         return ended
 
     def _learn(self, actors: list[devices.ActorInfo]) -> None:
+        self.actors = actors
         self.methods = {f"{actor.name}.{method.name}": method for actor in actors for method in actor.methods}
 
     def _lose(self, lost: errors.PoolLost) -> None:
@@ -495,7 +516,7 @@ class Client:
             self._connection.close()
 
 
-def _checked(max_waiting: int) -> int:
+def check_max_waiting(max_waiting: int) -> int:
     """Return a limit that can be one."""
     if max_waiting < 0:
         raise errors.InvalidRequest(f"max_waiting must be at least 0, got {max_waiting}")

@@ -16,7 +16,14 @@ HELLO_TIMEOUT_S: Final = 30.0
 """How long a supervisor may take to answer a hello: its own start is in it."""
 
 
-def greet(connection: SessionConnection, name: str, *, observer: bool, weight: float = 1.0) -> session.Welcome:
+def greet(
+    connection: SessionConnection,
+    name: str,
+    *,
+    observer: bool,
+    weight: float = 1.0,
+    origin: session.RemoteOrigin | None = None,
+) -> session.Welcome:
     """Say hello and return the answer.
 
     Args:
@@ -24,12 +31,15 @@ def greet(connection: SessionConnection, name: str, *, observer: bool, weight: f
         name: What this client is called.
         observer: Whether the session is for questions and orders only, never for calls.
         weight: How much of a busy device's time it asks for, beside other sessions.
+        origin: For whom on another machine it is, if for anybody.
 
     Raises:
         PoolLost: The supervisor is gone, or does not answer.
         AtomrError: Why the supervisor refuses the session.
     """
-    hello = session.Hello(VERSION, name[:200], observer, shared_memory=not observer, weight=float(weight))
+    hello = session.Hello(
+        VERSION, name[:200], observer, shared_memory=not observer, weight=float(weight), origin=origin
+    )
     try:
         connection.send(hello)
     except errors.PoolLost as lost:

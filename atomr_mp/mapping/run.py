@@ -133,7 +133,7 @@ class Mapper:
 
     def depth(self, least: int, most: int) -> Depth:
         """Return how many items per device may be in flight: what does not fit into the window is only refused."""
-        window = self._client.login.window.requests
+        window = self._client.window.requests
         return Depth(max(1, min(least, window)), min(most, window))
 
     def close(self) -> None:

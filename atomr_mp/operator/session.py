@@ -20,6 +20,7 @@ Request = (
     | operators.ListResidents
     | operators.FreeResident
     | operators.AdmitRequest
+    | operators.ReadKeys
     | operators.StopRequest
 )
 Answers = session.Answer | operators.Reloaded | operators.Residents | operators.Status | operators.Inventory
@@ -101,6 +102,27 @@ class OperatorSession:
         """
         self._ask(session.Answer, operators.AdmitRequest(next(self._ids), request), timeout_s)
 
+    def read_keys(self, timeout_s: float = 10.0) -> None:
+        """Have the gateway read the admitted keys again; returns once it has, and has ended sessions by it.
+
+        Raises:
+            InvalidRequest: The pool has no gateway.
+            ConfigurationError: The keys cannot be read; those of before hold.
+        """
+        self._ask(session.Answer, operators.ReadKeys(next(self._ids)), timeout_s)
+
+    def ask(self, request: Request, timeout_s: float = 10.0) -> Answers:
+        """Ask what somebody else wants to know, and return the answer, which may be a refusal."""
+        self._connection.send(request)
+        until = time.monotonic() + timeout_s
+        while True:
+            message = self._connection.receive(max(0.001, until - time.monotonic()))
+            if isinstance(message, Answers) and message.id == request.id:
+                return message
+            if isinstance(message, session.Goodbye):
+                raise message.error.error()
+            self._events.append(message)
+
     def stop(self, timeout_s: float = 10.0) -> None:
         """Have the pool stopped; returns once the order is taken."""
         self._ask(session.Answer, operators.StopRequest(next(self._ids)), timeout_s)
@@ -122,15 +144,8 @@ class OperatorSession:
             PoolLost: The supervisor is gone.
             TimeoutError: No answer came in time.
         """
-        self._connection.send(request)
-        until = time.monotonic() + timeout_s
-        while True:
-            message = self._connection.receive(max(0.001, until - time.monotonic()))
-            if isinstance(message, Answers) and message.id == request.id:
-                if isinstance(message, session.Answer) and message.error is not None:
-                    raise message.error.error()
-                assert isinstance(message, kind)
-                return message
-            if isinstance(message, session.Goodbye):
-                raise message.error.error()
-            self._events.append(message)
+        message = self.ask(request, timeout_s)
+        if isinstance(message, session.Answer) and message.error is not None:
+            raise message.error.error()
+        assert isinstance(message, kind)
+        return message

@@ -28,7 +28,7 @@ from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import RecycleLimits
-from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, Plan, PlanSource
+from atomr_mp.supervisor.plan import METRICS_OFF, DevicePlan, GatewayPlan, Plan, PlanSource
 
 Backend = Literal["auto", "cuda", "host"]
 
@@ -40,6 +40,8 @@ STREAMS: Final = re.compile(r"per_actor|fresh|single|pooled:[1-9][0-9]?")
 """What `Config.streams` may be."""
 
 MAX_DEVICES: Final = 64
+
+LISTEN_OFF: Final = "off"
 
 PREFIX: Final = "ATOMR_MP_"
 """Begins the environment variables of settings; the name follows in capital letters."""
@@ -107,6 +109,18 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Requests of libraries that touch no more are done by the host backend's loop itself, not by a stream's thread."""
     metrics: str = "off"
     """Where metrics are served for Prometheus: "off", "127.0.0.1:PORT" or another loopback address, or "unix:PATH"."""
+    listen: str = "off"
+    """Where clients on other machines are admitted: "off", or "tcp://ADDRESS:PORT" with an address of this machine."""
+    keys_dir: str | None = None
+    """Directory of the server's key and of the admitted ones; None for ~/.config/atomr-mp/keys/POOL."""
+    insecure: bool = False
+    """Listen without encryption and without keys, which is possible on a loopback address only."""
+    remote_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
+    """How long the session of a remote client is kept after its connection was cut."""
+    remote_sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
+    """Most sessions of remote clients at a time."""
+    remote_bytes: Annotated[int, msgspec.Meta(ge=1)] = 2**30
+    """Most bytes of arguments and of kept answers of all remote clients, in the gateway."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
     """Requests that may wait in one worker, of all clients; a method's own limit is its decorator's `queue`."""
     max_weight: Annotated[float, msgspec.Meta(ge=1, le=MAX_WEIGHT)] = 10.0
@@ -167,6 +181,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             from atomr_mp.supervisor.care import exporter
 
             exporter.check(self.metrics)
+        if self.listen != LISTEN_OFF:
+            from atomr_mp.supervisor.care import gateway
+
+            if self.insecure and not gateway.is_loopback(self.listen):
+                raise errors.ConfigurationError(
+                    f"listen = {self.listen!r} with insecure: without keys only a loopback address may be listened at"
+                )
+        elif self.insecure:
+            raise errors.ConfigurationError("insecure says how to `listen`, which is off")
         actor_specs(self.actors)
 
     def plan(self) -> Plan:
@@ -207,6 +230,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             max_replays=self.max_replays,
             max_suspicions=self.max_suspicions,
             max_weight=self.max_weight,
+            gateway=None if self.listen == LISTEN_OFF else self._gateway(),
+        )
+
+    def _gateway(self) -> GatewayPlan:
+        """Return how remote clients are admitted.
+
+        Raises:
+            ConfigurationError: pyzmq is not there or too old, or there is no key.
+        """
+        from atomr_mp.remote import keys
+        from atomr_mp.remote.wire import check_library
+
+        check_library()
+        directory = Path(self.keys_dir).absolute() if self.keys_dir else keys.default_keys_dir(self.pool)
+        if not self.insecure:
+            keys.check_outside(directory, self.run_path)
+            keys.read_server(directory)
+            keys.read_admitted(directory)
+        return GatewayPlan(
+            self.listen,
+            "" if self.insecure else str(directory),
+            self.remote_grace_s,
+            self.remote_sessions,
+            self.remote_bytes,
         )
 
     @property

@@ -30,6 +30,19 @@ class DevicePlan(msgspec.Struct, frozen=True):
     """What an operator should know of it."""
 
 
+class GatewayPlan(msgspec.Struct, frozen=True):
+    """How remote clients are admitted."""
+
+    address: str
+    """"tcp://ADDRESS:PORT"."""
+    keys_dir: str
+    """Where the keys are; empty for no encryption, on loopback."""
+    grace_s: float
+    """How long a session is kept after a cut."""
+    max_sessions: int
+    max_bytes: int
+
+
 class PlanSource(msgspec.Struct, frozen=True):
     """What a plan was made from, to make it again."""
 
@@ -76,6 +89,8 @@ class Plan(msgspec.Struct, frozen=True):
     """Ends of workers after which a request is quarantined; 0 for never."""
     max_weight: float = 10.0
     """Largest weight that a client may have."""
+    gateway: GatewayPlan | None = None
+    """None if no remote clients are admitted."""
     source: PlanSource | None = None
     """None if no configuration file was given."""
 
@@ -117,7 +132,7 @@ def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
     """
     fixed = (
         *("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics", "standby", "standby_starts"),
-        *("max_replays", "max_suspicions", "max_weight"),
+        *("max_replays", "max_suspicions", "max_weight", "gateway"),
     )
     pending = [name for name in fixed if _differ(old, new, name)]
     devices = new.devices

@@ -23,6 +23,7 @@ from atomr_mp.protocol.words import counted
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.standby import Turns
 from atomr_mp.supervisor.care.exporter import Exporter
+from atomr_mp.supervisor.care.gateway import GatewayKeeper
 from atomr_mp.supervisor.care.health import HealthWatch
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.care.inventory import take_inventory
@@ -75,6 +76,7 @@ class Supervisor:
         """The devices were started."""
         self._was_ready = False
         """The service manager was told that the pool is up."""
+        self._gateway: GatewayKeeper | None = None
         self._reload: Reload | None = None
         self._has_orphans = False
         """What dead workers have left could not be looked for."""
@@ -135,6 +137,7 @@ class Supervisor:
             epoch=epoch_label(self._epoch),
         )
         exporter = self._exporter()
+        self._gateway = self._open_gateway()
         self._factory.open(lambda: self._begin(listener))
         self._housekeep()
         self._recycler.start()
@@ -143,6 +146,8 @@ class Supervisor:
         if self._notifier.watchdog_s:
             self._feed_watchdog()
         self._loop.run()
+        if self._gateway is not None:
+            self._gateway.close("the pool was stopped")
         if exporter is not None:
             exporter.close()
         self._helpers.kill()
@@ -165,6 +170,8 @@ class Supervisor:
             self._sessions.listen(listener)
             if self._starter is not None:
                 self._sessions.add(self._starter, owner=self._bound)
+            if self._gateway is not None:
+                self._gateway.start()
             for device in self.devices:
                 device.start()
 
@@ -267,7 +274,18 @@ class Supervisor:
             workers=[_worker_status(device, self._notes(device)) for device in self.devices],
             resident_bytes=self._residents.nbytes,
             quarantined=self._sessions.suspects.quarantined,
+            remote=None if self._gateway is None else self._gateway.status(),
         )
+
+    def read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
+        """Have the gateway read the admitted keys again.
+
+        Raises:
+            InvalidRequest: There is none.
+        """
+        if self._gateway is None:
+            raise errors.InvalidRequest("this pool admits no remote clients (`listen` is off)")
+        self._gateway.read_keys(done)
 
     def _notes(self, device: SupervisedDevice) -> list[str]:
         """Return what an operator has to know of a device."""
@@ -317,6 +335,17 @@ class Supervisor:
         self._note("metrics", f"metrics are served at {address}")
         made.start()
         return made
+
+    def _open_gateway(self) -> GatewayKeeper | None:
+        """Listen for remote clients, if they are admitted."""
+        plan = self._plan.gateway
+        if plan is None:
+            return None
+
+        def note(event: str, text: str, facts: dict[str, str]) -> None:
+            self._note(event, text, **facts)
+
+        return GatewayKeeper(plan, self._plan.max_replays, self._run_dir, self._loop, self._helpers, note)
 
     def _on_hangup(self) -> None:
         """Reload, unless it is the terminal that has gone."""

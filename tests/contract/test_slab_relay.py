@@ -125,6 +125,9 @@ class Supervisor:
     def reload(self, _done: Done) -> None:
         """Not asked for."""
 
+    def read_keys(self, _done: object) -> None:
+        """Nobody asks."""
+
     def resident(self, _request: object) -> session.FromSupervisor:
         """Refuse."""
         raise errors.InvalidRequest("no resident memory here")

@@ -364,6 +364,9 @@ class NoPool:
         """Note it."""
         self.asked.append("reload")
 
+    def read_keys(self, _done: object) -> None:
+        """Nobody asks."""
+
     def resident(self, _request: object) -> session.FromSupervisor:
         """Refuse."""
         raise errors.InvalidRequest("no resident memory here")

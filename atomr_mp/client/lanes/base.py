@@ -34,6 +34,8 @@ from atomr_mp.wire.ends import ClientEnd
 if TYPE_CHECKING:
     import asyncio
 
+    from atomr_mp.client.memory.argument_slabs import Placement
+
 FORKED: Final = "this process was forked from the client's; connect again in the child"
 
 Told = DeviceChanged | IncarnationStopped | IncarnationEnded | Suspicions | errors.PoolLost
@@ -185,6 +187,56 @@ class Lane(ABC):
                 reply.trace, reply.span = tracer.begin(method)
             self._sender.put(link, reply)
             if link.sending:
+                self._queued(link)
+        return reply
+
+    def submit_encoded(
+        self,
+        request_id: int,
+        device: int | None,
+        method: str,
+        body: bytes,
+        payload: Sequence[values.Buffer],
+        deadline_ns: int,
+        *,
+        priority: int = 0,
+        refs: int = 0,
+        kept: Sequence[object] = (),
+        copies: Sequence[Placement] = (),
+    ) -> Reply:
+        """Send a request whose arguments were encoded elsewhere; see `submit`.
+
+        Args:
+            request_id: Unique in the session.
+            device: Where to; None for the one with the fewest unanswered requests of this lane.
+            method: "Actor.method".
+            body: The arguments, see `values`.
+            payload: Their payload frames.
+            deadline_ns: CLOCK_MONOTONIC.
+            priority: Its priority in the worker.
+            refs: How many refs are among the arguments.
+            kept: What is to live until it is answered.
+            copies: Those of its arguments that lie in shared memory of this client.
+        """
+        alone = None
+        if method in self._suspicions.methods and not refs and not copies:
+            alone = self._suspicions.admit(method, values.Decoder[Any]().decode(body, payload))
+        reply = Reply(self, request_id, method, deadline_ns, body)
+        reply.priority, reply.refs, reply.kept, reply.copies, reply.payload = priority, refs, kept, copies, payload
+        with self._lock:
+            if self._lost is not None:
+                raise _copy(self._lost)
+            link = self._sender.choose() if device is None else self._links[device]
+            if not link.sending:
+                if link.state in REFUSING:
+                    raise unavailable(link)
+                self._failover.reach(link)
+            link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
+            reply.device, reply.pinned = link.device, device is not None
+            if alone is not None:
+                self._retry.isolate(reply, alone)
+            self._sender.put(link, reply)
+            if link.sending and link.outbox:
                 self._queued(link)
         return reply
 

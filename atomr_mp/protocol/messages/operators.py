@@ -72,6 +72,12 @@ class AdmitRequest(Message, frozen=True, tag="admit"):
     request: RequestKey
 
 
+class ReadKeys(Message, frozen=True, tag="read_keys"):
+    """Have the gateway read the admitted keys again; answered by `Answer` once it has, and has ended sessions by it."""
+
+    id: U32
+
+
 class Reloaded(Message, frozen=True, tag="reloaded"):
     """Answer to `ReloadRequest`: every device runs what is there now."""
 
@@ -253,6 +259,37 @@ class QuarantinedRequest(Message, frozen=True):
     """The last of these, oldest first."""
 
 
+class RemoteSessionStatus(Message, frozen=True):
+    """A remote client's session."""
+
+    client: Name
+    """What it calls itself."""
+    key: Name
+    """The name of its key."""
+    connected: bool
+    open_calls: U32
+    """Calls that run, or whose answers it has not acknowledged."""
+    kept_bytes: U64
+    """Their arguments and answers in the gateway."""
+    refs: U32
+    """Leases that it holds."""
+
+
+class RemoteStatus(Message, frozen=True):
+    """How remote clients are served."""
+
+    address: Name
+    """Where the gateway listens."""
+    pid: U32
+    """The gateway's; 0 while it is being started again."""
+    listening: bool
+    restarts: U32
+    """How often it has ended."""
+    refused: U64
+    """Handshakes, hellos and messages that were refused."""
+    sessions: list[RemoteSessionStatus]
+
+
 class Status(Message, frozen=True, tag="status"):
     """Answer to `StatusRequest`."""
 
@@ -276,6 +313,8 @@ class Status(Message, frozen=True, tag="status"):
     unkept_results: U64 = 0
     """Slabs with large results that the supervisor could not keep open, for want of descriptors or of room, since the
     start: what lies in them ends with its worker."""
+    remote: RemoteStatus | None = None
+    """Nil if no remote clients are admitted."""
 
     @property
     def unanswered(self) -> int:

@@ -37,6 +37,7 @@ from atomr_mp.protocol.messages.operators import (
     Inventory,
     InventoryRequest,
     ListResidents,
+    ReadKeys,
     Reloaded,
     ReloadRequest,
     Residents,
@@ -50,6 +51,19 @@ from atomr_mp.protocol.refs import SlabNumber
 
 SlabHandle = Annotated[bytes, msgspec.Meta(max_length=64)]
 """What opens a slab where no file descriptor does: a CUDA IPC handle; empty on the host backend."""
+
+
+MAX_REMOTE_ID: Final = 2**53
+"""The largest id of a remote client's call; what the gateway itself asks of workers has larger ones."""
+
+
+class RemoteOrigin(Message, frozen=True):
+    """For whom on another machine a session of the gateway is."""
+
+    key: Name
+    """The name of the client's key. Sessions of one key share a weight."""
+    session: Bytes16
+    """The remote session's id; ids of its calls are those of the requests."""
 
 
 # --- client to supervisor ------------------------------------------------------------------------------------------
@@ -67,6 +81,8 @@ class Hello(Message, frozen=True, tag="hello"):
     """It can open slabs, so large results may come in shared memory; otherwise all come through the socket."""
     weight: Weight = 1.0
     """How much of a busy device's time it is to get, beside other sessions; at most the pool's `max_weight`."""
+    origin: RemoteOrigin | None = None
+    """For whom on another machine it is; nil if for the process itself."""
 
 
 class OpenSlab(Message, frozen=True, tag="open_slab"):
@@ -139,6 +155,7 @@ FromClient = (
     | ListResidents
     | FreeResident
     | AdmitRequest
+    | ReadKeys
     | OpenSlab
     | RegisterSlab
     | ForgetSlab

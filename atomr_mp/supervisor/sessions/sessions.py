@@ -75,6 +75,13 @@ class Orders(Protocol):
             InvalidRequest: It is being done already, or the pool stops.
         """
 
+    def read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
+        """Have the gateway read the admitted keys again.
+
+        Raises:
+            InvalidRequest: There is none.
+        """
+
     def resident(self, request: operators.ListResidents | operators.FreeResident) -> session.FromSupervisor:
         """Return the answer to a request about resident memory."""
 
@@ -92,6 +99,7 @@ Order = (
     | operators.ListResidents
     | operators.FreeResident
     | operators.AdmitRequest
+    | operators.ReadKeys
 )
 """What an operator asks for, and what may change a status."""
 
@@ -379,6 +387,8 @@ class Sessions:
                 self._send(each, self.suspects.admit(order))
             case operators.ReloadRequest(request_id):
                 self._reload(each, request_id)
+            case operators.ReadKeys(request_id):
+                self._read_keys(each, request_id)
             case operators.ListResidents() | operators.FreeResident():
                 self._send(each, self._orders.resident(order))
             case operators.StopRequest(request_id):
@@ -396,6 +406,15 @@ class Sessions:
             self._orders.reload(done)
         except errors.InvalidRequest as error:
             self._send(each, session.Answer(request_id, ErrorInfo.of(error)))
+
+    def _read_keys(self, each: ClientSession, request_id: int) -> None:
+        def done(error: errors.AtomrError | None) -> None:
+            self._send(each, session.Answer(request_id, None if error is None else ErrorInfo.of(error)))
+
+        try:
+            self._orders.read_keys(done)
+        except errors.InvalidRequest as error:
+            done(error)
 
     def _relay(self, each: ClientSession, request: slabs.Request) -> None:
         descriptor = None

@@ -1,0 +1,26 @@
+"""The gateway's program. Arguments: the supervisor's pid, and `GatewaySettings` as JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+
+import msgspec
+
+from atomr_mp.gateway.server import Gateway
+from atomr_mp.process.prctl import die_with_parent
+from atomr_mp.protocol.messages.remote import GatewaySettings
+
+
+def main() -> int:
+    """Serve until the supervisor ends, or says so."""
+    parent = int(sys.argv[1])
+    die_with_parent(parent)
+    logging.basicConfig(format="%(asctime)s %(name)s %(levelname)s %(message)s", level=logging.WARNING)
+    settings = msgspec.json.decode(sys.argv[2].encode(), type=GatewaySettings)
+    return asyncio.run(Gateway(settings).serve())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

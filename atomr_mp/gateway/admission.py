@@ -1,0 +1,64 @@
+"""Who is admitted: answers libzmq's questions (ZAP), and knows what each key may do. Without sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from atomr_mp.remote.keys import AdmittedKey, read_admitted
+
+ZAP_VERSION: Final = b"1.0"
+DOMAIN: Final = b"atomr-mp"
+CURVE: Final = b"CURVE"
+CURVE_KEY_BYTES: Final = 32
+
+ANYBODY: Final = AdmittedKey(name="anybody", public=["0" * 40], operate=True)
+"""Who connects where there is no encryption: a process of this machine."""
+
+
+class Admission:
+    """The admitted keys.
+
+    Args:
+        directory: Where the pool's keys are; None for no encryption: everybody is admitted then.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        self._directory = directory
+        self._admitted: dict[str, AdmittedKey] = {}
+        self.refused = 0
+        """Handshakes that were refused."""
+
+    def read(self) -> None:
+        """Read the admitted keys.
+
+        Raises:
+            ConfigurationError: They cannot be read; those of before hold.
+        """
+        if self._directory is not None:
+            self._admitted = read_admitted(self._directory).by_key()
+
+    def find(self, user_id: str | None) -> AdmittedKey | None:
+        """Return who a connection is, by its `User-Id`; None if it is not admitted any more."""
+        if self._directory is None:
+            return ANYBODY
+        return None if user_id is None else self._admitted.get(user_id)
+
+    def answer(self, request: Sequence[bytes]) -> list[bytes]:
+        """Return the answer to a question of libzmq's.
+
+        A question is [version, id, domain, address, routing id, mechanism, credentials, ...].
+        """
+        if len(request) < 6 or request[0] != ZAP_VERSION:
+            return [ZAP_VERSION, *request[1:2], b"500", b"no question", b"", b""]
+        number, domain, mechanism, credentials = request[1], request[2], request[5], request[6:]
+        key = ""
+        if mechanism == CURVE and domain == DOMAIN and len(credentials) == 1 and len(credentials[0]) == CURVE_KEY_BYTES:
+            import zmq.utils.z85
+
+            key = zmq.utils.z85.encode(credentials[0]).decode()
+        if key and key in self._admitted:
+            return [ZAP_VERSION, number, b"200", b"OK", key.encode(), b""]
+        self.refused += 1
+        return [ZAP_VERSION, number, b"400", b"this key is not admitted", b"", b""]

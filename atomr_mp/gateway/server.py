@@ -1,0 +1,367 @@
+"""The gateway at work: connections, sessions, keys, and what the supervisor says."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import resource
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from atomr_mp import errors
+from atomr_mp.client.client import Client
+from atomr_mp.gateway.admission import Admission
+from atomr_mp.gateway.channel import SupervisorChannel
+from atomr_mp.gateway.peers import RemotePeer
+from atomr_mp.gateway.probe import check_refuses
+from atomr_mp.gateway.sockets import HandshakeHandler, Received, RouterSocket, Sent
+from atomr_mp.operator.session import OperatorSession
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.messages import operators, remote, session
+from atomr_mp.protocol.messages.session import check_version
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp.framing import unpack
+from atomr_mp.remote.keys import AdmittedKey, read_server
+from atomr_mp.remote.wire import check_library
+from atomr_mp.transport.session import SessionConnection
+from atomr_mp.wire.courier import Courier
+
+_LOG: Final = logging.getLogger("atomr_mp.gateway")
+
+TICK_S: Final = 1.0
+"""How often connections are tried: libzmq tells of a lost one when something is sent."""
+
+STOP_MS: Final = 300
+"""How long the last messages may take when the pool ends."""
+
+TOLD_SESSIONS: Final = 256
+"""Most sessions that the supervisor is told of."""
+
+QUESTIONS: Final = 4
+"""Most questions of a session that are answered at a time."""
+
+
+class Gateway:
+    """Serves remote clients.
+
+    Args:
+        settings: How.
+    """
+
+    def __init__(self, settings: remote.GatewaySettings) -> None:
+        self._settings = settings
+        self.epoch: Final = os.urandom(16)
+        self.loop: asyncio.AbstractEventLoop
+        self._admission: Final = Admission(Path(settings.keys_dir) if settings.keys_dir else None)
+        self._peers: dict[bytes, RemotePeer] = {}
+        """By session."""
+        self._connections: dict[bytes, RemotePeer] = {}
+        """By routing id."""
+        self._opening: set[bytes] = set()
+        """Connections whose local session is being made."""
+        self._asking: Counter[bytes] = Counter()
+        """Questions that are being answered, by session."""
+        self._courier: Final = Courier("atomr-mp gateway courier")
+        self._router: RouterSocket
+        self._channel: SupervisorChannel
+        self._listening = False
+        self._offences = 0
+        self._told: remote.GatewayFigures | None = None
+        self._full = False
+        self._stopped: asyncio.Future[str]
+
+    async def serve(self) -> int:
+        """Serve until the pool ends; return the process's status."""
+        loop = self.loop = asyncio.get_running_loop()
+        self._stopped = loop.create_future()
+        self._channel = SupervisorChannel(loop, self._settings.control, self._hear)
+        check_library()
+        keys = read_server(Path(self._settings.keys_dir)) if self._settings.keys_dir else None
+        self._admission.read()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        context.set(zmq.MAX_SOCKETS, 65535)
+        handler = HandshakeHandler(loop, context, self._admission)  # before there is anything to ask about
+        self._router = RouterSocket(loop, context, keys, self._take)
+        if keys is not None:
+            await self._probe(keys.public)
+        self._router.listen_on(self._settings.listener, self._settings.endpoint)
+        self._listening = True
+        self._tick()
+        why = await self._stopped
+        for peer in list(self._peers.values()):
+            self.end(peer, errors.PoolLost(why))
+        self._router.close(STOP_MS)
+        handler.close()
+        context.term()
+        return 0
+
+    async def _probe(self, server_public: str) -> None:
+        """See that a random key is refused, before anybody else can connect.
+
+        Raises:
+            NotAuthorized: It is not.
+        """
+        path = Path(self._settings.run_dir) / "gateway-probe"
+        self._router.bind(f"ipc://{path}")
+        try:
+            await asyncio.to_thread(check_refuses, f"ipc://{path}", server_public)
+        finally:
+            self._router.unbind(f"ipc://{path}")
+            path.unlink(missing_ok=True)
+        self._admission.refused = 0
+
+    # --- what sessions ask -----------------------------------------------------------------------------------------
+
+    @property
+    def has_room(self) -> bool:
+        """Whether all sessions together keep less than they may."""
+        return sum(peer.kept_bytes for peer in self._peers.values()) < self._settings.max_bytes
+
+    def send(self, peer: RemotePeer, parts: Sequence[Buffer]) -> None:
+        """Send a message, if the session has a connection."""
+        if peer.routing_id is None:
+            return
+        match self._router.send(peer.routing_id, parts):
+            case Sent.GONE:
+                self._cut(peer)
+            case Sent.STUCK:
+                self.end(peer, errors.SessionLost("this client does not read what the gateway sends"))
+            case Sent.SENT:
+                pass
+
+    def end(self, peer: RemotePeer, error: errors.AtomrError) -> None:
+        """End a session, and tell its client why."""
+        if peer.ended:
+            return
+        del self._peers[peer.id]
+        routing_id = peer.routing_id
+        if routing_id is not None:
+            self._connections.pop(routing_id, None)
+            self._say(routing_id, remote.RemoteGoodbye(ErrorInfo.of(error)))
+        peer.close()
+        self._tell("remote_end", f"the session of remote client {peer.name} has ended: {error.message}", peer)
+
+    # --- messages --------------------------------------------------------------------------------------------------
+
+    def _take(self, received: Received) -> None:
+        peer = self._connections.get(received.routing_id)
+        admitted = self._admission.find(received.user_id)
+        try:
+            if admitted is None:  # it was, at its handshake
+                raise errors.NotAuthorized("this client's key is not admitted any more")
+            if len(received.parts) != 1:
+                raise errors.ProtocolError("a message of several frames")
+            header, frames = unpack(memoryview(received.parts[0]))
+            message = remote.FROM_REMOTE.decode(header)
+            if isinstance(message, remote.RemoteHello):
+                self._greet(received, message, admitted)
+            elif peer is None or message.epoch != self.epoch:
+                if received.routing_id not in self._opening:
+                    self._say(received.routing_id, remote.HelloWanted())
+            else:
+                self._take_from(peer, message, frames)
+        except errors.AtomrError as error:
+            self._offences += 1
+            if peer is not None:
+                self.end(peer, error)
+            else:
+                self._say(received.routing_id, remote.RemoteGoodbye(ErrorInfo.of(error)))
+
+    def _take_from(self, peer: RemotePeer, message: remote.FromRemote, frames: list[memoryview]) -> None:
+        match message:
+            case remote.Resume():
+                peer.resume(message)
+            case remote.RemoteBye():
+                self.end(peer, errors.PoolLost("this client was closed"))
+            case _ if not peer.ready:
+                raise errors.ProtocolError("a connection begins with a hello and a resumption")
+            case remote.RemoteQuestion():
+                self._ask(peer, message.question)
+            case _:
+                peer.take(message, frames)
+
+    def _greet(self, received: Received, hello: remote.RemoteHello, admitted: AdmittedKey) -> None:
+        """Open a session, or give a connection the session that its client comes back to.
+
+        Raises:
+            AtomrError: Why not.
+        """
+        check_version(hello.version)
+        routing_id = received.routing_id
+        if routing_id in self._connections or routing_id in self._opening:
+            raise errors.ProtocolError("a connection begins with one hello")
+        if hello.session is not None:
+            peer = self._peers.get(hello.session)
+            if peer is None or peer.key != received.user_id:
+                raise errors.SessionLost(
+                    "the gateway has no such session of this key: it was away for too long, or has ended"
+                )
+            if peer.routing_id is not None:
+                self._connections.pop(peer.routing_id, None)
+            peer.attach(routing_id)
+            self._connections[routing_id] = peer
+            peer.welcome(self._settings.grace_s, self._settings.max_replays)
+            return
+        of_key = sum(peer.admitted.name == admitted.name for peer in self._peers.values())
+        if of_key >= admitted.sessions or len(self._peers) + len(self._opening) >= self._settings.max_sessions:
+            raise errors.Overloaded(
+                f"key {admitted.name} has {of_key} sessions of {admitted.sessions}, the gateway "
+                f"{len(self._peers)} of {self._settings.max_sessions}: close some, or allow more",
+                retry_after_s=1.0,
+            )
+        self._opening.add(routing_id)
+        self.loop.create_task(self._open(received, hello, admitted))
+
+    async def _open(self, received: Received, hello: remote.RemoteHello, admitted: AdmittedKey) -> None:
+        """Make the local session, in a thread: the supervisor has to answer."""
+        number = os.urandom(16)
+        origin = session.RemoteOrigin(admitted.name, number)
+        try:
+            client = await asyncio.to_thread(self._open_client, hello.client, admitted, origin)
+        except (errors.AtomrError, OSError) as error:
+            self._opening.discard(received.routing_id)
+            refused = error if isinstance(error, errors.AtomrError) else errors.Overloaded(str(error))
+            self._say(received.routing_id, remote.RemoteGoodbye(ErrorInfo.of(refused)))
+            return
+        self._opening.discard(received.routing_id)
+        window = client.login.window
+        peer = RemotePeer(
+            self,
+            number,
+            received.user_id,
+            admitted,
+            client,
+            Window(
+                min(window.requests * len(client.devices), remote.MAX_REMOTE_IDS),
+                min(window.payload_bytes * len(client.devices), admitted.max_bytes),
+            ),
+            hello.client,
+        )
+        self._peers[number] = peer
+        peer.attach(received.routing_id)
+        self._connections[received.routing_id] = peer
+        self._tell("remote_start", f"remote client {hello.client} connects from {received.address}", peer)
+        peer.welcome(self._settings.grace_s, self._settings.max_replays)
+
+    def _open_client(self, name: str, admitted: AdmittedKey, origin: session.RemoteOrigin) -> Client:
+        connection = SessionConnection.connect(Path(self._settings.session_socket))
+        return Client(connection, name, weight=admitted.weight, courier=self._courier, origin=origin)
+
+    # --- questions and orders --------------------------------------------------------------------------------------
+
+    def _ask(self, peer: RemotePeer, question: remote.Question) -> None:
+        try:
+            if isinstance(question, operators.StopRequest):
+                raise errors.Unsupported("a pool is stopped on its own machine (`atomr-mp stop`)")
+            if not isinstance(question, _QUESTIONS) and not peer.admitted.operate:
+                raise errors.NotAuthorized(f"key {peer.admitted.name} may not give orders (`keys admit --operate`)")
+            if self._asking[peer.id] >= QUESTIONS:
+                raise errors.Overloaded(f"{QUESTIONS} questions of this session are being answered")
+        except errors.AtomrError as error:
+            answer = session.Answer(question.id, ErrorInfo.of(error))
+            self.send(peer, [remote.TO_REMOTE.encode(remote.RemoteTold(question.id, answer))])
+            return
+        self._asking[peer.id] += 1
+        self.loop.create_task(self._answer(peer, question))
+
+    async def _answer(self, peer: RemotePeer, question: remote.Question) -> None:
+        answer: operators.Status | operators.Reloaded | operators.Residents | operators.Inventory | session.Answer
+        try:
+            answer = await asyncio.to_thread(self._relay, question)
+        except (errors.AtomrError, TimeoutError, OSError) as error:
+            found = error if isinstance(error, errors.AtomrError) else errors.Overloaded(str(error))
+            answer = session.Answer(question.id, ErrorInfo.of(found))
+        self._asking -= Counter([peer.id])
+        encoded = remote.TO_REMOTE.encode(remote.RemoteTold(question.id, answer))
+        if len(encoded) > remote.MAX_REMOTE_MESSAGE_BYTES:
+            refused = errors.Unsupported(f"the answer takes {len(encoded)} bytes, more than a message may have")
+            encoded = remote.TO_REMOTE.encode(
+                remote.RemoteTold(question.id, session.Answer(question.id, ErrorInfo.of(refused)))
+            )
+        if not peer.ended:
+            self.send(peer, [encoded])
+
+    def _relay(
+        self, question: remote.Question
+    ) -> operators.Status | operators.Reloaded | operators.Residents | operators.Inventory | session.Answer:
+        with OperatorSession(Path(self._settings.session_socket)) as observer:
+            return observer.ask(question, 600.0 if isinstance(question, operators.ReloadRequest) else 10.0)
+
+    # --- time, and the supervisor ----------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        ping = [remote.TO_REMOTE.encode(remote.RemotePing())]
+        for peer in list(self._peers.values()):
+            lost = peer.lost
+            if lost is not None:
+                self.end(peer, errors.SessionLost(f"the session in the pool has ended: {lost.message}"))
+            elif peer.routing_id is not None:
+                self.send(peer, ping)
+            elif now - peer.cut_at > self._settings.grace_s:
+                self.end(peer, errors.SessionLost(f"its client was away for more than {self._settings.grace_s:g} s"))
+        self._look_at_descriptors()
+        self._tell_figures()
+        self.loop.call_later(TICK_S, self._tick)
+
+    def _cut(self, peer: RemotePeer) -> None:
+        """Take in that a connection has ended; the session is kept for a time."""
+        if peer.routing_id is not None:
+            self._connections.pop(peer.routing_id, None)
+        peer.detach()
+
+    def _hear(self, message: remote.ToGateway) -> None:
+        match message:
+            case remote.KeysChanged(number):
+                try:
+                    self._admission.read()
+                except errors.ConfigurationError as error:
+                    self._channel.tell(remote.KeysRead(number, ErrorInfo.of(error)))
+                    return
+                for peer in list(self._peers.values()):
+                    if self._admission.find(peer.key) is None:
+                        self.end(peer, errors.SessionLost(f"key {peer.admitted.name} was revoked"))
+                self._tell_figures()
+                self._channel.tell(remote.KeysRead(number))
+            case remote.GatewayStops(why):
+                if not self._stopped.done():
+                    self._stopped.set_result(why)
+
+    def _look_at_descriptors(self) -> None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        used = sum(1 for _ in Path("/proc/self/fd").iterdir())
+        full = used > limit * 0.95
+        if full and not self._full:
+            self._channel.tell(
+                remote.GatewayEvent(
+                    "gateway_full",
+                    f"the gateway has {used} of {limit} descriptors open: new connections wait, and its thread is busy "
+                    "until some close; strangers may be at it: put the gateway behind a firewall",
+                )
+            )
+        self._full = full
+
+    def _tell_figures(self) -> None:
+        sessions = [peer.status() for peer in list(self._peers.values())[:TOLD_SESSIONS]]
+        figures = remote.GatewayFigures(self._listening, sessions, self._admission.refused + self._offences)
+        if figures != self._told:
+            self._told = figures
+            self._channel.tell(figures)
+
+    def _tell(self, event: str, text: str, peer: RemotePeer) -> None:
+        self._channel.tell(remote.GatewayEvent(event, text, peer.name, peer.admitted.name))
+        self._tell_figures()
+
+    def _say(self, routing_id: bytes, message: remote.ToRemote) -> None:
+        self._router.send(routing_id, [remote.TO_REMOTE.encode(message)])
+
+
+_QUESTIONS: Final = (operators.StatusRequest, operators.InventoryRequest, operators.ListResidents)
+"""What every key may ask."""

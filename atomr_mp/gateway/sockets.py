@@ -1,0 +1,191 @@
+"""The gateway's edge to libzmq: its ROUTER, and the handler of handshakes. Only the event loop's thread uses them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, NamedTuple
+
+import zmq
+
+from atomr_mp.gateway.admission import DOMAIN, Admission
+from atomr_mp.protocol.messages.remote import MAX_REMOTE_MESSAGE_BYTES
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.remote.keys import ServerKeys
+from atomr_mp.remote.wire import HANDSHAKE_MS, HEARTBEAT_MS, TIMEOUT_MS, descriptor_of, is_readable
+
+TURN_MESSAGES: Final = 64
+"""Most messages that are read before the loop looks at all else."""
+
+UNSENT: Final = 16384
+"""Most messages that wait for a client that does not read."""
+
+UNREAD: Final = 32
+"""Most messages of a connection that wait here to be read; then the client's TCP waits."""
+
+
+class Sent(Enum):
+    """What became of a message to a client."""
+
+    SENT = "sent"
+    GONE = "gone"
+    """The connection has ended."""
+    STUCK = "stuck"
+    """Too much waits for the client."""
+
+
+class Received(NamedTuple):
+    """A message of a client."""
+
+    routing_id: bytes
+    user_id: str | None
+    """The key of the connection, as the handler of handshakes has named it."""
+    address: str
+    parts: list[bytes]
+    """One, of an honest client."""
+
+
+class RouterSocket:
+    """A ROUTER with CURVE.
+
+    Args:
+        loop: The event loop.
+        context: libzmq's context.
+        keys: The server's; None for no encryption.
+        take: Called with each message.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        context: zmq.Context[zmq.Socket[bytes]],
+        keys: ServerKeys | None,
+        take: Callable[[Received], None],
+    ) -> None:
+        self._loop = loop
+        self._take = take
+        self._again = False
+        self._socket = socket = context.socket(zmq.ROUTER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else what cannot be sent is dropped without an error
+        socket.setsockopt(zmq.SNDTIMEO, 0)
+        socket.setsockopt(zmq.SNDHWM, UNSENT)
+        socket.setsockopt(zmq.RCVHWM, UNREAD)
+        socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_MESSAGE_BYTES)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, TIMEOUT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TTL, TIMEOUT_MS)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.setsockopt(zmq.IPV6, 1)
+        if keys is not None:
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+            # Without it and without a handler, libzmq admits every key.
+            socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
+            socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        self._descriptor: Final = descriptor_of(socket)
+        loop.add_reader(self._descriptor, self._on_readable)
+
+    def bind(self, endpoint: str) -> None:
+        """Listen somewhere."""
+        self._socket.bind(endpoint)
+
+    def unbind(self, endpoint: str) -> None:
+        """Listen there no more."""
+        self._socket.unbind(endpoint)
+
+    def listen_on(self, descriptor: int, endpoint: str) -> None:
+        """Accept connections on a socket that listens already.
+
+        Args:
+            descriptor: The socket; libzmq closes it.
+            endpoint: Where it listens; libzmq wants to be told.
+        """
+        self._socket.setsockopt(zmq.USE_FD, descriptor)
+        self._socket.bind(endpoint)
+
+    def send(self, routing_id: bytes, parts: Sequence[Buffer]) -> Sent:
+        """Send a message."""
+        try:
+            body = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._socket.send(routing_id, zmq.DONTWAIT | zmq.SNDMORE)
+            self._socket.send(body, zmq.DONTWAIT)
+        except zmq.Again:
+            return Sent.STUCK
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return Sent.GONE
+        self._look_again()
+        return Sent.SENT
+
+    def close(self, linger_ms: int) -> None:
+        """Close it; what was sent and is not on its way is given so long."""
+        self._loop.remove_reader(self._descriptor)
+        self._socket.close(linger_ms)
+
+    def _look_again(self) -> None:
+        """Look at the socket in the next turn: its descriptor tells of changes only, and a use may have taken one."""
+        if not self._again:
+            self._again = True
+            self._loop.call_soon(self._on_readable)
+
+    def _on_readable(self) -> None:
+        self._again = False
+        socket = self._socket
+        for _ in range(TURN_MESSAGES):
+            if socket.closed or not is_readable(socket):
+                return
+            routing_id = socket.recv(zmq.DONTWAIT)
+            frame = socket.recv(zmq.DONTWAIT, copy=False)
+            parts = [frame.bytes]
+            if frame.more:  # of such a message nothing is kept
+                parts.append(b"")
+                while socket.get(zmq.RCVMORE):
+                    socket.recv(zmq.DONTWAIT)
+            self._take(
+                Received(routing_id, _property(frame, "User-Id"), _property(frame, "Peer-Address") or "?", parts)
+            )
+        self._look_again()
+
+
+class HandshakeHandler:
+    """Answers libzmq's questions whether a key is admitted.
+
+    Args:
+        loop: The event loop.
+        context: libzmq's context; it has one handler.
+        admission: Decides.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, context: zmq.Context[zmq.Socket[bytes]], admission: Admission
+    ) -> None:
+        self._loop = loop
+        self._admission = admission
+        self._socket = context.socket(zmq.REP)
+        self._socket.setsockopt(zmq.LINGER, 0)
+        self._socket.bind("inproc://zeromq.zap.01")
+        self._descriptor: Final = descriptor_of(self._socket)
+        loop.add_reader(self._descriptor, self._on_readable)
+
+    def close(self) -> None:
+        """Close it."""
+        self._loop.remove_reader(self._descriptor)
+        self._socket.close(0)
+
+    def _on_readable(self) -> None:
+        while not self._socket.closed and is_readable(self._socket):
+            request = self._socket.recv_multipart(zmq.DONTWAIT)
+            answer = self._admission.answer(request)
+            self._socket.send_multipart(
+                answer or [b"1.0", request[1] if len(request) > 1 else b"", b"500", b"", b"", b""]
+            )
+
+
+def _property(frame: zmq.Frame, name: str) -> str | None:
+    try:
+        return str(frame.get(name))
+    except (zmq.ZMQError, UnicodeDecodeError):  # it has none
+        return None

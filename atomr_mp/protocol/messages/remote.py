@@ -1,0 +1,333 @@
+"""Messages between a remote client and a pool's gateway, over ZeroMQ with CURVE. Pure.
+
+Each message is one ZeroMQ frame (`zmtp.framing.pack`): a msgpack header and payload frames. After a connection's
+handshake the client says `Hello` and is answered `Welcome`; it then says what it has sent and not had answered
+(`Resume`), and is told what of it the gateway knows (`Resumed`). Only then calls may follow. All further messages of
+the client name the gateway's epoch: those of an older one run nothing.
+
+Two machines' clocks are never compared: times travel as time left, or as time passed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text
+from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.messages import operators, session
+from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
+from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
+from atomr_mp.protocol.refs import BufferId, WireRef
+from atomr_mp.protocol.token import TOKEN_BYTES
+
+MAX_REMOTE_MESSAGE_BYTES: Final = 320 * 1024
+"""Largest message between a remote client and a gateway; both have libzmq end connections that send a larger one. It is
+also what a stranger may park in the gateway before the login."""
+
+MAX_CALL_BYTES: Final = 128 * 1024
+"""Largest call or answer (body and payload frames) that travels in a message; larger ones go in chunks."""
+
+MAX_REMOTE_IDS: Final = 8192
+"""Most ids in one list of a message."""
+
+RemoteId = Annotated[int, msgspec.Meta(ge=1, le=session.MAX_REMOTE_ID)]
+"""Names a call in its session; grows from one to the next, and is never used again."""
+
+Ids = Annotated[list[RemoteId], msgspec.Meta(max_length=MAX_REMOTE_IDS)]
+Token = Annotated[bytes, msgspec.Meta(min_length=TOKEN_BYTES, max_length=TOKEN_BYTES)]
+Body = Annotated[bytes, msgspec.Meta(max_length=MAX_REMOTE_MESSAGE_BYTES)]
+Duration = U64
+"""In microseconds."""
+
+
+# --- client to gateway ---------------------------------------------------------------------------------------------
+
+
+class RemoteHello(Message, frozen=True, tag="remote_hello"):
+    """Open a session, or come back to one; the first message of each connection."""
+
+    version: U32
+    client: Name
+    """What the client calls itself, for logs and `status`."""
+    session: Bytes16 | None = None
+    """The session to come back to; nil for a new one."""
+
+
+class Unanswered(Message, frozen=True):
+    """A call that was sent, and whose answer has not come."""
+
+    id: RemoteId
+    age_us: Duration
+    """How long ago it was first sent."""
+
+
+class Resume(Message, frozen=True, tag="resume"):
+    """Say what is unanswered. Every other id below `next_id` is settled."""
+
+    epoch: Bytes16
+    unanswered: Annotated[list[Unanswered], msgspec.Meta(max_length=MAX_REMOTE_IDS)]
+    next_id: RemoteId
+
+
+class RemoteCall(Message, frozen=True, gc=True):
+    """A request."""
+
+    id: RemoteId
+    method: Name
+    left_us: Duration
+    """Time left until its deadline."""
+    frames: U16
+    """How many of the message's payload frames are its own; they follow in the calls' order."""
+    body: Body
+    """Its arguments, see `values`; empty if they come in chunks."""
+    device: U16 | None = None
+    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
+    refs: Annotated[list[WireRef], msgspec.Meta(max_length=1024)] = msgspec.field(default_factory=list)
+    """The refs among its arguments."""
+    replay: bool = False
+    """It may have run under an earlier gateway, and is idempotent: it waits until its first copy has ended."""
+    upload: U32 = 0
+    """Names the upload that has its body and payload frames, 0 if they are here."""
+
+
+class RemoteCalls(Message, frozen=True, tag="remote_calls", gc=True):
+    """Requests, and which answers have come."""
+
+    epoch: Bytes16
+    settled: Ids
+    """Answers that have come since this was said last."""
+    calls: Annotated[list[RemoteCall], msgspec.Meta(max_length=1024)]
+
+
+class RemoteCancel(Message, frozen=True, tag="remote_cancel"):
+    """Do not start these requests."""
+
+    epoch: Bytes16
+    ids: Ids
+
+
+class RefsReleased(Message, frozen=True):
+    """Leases that are given back."""
+
+    token: Token
+    buffers: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_REMOTE_IDS)]
+
+
+class RemoteRelease(Message, frozen=True, tag="remote_release"):
+    """Give leases back. Repeated after a cut until its serial is acknowledged; taken in once."""
+
+    epoch: Bytes16
+    serial: U64
+    """1, 2, 3, ... in a session."""
+    refs: Annotated[list[RefsReleased], msgspec.Meta(max_length=1024)]
+
+
+Question = (
+    operators.StatusRequest
+    | operators.InventoryRequest
+    | operators.RestartRequest
+    | operators.ReloadRequest
+    | operators.ListResidents
+    | operators.FreeResident
+    | operators.AdmitRequest
+    | operators.StopRequest
+)
+
+
+class RemoteQuestion(Message, frozen=True, tag="remote_question"):
+    """Ask the supervisor something; answered by `RemoteTold` with the question's id."""
+
+    epoch: Bytes16
+    question: Question
+
+
+class RemoteBye(Message, frozen=True, tag="remote_bye"):
+    """The session ends now."""
+
+    epoch: Bytes16
+
+
+FromRemote = RemoteHello | Resume | RemoteCalls | RemoteCancel | RemoteRelease | RemoteQuestion | RemoteBye
+
+
+# --- gateway to client ---------------------------------------------------------------------------------------------
+
+
+class RemoteWelcome(Message, frozen=True, tag="remote_welcome"):
+    """Answer to a hello."""
+
+    version: U32
+    epoch: Bytes16
+    """This life of the gateway."""
+    session: Bytes16
+    pool: Name
+    pool_epoch: Bytes16
+    supervisor_pid: U32
+    window: Window
+    """How much the session may have unanswered, in all; the client keeps to it."""
+    grace_s: float
+    """How long the session is kept after a cut."""
+    operate: bool
+    """Its key may give orders."""
+    devices: list[DeviceInfo]
+    actors: list[ActorInfo]
+    max_replays: U16 = 0
+
+
+class Fate(Message, frozen=True):
+    """What is known of a call that an earlier gateway took along."""
+
+    id: RemoteId
+    maybe_executed: bool
+
+
+class Resumed(Message, frozen=True, tag="resumed"):
+    """Answer to `Resume`: calls may follow."""
+
+    epoch: Bytes16
+    known: Ids
+    """Calls that run, or whose answers follow. Of the unanswered ones, those that are neither known nor lost never
+    came."""
+    lost: Annotated[list[Fate], msgspec.Meta(max_length=MAX_REMOTE_IDS)] = msgspec.field(default_factory=list)
+    """Calls that an earlier gateway had and that may have started."""
+    released: U64 = 0
+    """The serial of the last `RemoteRelease` that was taken in."""
+
+
+class RefLeased(Message, frozen=True):
+    """A lease that comes with an answer."""
+
+    token: Token
+    buffer: BufferId
+
+
+class RemoteAnswer(Message, frozen=True, gc=True):
+    """What a request ended with."""
+
+    id: RemoteId
+    frames: U16
+    """How many of the message's payload frames are its own; they follow in the answers' order."""
+    body: Body = b""
+    """The result, see `values`; empty if it comes in chunks."""
+    error: ErrorInfo | None = None
+    leases: Annotated[list[RefLeased], msgspec.Meta(max_length=65536)] = msgspec.field(default_factory=list)
+    device: int = -1
+    generation: U32 = 0
+    download: U64 = 0
+    """How many bytes its body and payload frames have, if they come in chunks; else 0."""
+
+
+class RemoteAnswers(Message, frozen=True, tag="remote_answers", gc=True):
+    """Answers."""
+
+    epoch: Bytes16
+    answers: Annotated[list[RemoteAnswer], msgspec.Meta(max_length=1024)]
+    released: U64 = 0
+    """As in `Resumed`."""
+
+
+class RemoteTold(Message, frozen=True, tag="remote_told"):
+    """What the supervisor has answered to a question."""
+
+    id: U32
+    answer: session.Answer | operators.Reloaded | operators.Residents | operators.Status | operators.Inventory
+
+
+class HelloWanted(Message, frozen=True, tag="hello_wanted"):
+    """A message came before its connection's hello, or of another epoch; it was dropped."""
+
+
+class RemotePing(Message, frozen=True, tag="remote_ping"):
+    """Nothing; where it cannot be sent, the connection is lost."""
+
+
+class RemoteGoodbye(Message, frozen=True, tag="remote_goodbye"):
+    """The session is over, or was refused."""
+
+    error: ErrorInfo
+
+
+ToRemote = (
+    RemoteWelcome
+    | Resumed
+    | RemoteAnswers
+    | RemoteTold
+    | HelloWanted
+    | RemotePing
+    | RemoteGoodbye
+    | session.DeviceChanged
+    | session.IncarnationEnded
+)
+
+
+# --- gateway and supervisor ----------------------------------------------------------------------------------------
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the gateway's process is told when it is started, as JSON: how it listens, and its limits."""
+
+    endpoint: str
+    """"tcp://HOST:PORT" as it was set, for texts."""
+    listener: int
+    """Descriptor of the listening socket."""
+    control: int
+    """Descriptor of the socket to the supervisor."""
+    session_socket: str
+    run_dir: str
+    keys_dir: str
+    """Empty for no encryption, on loopback."""
+    max_sessions: int
+    max_bytes: int
+    """Of arguments and kept answers of all sessions."""
+    grace_s: float
+    max_replays: int
+
+
+class KeysChanged(Message, frozen=True, tag="keys_changed"):
+    """Read the admitted keys again, and end the sessions of those that are admitted no more; answered `KeysRead`."""
+
+    id: U32
+
+
+class GatewayStops(Message, frozen=True, tag="gateway_stops"):
+    """The pool has ended: say so to all sessions, and end."""
+
+    why: Text
+
+
+ToGateway = KeysChanged | GatewayStops
+
+
+class KeysRead(Message, frozen=True, tag="keys_read"):
+    """Answer to `KeysChanged`."""
+
+    id: U32
+    error: ErrorInfo | None = None
+
+
+class GatewayEvent(Message, frozen=True, tag="gateway_event"):
+    """Something for the event log."""
+
+    event: Name
+    text: Text
+    client: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    key: Annotated[str, msgspec.Meta(max_length=200)] = ""
+
+
+class GatewayFigures(Message, frozen=True, tag="gateway_figures"):
+    """How the gateway is, told when it has changed."""
+
+    listening: bool
+    sessions: list[operators.RemoteSessionStatus]
+    refused: U64
+    """Handshakes, hellos and messages that were refused."""
+
+
+FromGateway = KeysRead | GatewayEvent | GatewayFigures
+
+FROM_REMOTE: Final[Codec[FromRemote]] = Codec(FromRemote, channel="remote")
+TO_REMOTE: Final[Codec[ToRemote]] = Codec(ToRemote, channel="remote")
+TO_GATEWAY: Final[Codec[ToGateway]] = Codec(ToGateway, channel="gateway")
+FROM_GATEWAY: Final[Codec[FromGateway]] = Codec(FromGateway, channel="gateway")

@@ -1,0 +1,19 @@
+"""Clients on other machines: the same pool by `tcp://`, over libzmq with CURVE.
+
+Theory of operation
+===================
+
+A remote client speaks to the pool's gateway (`atomr_mp.gateway`), which has a local session for it. A *session* is an
+id that is bound to the client's key. It outlives connections: after a cut libzmq connects anew, the client says which
+calls are unanswered, and each of them is running, answered, or was never seen (`resumption`, pure). So there is one
+outcome for each call, and at most one run.
+
+- `client.RemoteClient` is what a `Pool` holds, in the place of a local `Client`.
+- `engine.Engine` owns the socket. The thread that waits for a reply receives for all; while none waits, a thread of its
+  own does. `faces` are what replies see of it, in threads and in event loops.
+- `link_life` is the table of a connection's life, pure.
+- `memory.RemoteMemory` is what refs see: leases are the gateway's, content travels by messages.
+- `keys` reads and writes key files.
+
+Only this room and `atomr_mp.gateway` import `zmq`.
+"""

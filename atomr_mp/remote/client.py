@@ -1,0 +1,282 @@
+"""A remote client of a pool: what a `Pool` holds, in the place of a local `Client`."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+from atomr_mp import errors
+from atomr_mp.client import interrupts
+from atomr_mp.client.client import MAX_WAITING, check_max_waiting, running_loop
+from atomr_mp.client.handshake import default_name
+from atomr_mp.client.lanes.base import FORKED
+from atomr_mp.client.lanes.retry_policy import KnownSuspicions
+from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.protocol import values
+from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.messages import operators, remote, session, suspects
+from atomr_mp.protocol.messages.devices import DeviceInfo, MethodInfo
+from atomr_mp.remote.faces import LoopFace, ThreadsFace
+from atomr_mp.remote.keys import ClientKeys
+from atomr_mp.remote.link_life import LinkState
+from atomr_mp.remote.memory import RemoteMemory
+from atomr_mp.remote.session import RemoteSession
+
+if TYPE_CHECKING:
+    import asyncio
+
+CONNECT_S: Final = 10.0
+"""How long a gateway may take to answer."""
+
+
+class RemoteClient:
+    """One session with a pool on another machine. Thread-safe; not to be used in a forked child.
+
+    Args:
+        endpoint: "tcp://HOST:PORT".
+        keys: Ours and the server's; None for no encryption, on loopback.
+        name: What this client is called in logs and `status`.
+        max_replays: As for a local client.
+        max_waiting: As for a local client.
+        connect_timeout_s: How long the gateway may take to answer.
+
+    Raises:
+        PoolUnreachable: No gateway answers, or it has another key.
+        NotAuthorized: It does not admit our key.
+        ProtocolError: It speaks another version.
+        Overloaded: The key has as many sessions as it may.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        keys: ClientKeys | None,
+        name: str | None = None,
+        max_replays: int | None = None,
+        max_waiting: int = MAX_WAITING,
+        connect_timeout_s: float = CONNECT_S,
+    ) -> None:
+        waiting = check_max_waiting(max_waiting)
+        self._session: Final = RemoteSession(endpoint, keys, (name or default_name())[:200], max_replays, waiting)
+        self.suspicions: Final = KnownSuspicions(())
+        """The gateway looks at what is quarantined."""
+        self.forked = False
+        self._memory: RemoteMemory | None = None
+        self._threads: Final = ThreadsFace(self._session)
+        self._loops: dict[asyncio.AbstractEventLoop, LoopFace] = {}
+        self._questions = itertools.count(1)
+        self._session.engine.start()
+        try:
+            self._connect(endpoint, connect_timeout_s)
+        except BaseException:
+            self._session.close()
+            raise
+        assert self._session.welcomed is not None
+        self.pool: Final = self._session.welcomed.pool
+        self.pool_epoch: Final = self._session.welcomed.pool_epoch
+        self.supervisor_pid: Final = self._session.welcomed.supervisor_pid
+        _CLIENTS.add(self)
+
+    def _connect(self, endpoint: str, timeout_s: float) -> None:
+        session_ = self._session
+
+        def settled() -> bool:
+            return session_.state is LinkState.OPEN or session_.refusal is not None
+
+        if not session_.wait_until(settled, timeout_s):
+            raise errors.PoolUnreachable(
+                f"no gateway answers at {endpoint} within {timeout_s:g} s: see that the pool listens there (`listen`), "
+                "that the way is open, and that the key file has this server's key"
+            )
+        if session_.refusal is not None:
+            raise session_.refusal
+
+    # --- what a pool asks ------------------------------------------------------------------------------------------
+
+    @property
+    def devices(self) -> list[DeviceInfo]:
+        """The devices as last heard of."""
+        return self._session.devices
+
+    @property
+    def methods(self) -> dict[str, MethodInfo]:
+        """The pool's requests by "Actor.method"."""
+        return self._session.methods
+
+    @property
+    def listeners(self) -> list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]]:
+        """Called with every lifecycle event; must be short."""
+        return self._session.listeners
+
+    @property
+    def lost(self) -> errors.PoolLost | None:
+        """Why there is no session any more, if there is none."""
+        return self._session.lost
+
+    @property
+    def window(self) -> Window:
+        """How much may be unanswered."""
+        return Window(self._session.window_requests, 0)
+
+    @property
+    def memory(self) -> RemoteMemory:
+        """What refs share."""
+        return self._memory or self._make_memory()
+
+    @interrupts.defer_interrupts
+    def _make_memory(self) -> RemoteMemory:
+        with self._session.lock:
+            if self._session.memory is None:
+                self._session.memory = RemoteMemory(self)
+            self._memory = self._session.memory
+        return self._memory
+
+    def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
+        """Call a listener when the session ends, or at once if it has; see `Pool.on_lost`."""
+        self._session.on_lost(listener)
+
+    def read_session(self) -> None:
+        """Take in what was said: the session's own thread does."""
+
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait until `condition()` holds; False if it does not within `timeout_s`.
+
+        Raises:
+            PoolLost: The session has ended.
+        """
+        return self._session.wait_until(condition, timeout_s)
+
+    def submit(
+        self,
+        method: str,
+        arguments: object,
+        *,
+        device: int | None,
+        deadline_s: float,
+        priority: int = 0,
+        blocking: bool = False,
+        replays: int = 0,
+        wait: bool | None = None,
+    ) -> Reply:
+        """Send a request; see `pool.Pool` for what the arguments mean, and `Client.submit`."""
+        if self.forked:
+            raise errors.PoolLost(FORKED)
+        held = interrupts.hold()
+        try:
+            loop = None if blocking else running_loop()
+            face = self._threads if loop is None else self._loops.get(loop) or self._new_loop(loop)
+            memory = self._memory or self._make_memory()
+            body, payload, placed = values.encode(arguments, memory.place)
+            reply = Reply(face, 0, method, time.monotonic_ns() + int(deadline_s * 1e9), body)
+            reply.priority, reply.replays = priority, replays
+            reply.payload = payload
+            wires, reply.kept, device = memory.attach(placed, device) if placed else ([], (), device)
+            if device is not None:
+                reply.device, reply.pinned = device, True
+            nbytes = len(body) + sum(map(len, payload))
+            if nbytes > remote.MAX_CALL_BYTES:
+                raise errors.InvalidRequest(
+                    f"the arguments take {nbytes} bytes; a call by tcp:// may have {remote.MAX_CALL_BYTES}"
+                )
+            waits = loop is not None if wait is None else wait
+            self._session.send_call(reply, wires, nbytes, wait=waits)
+            if waits and loop is None and reply.state is ReplyState.BACKLOG:
+                self._session.wait_for_room(reply)
+            return reply
+        finally:
+            if held:
+                interrupts.let_go(held)
+
+    def submit_items(self, method: str, _items: Sequence[Sequence[Any]], **_options: object) -> NoReturn:
+        """Refuse: a remote client's calls have one item each, and travel together by themselves."""
+        raise errors.Unsupported(f"{method}: several items in one call, over tcp://")
+
+    def give_back(self) -> None:
+        """Send what is to be given back, if possible."""
+        if not self.forked:
+            self._session.give_back()
+
+    def why_lost(self) -> errors.PoolLost | None:
+        """Return why there is no session any more, None if there is one."""
+        return self._session.lost
+
+    def close(self) -> None:
+        """End the session; unanswered requests end with `PoolLost`. May be called twice; not for a forked child."""
+        if not self.forked:
+            self._session.close()
+
+    @contextlib.contextmanager
+    def operator(self) -> Iterator[RemoteOperator]:
+        """Give a session for questions and orders."""
+        yield RemoteOperator(self._session, self._questions)
+
+    def forget_in_child(self) -> None:
+        """Let go, in a forked child."""
+        self.forked = True
+        self._session.forget_in_child(FORKED)
+
+    @interrupts.defer_interrupts
+    def _new_loop(self, loop: asyncio.AbstractEventLoop) -> LoopFace:
+        with self._session.lock:
+            for old in [old for old in self._loops if old.is_closed()]:
+                del self._loops[old]
+            face = self._loops[loop] = LoopFace(self._session, loop)
+        return face
+
+
+class RemoteOperator:
+    """Questions and orders over a remote session; the key has to allow orders.
+
+    Args:
+        session: The session.
+        ids: Number the questions.
+    """
+
+    def __init__(self, session: RemoteSession, ids: Iterator[int]) -> None:
+        self._session = session
+        self._ids = ids
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        """Do nothing: the session is the client's."""
+
+    def status(self, timeout_s: float = 10.0) -> operators.Status:
+        """Return a snapshot of the pool."""
+        answer: operators.Status = self._session.ask(operators.StatusRequest(next(self._ids)), timeout_s)
+        return answer
+
+    def restart(self, device: int, timeout_s: float = 10.0) -> None:
+        """Have a device's worker replaced; returns once the order is taken."""
+        self._session.ask(operators.RestartRequest(next(self._ids), device), timeout_s)
+
+    def reload(self, timeout_s: float) -> list[str]:
+        """Have the workers replaced; see `Pool.reload`."""
+        answer: operators.Reloaded = self._session.ask(operators.ReloadRequest(next(self._ids)), timeout_s)
+        return answer.pending
+
+    def admit(self, request: suspects.RequestKey, timeout_s: float = 10.0) -> None:
+        """Release a quarantined request."""
+        self._session.ask(operators.AdmitRequest(next(self._ids), request), timeout_s)
+
+    def stop(self) -> NoReturn:
+        """Refuse: this client has not started the pool."""
+        raise errors.Unsupported("a remote client does not stop the pool; `atomr-mp stop` on its machine does")
+
+
+_CLIENTS: Final[weakref.WeakSet[RemoteClient]] = weakref.WeakSet()
+
+
+def _forget_clients_in_child() -> None:
+    for client in _CLIENTS:
+        client.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_forget_clients_in_child)

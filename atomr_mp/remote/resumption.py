@@ -1,0 +1,279 @@
+"""What both ends of a remote session keep of its calls, so that each has one outcome and at most one run. Pure.
+
+A call's id is never used again. In the gateway it is unseen, running, answered (the answer is kept) or settled (the
+client has it); `CallTable` is the table. The client has it in its `OpenCalls` until its answer comes, and then says so.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, Generic, NamedTuple, TypeVar
+
+T = TypeVar("T")
+A = TypeVar("A")
+
+
+class CallState(Enum):
+    """Where a call is, as the gateway sees it."""
+
+    UNSEEN = "unseen"
+    RUNNING = "running"
+    """It was handed to the pool."""
+    ANSWERED = "answered"
+    """Its answer is kept until the client says that it has it."""
+    SETTLED = "settled"
+    """The client has its answer, or has given it up: nothing is kept."""
+
+
+class CallEvent(Enum):
+    """What happens to a call."""
+
+    OFFER = "offer"
+    """The client has sent it."""
+    ANSWER = "answer"
+    """The pool has answered it."""
+    SETTLE = "settle"
+    """The client has said that it is settled."""
+
+
+class CallAction(Enum):
+    """What is to be done."""
+
+    RUN = "run"
+    KEEP = "keep"
+    """Keep the answer, and send it."""
+    SEND = "send"
+    """Send the kept answer again."""
+    ABANDON = "abandon"
+    """Cancel it: nobody wants its answer."""
+    DROP = "drop"
+    """Give the kept answer up; its leases are the client's."""
+    GIVE_BACK = "give_back"
+    """Give up what has come with the answer, its leases too."""
+
+
+CALLS: Final[dict[tuple[CallState, CallEvent], tuple[CallState, CallAction | None]]] = {
+    (CallState.UNSEEN, CallEvent.OFFER): (CallState.RUNNING, CallAction.RUN),
+    (CallState.UNSEEN, CallEvent.SETTLE): (CallState.SETTLED, None),
+    (CallState.RUNNING, CallEvent.OFFER): (CallState.RUNNING, None),
+    (CallState.RUNNING, CallEvent.ANSWER): (CallState.ANSWERED, CallAction.KEEP),
+    (CallState.RUNNING, CallEvent.SETTLE): (CallState.SETTLED, CallAction.ABANDON),
+    (CallState.ANSWERED, CallEvent.OFFER): (CallState.ANSWERED, CallAction.SEND),
+    (CallState.ANSWERED, CallEvent.SETTLE): (CallState.SETTLED, CallAction.DROP),
+    (CallState.SETTLED, CallEvent.OFFER): (CallState.SETTLED, None),
+    (CallState.SETTLED, CallEvent.ANSWER): (CallState.SETTLED, CallAction.GIVE_BACK),
+    (CallState.SETTLED, CallEvent.SETTLE): (CallState.SETTLED, None),
+}
+"""What is not here cannot be: the pool answers only what runs, once."""
+
+
+class IdRanges:
+    """A set of ids from 1 on, as ranges: it takes as much room as it has gaps, however many ids are in it."""
+
+    def __init__(self) -> None:
+        self._starts = [1]
+        self._ends = [1]
+        """One after the last id of each range. The first range begins at 1, and may be empty."""
+
+    def __contains__(self, number: int) -> bool:
+        return number < self._ends[bisect.bisect_right(self._starts, number) - 1]
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    @property
+    def below(self) -> int:
+        """All ids below this one are in it."""
+        return self._ends[0]
+
+    def add(self, number: int) -> None:
+        """Put an id in; it may be there already."""
+        starts, ends = self._starts, self._ends
+        at = bisect.bisect_right(starts, number) - 1
+        if number < ends[at]:
+            return
+        joins_next = at + 1 < len(starts) and starts[at + 1] == number + 1
+        if number == ends[at]:
+            ends[at] += 1
+            if joins_next:
+                ends[at] = ends.pop(at + 1)
+                del starts[at + 1]
+        elif joins_next:
+            starts[at + 1] = number
+        else:
+            starts.insert(at + 1, number)
+            ends.insert(at + 1, number + 1)
+
+    def all_below_but(self, number: int, without: Iterable[int]) -> None:
+        """Put all ids below a number in, but for some that are not."""
+        starts, ends, at = [1], [1], 1
+        for gap in sorted({each for each in without if each < number}):
+            if gap > at:
+                if at == ends[-1]:
+                    ends[-1] = gap
+                else:
+                    starts.append(at)
+                    ends.append(gap)
+            at = gap + 1
+        if number > at:
+            if at == ends[-1]:
+                ends[-1] = number
+            else:
+                starts.append(at)
+                ends.append(number)
+        for start, end in zip(self._starts, self._ends, strict=True):  # what is in it above stays
+            if end > number:
+                starts.append(max(start, number))
+                ends.append(end)
+        self._starts, self._ends = starts, ends
+        self._join()
+
+    def _join(self) -> None:
+        starts, ends = [self._starts[0]], [self._ends[0]]
+        for start, end in zip(self._starts[1:], self._ends[1:], strict=True):
+            if start == ends[-1]:
+                ends[-1] = end
+            else:
+                starts.append(start)
+                ends.append(end)
+        self._starts, self._ends = starts, ends
+
+
+class Step(NamedTuple, Generic[A]):
+    """What an event means for a call."""
+
+    action: CallAction | None
+    answer: A | None
+    """What was kept for it."""
+
+
+class CallTable(Generic[A]):
+    """The gateway's side of a session: what runs, and which answers are kept.
+
+    Args:
+        most: How many calls may be open, running or answered.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: dict[int, A | None] = {}
+        """Answers of what is open; None while it runs."""
+        self._bytes: dict[int, int] = {}
+        self._settled = IdRanges()
+        self.kept_bytes = 0
+        """Of all open calls: their arguments while they run, their answers afterwards."""
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def running(self) -> list[int]:
+        """Ids of the calls that run."""
+        return [each for each, answer in self._open.items() if answer is None]
+
+    def kept(self, number: int) -> A | None:
+        """Return the answer that is kept for a call, None if there is none."""
+        return self._open.get(number)
+
+    def state(self, number: int) -> CallState:
+        """Return where a call is."""
+        if number in self._open:
+            return CallState.RUNNING if self._open[number] is None else CallState.ANSWERED
+        return CallState.SETTLED if number in self._settled else CallState.UNSEEN
+
+    def offer(self, number: int, nbytes: int) -> Step[A]:
+        """Take a call that the client has sent; it is to run if the action is RUN.
+
+        Raises:
+            ValueError: The client has more calls open than it may, or leaves more gaps among its ids.
+        """
+        if self.state(number) is CallState.UNSEEN and len(self._open) >= self._most:
+            raise ValueError(f"more than {self._most} calls are open")
+        return self._step(number, CallEvent.OFFER, None, nbytes)
+
+    def answer(self, number: int, answer: A, nbytes: int) -> Step[A]:
+        """Take the answer of a call that runs."""
+        return self._step(number, CallEvent.ANSWER, answer, nbytes)
+
+    def settle(self, number: int) -> Step[A]:
+        """Take in that the client has a call's answer, or wants it no more.
+
+        Raises:
+            ValueError: The client leaves more gaps among its ids than it may have calls.
+        """
+        step = self._step(number, CallEvent.SETTLE, None, 0)
+        if len(self._settled) > self._most + 1:
+            raise ValueError(f"more than {self._most} gaps among the ids of calls")
+        return step
+
+    def resume(self, unanswered: Iterable[int], next_id: int) -> tuple[list[int], list[tuple[int, Step[A]]]]:
+        """Take in which calls are unanswered after a cut; all others below `next_id` are settled.
+
+        Returns:
+            Those of the unanswered ones that are known, and what is to be done with calls that are open no more.
+        """
+        wanted = set(unanswered)
+        ended = [
+            (number, self._step(number, CallEvent.SETTLE, None, 0))
+            for number in list(self._open)
+            if number < next_id and number not in wanted
+        ]
+        self._settled.all_below_but(next_id, [number for number in wanted if number not in self._settled])
+        return [number for number in wanted if number in self._open], ended
+
+    def _step(self, number: int, event: CallEvent, answer: A | None, nbytes: int) -> Step[A]:
+        kept = self._open.get(number)
+        state, action = CALLS[self.state(number), event]
+        if state is CallState.SETTLED:
+            if number in self._open:
+                del self._open[number]
+                self.kept_bytes -= self._bytes.pop(number)
+            self._settled.add(number)
+        elif action in {CallAction.RUN, CallAction.KEEP}:
+            self._open[number] = answer
+            self.kept_bytes += nbytes - self._bytes.get(number, 0)
+            self._bytes[number] = nbytes
+        return Step(action, kept)
+
+
+class OpenCalls(Generic[T]):
+    """The client's side of a session: what is unanswered, and what the gateway has not been told of it."""
+
+    def __init__(self) -> None:
+        self.unanswered: dict[int, T] = {}
+        """By id, oldest first."""
+        self._settled: list[int] = []
+        """Answered since the gateway was told last."""
+        self.next_id = 1
+
+    def add(self, call: T) -> int:
+        """Take a new call and return its id."""
+        number = self.next_id
+        self.next_id += 1
+        self.unanswered[number] = call
+        return number
+
+    def settle(self, number: int) -> T | None:
+        """Take in that a call has its outcome; return it, None if it had one before."""
+        call = self.unanswered.pop(number, None)
+        if call is not None:
+            self._settled.append(number)
+        return call
+
+    @property
+    def untold(self) -> int:
+        """How many settled calls the gateway has not been told of."""
+        return len(self._settled)
+
+    def take_settled(self, most: int) -> list[int]:
+        """Return what the gateway is to be told, for one message."""
+        taken = self._settled[:most]
+        del self._settled[:most]
+        return taken
+
+    def resume(self) -> list[int]:
+        """Return what is unanswered, for a new connection; what is settled is told by that."""
+        self._settled.clear()
+        return list(self.unanswered)

@@ -1,0 +1,168 @@
+"""A remote client's socket: a DEALER of libzmq with CURVE, and what its monitor says. For one thread at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+from typing import Final
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages.remote import MAX_REMOTE_MESSAGE_BYTES
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.remote.keys import ClientKeys
+
+HEARTBEAT_MS: Final = 500
+"""How often each end asks whether the other is there."""
+
+TIMEOUT_MS: Final = 1500
+"""How long an end may be silent before the connection counts as cut."""
+
+RECONNECT_MS: Final = 20
+RECONNECT_MAX_MS: Final = 500
+"""Between attempts to connect; libzmq doubles the first and adds jitter."""
+
+HANDSHAKE_MS: Final = 3000
+"""How long a handshake may take."""
+
+MIN_LIBZMQ: Final = (4, 3, 5)
+
+
+class Sign(Enum):
+    """What the monitor says."""
+
+    HANDSHAKE = "handshake"
+    """A new connection is authenticated."""
+    CUT = "cut"
+    """The connection has ended, or could not be made."""
+    REFUSED = "refused"
+    """The server does not admit our key."""
+
+
+class RemoteWire:
+    """The socket and its monitor.
+
+    Args:
+        endpoint: "tcp://HOST:PORT".
+        keys: Ours and the server's; None for no encryption, on loopback.
+
+    Raises:
+        ConfigurationError: libzmq is too old, has no CURVE, or takes no such endpoint.
+    """
+
+    def __init__(self, endpoint: str, keys: ClientKeys | None) -> None:
+        check_library()
+        self._context = zmq.Context(io_threads=1)
+        self._socket = self._context.socket(zmq.DEALER)
+        self._monitor = self._socket.get_monitor_socket(_SIGNS)
+        try:
+            configure(self._socket, keys)
+            self._socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise errors.ConfigurationError(f"{endpoint!r} cannot be connected to: {error.strerror}") from error
+        self.fileno: Final = descriptor_of(self._socket)
+        self.monitor_fileno: Final = descriptor_of(self._monitor)
+
+    def send(self, parts: Sequence[Buffer]) -> bool:
+        """Send a message; False if there is no connection to take it."""
+        try:
+            self._socket.send(parts[0] if len(parts) == 1 else b"".join(parts), zmq.DONTWAIT)
+        except zmq.Again:
+            return False
+        return True
+
+    @property
+    def readable(self) -> bool:
+        """Whether a message has arrived. To be asked after each use: the descriptor tells of changes only."""
+        return is_readable(self._socket)
+
+    def receive(self) -> bytes | None:
+        """Return the next message, None if there is none."""
+        if not self.readable:
+            return None
+        parts = self._socket.recv_multipart(zmq.DONTWAIT)
+        return b"" if len(parts) != 1 else parts[0]  # of several frames it is none of ours, and fails to decode
+
+    def signs(self) -> Iterator[Sign]:
+        """Yield what the monitor has said since."""
+        while is_readable(self._monitor):
+            yield _SIGNS_BY_EVENT.get(recv_monitor_message(self._monitor, zmq.DONTWAIT)["event"], Sign.CUT)
+
+    def close(self, linger_ms: int = 0) -> None:
+        """Close it; what was sent and is not on its way is given so long."""
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(linger_ms)
+        self._context.term()
+
+    def forget_in_child(self) -> None:
+        """Let go in a forked child: libzmq's threads are not there, so nothing of it may be called."""
+        _FORKED.append((self._context, self._socket, self._monitor))
+
+
+def descriptor_of(socket: zmq.Socket[bytes]) -> int:
+    """Return a socket's descriptor, which tells of changes only: ask `is_readable` after each use of the socket."""
+    descriptor = socket.getsockopt(zmq.FD)
+    assert isinstance(descriptor, int)
+    return descriptor
+
+
+def is_readable(socket: zmq.Socket[bytes]) -> bool:
+    """Whether a message has arrived."""
+    events = socket.getsockopt(zmq.EVENTS)
+    assert isinstance(events, int)
+    return bool(events & zmq.POLLIN)
+
+
+def check_library() -> None:
+    """Refuse a libzmq that cannot be trusted with this.
+
+    Raises:
+        ConfigurationError: It is too old, or has no CURVE.
+    """
+    if zmq.zmq_version_info() < MIN_LIBZMQ:
+        raise errors.ConfigurationError(
+            f"remote clients need libzmq {'.'.join(map(str, MIN_LIBZMQ))} or later; pyzmq has {zmq.zmq_version()}: "
+            "install a newer pyzmq"
+        )
+    if not zmq.has("curve"):
+        raise errors.ConfigurationError("the installed libzmq has no CURVE; install pyzmq from a wheel")
+
+
+def configure(socket: zmq.Socket[bytes], keys: ClientKeys | None) -> None:
+    """Set what a client's socket needs before it connects."""
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.IMMEDIATE, 1)  # else it is the next gateway that runs what was sent while there was none
+    socket.setsockopt(zmq.SNDHWM, 0)  # the window bounds what is on its way
+    socket.setsockopt(zmq.RCVHWM, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_MESSAGE_BYTES)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, TIMEOUT_MS)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, TIMEOUT_MS)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, HANDSHAKE_MS)
+    socket.setsockopt(zmq.IPV6, 1)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret.encode())
+        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server.encode())
+
+
+_SIGNS_BY_EVENT: Final = {
+    int(zmq.EVENT_HANDSHAKE_SUCCEEDED): Sign.HANDSHAKE,
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): Sign.REFUSED,
+}
+_SIGNS: Final = (
+    zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_DISCONNECTED
+)
+_FORKED: Final[list[object]] = []
+"""Sockets that a fork has brought along. They are never collected here: that would call libzmq."""

@@ -1,0 +1,315 @@
+"""Remote clients: the same face by tcp://, keys, rights, and what strangers and offenders can do."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zmq
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.process.files.events import read_events
+from atomr_mp.protocol.codec import VERSION
+from atomr_mp.protocol.messages import remote
+from atomr_mp.remote import keys, wire
+from tests import remote as served
+from tests.support import DEADLINE_S, Ledger, settled
+
+
+@pytest.fixture
+def serving(ledger: Ledger) -> Iterator[served.Served]:
+    """A pool with one device that admits alice."""
+    found = served.serve(ledger)
+    with found.pool:
+        yield found
+
+
+def test_calls_are_made_as_to_a_local_pool(serving: served.Served, ledger: Ledger) -> None:
+    """From threads and event loops, with results, errors, callbacks, deadlines, cancelling and maps."""
+    with serving.connect() as pool:
+        pool.wait_ready()
+        assert pool.name == serving.pool.name
+        value = [1, 2.5, "three", b"four", None, {"five": [True]}]
+        assert pool.call("Probe.echo", value).result() == value
+        assert pool.actor("Probe").echo(value=7).result() == 7
+        with pytest.raises(errors.InvalidRequest, match=r"did you mean Probe\.echo"):
+            pool.call("Probe.ecko", 1)
+        with pytest.raises(errors.InvalidRequest):
+            pool.call("Probe.echo").result()
+        with pytest.raises(errors.ActorFailed, match="on purpose") as failed:
+            pool.call("Probe.fail", "exception").result()
+        assert "OnPurposeError" in failed.value.traceback_text  # alice operates
+        array = np.arange(2000, dtype="float32").reshape(40, 50)
+        np.testing.assert_array_equal(pool.call("Probe.echo", array).result(), array)
+
+        async def together() -> list[int]:
+            return await asyncio.gather(*[pool.call("Probe.echo", number) for number in range(200)])
+
+        assert asyncio.run(together()) == list(range(200))
+        assert list(pool.map("Probe.echo", range(300))) == list(range(300))
+
+        async def mapped() -> list[int]:
+            return [each async for each in pool.amap("Probe.echo", range(50))]
+
+        assert asyncio.run(mapped()) == list(range(50))
+        with concurrent.futures.ThreadPoolExecutor(4) as threads:
+            assert list(threads.map(lambda number: pool.call("Probe.echo", number).result(), range(100))) == [
+                *range(100)
+            ]
+        called = threading.Event()
+        pool.call("Probe.echo", 1).add_done_callback(lambda _: called.set())
+        assert called.wait(DEADLINE_S)
+        with ledger.gate("held") as gate:
+            held = pool.call("Probe.hold", gate.path)
+            waits = pool.call("Probe.echo", 1)
+            late = pool.call("Probe.echo", 1, deadline_s=0.05)
+            gate.wait()
+            with pytest.raises(errors.DeadlineExceeded):
+                late.result()
+            waits.cancel()
+            with pytest.raises(TimeoutError):
+                held.result(timeout_s=0.01)
+            gate.open()
+            assert held.result() == 1
+            with pytest.raises(errors.Cancelled):
+                waits.result()
+        assert pool.status().workers[0].device.index == 0
+
+
+def test_refs_are_handles_of_what_the_pool_has(serving: served.Served) -> None:
+    """Made, passed on, sliced, read, written and released; what needs shared memory is `Unsupported`."""
+    with serving.connect() as pool, serving.connect() as other:
+        pool.wait_ready()
+        device = pool.device()
+        content = np.arange(12, dtype="float64").reshape(3, 4)
+        ref = device.put(content)
+        np.testing.assert_array_equal(ref.numpy(), content)
+        np.testing.assert_array_equal(ref[1:, ::2].T.numpy(), content[1:, ::2].T)
+        product = device.blas.gemm(ref, ref.T).result()
+        np.testing.assert_allclose(product.numpy(), content @ content.T)
+        zeros = device.zeros((3, 4), "float64")
+        zeros.fill(2.0)
+        ref.copy_to(zeros)
+        np.testing.assert_array_equal(zeros.numpy(), content)
+        claimed = other.claim(ref.share())
+        ref.free()
+        np.testing.assert_array_equal(claimed.numpy(), content)
+        with pytest.raises(errors.GpuRefReleased):
+            ref.numpy()
+        with pytest.raises(errors.Unsupported, match="numpy\\(\\) copies"):
+            zeros.view()
+        with pytest.raises(errors.Unsupported):
+            pool.host_array((2, 2))
+        with pytest.raises(errors.GpuRefReleased):
+            other.call("Probe.echo", zeros)
+    assert settled(lambda: serving.pool.status().workers[0].leases == 0, DEADLINE_S)
+
+
+def test_a_lease_of_somebody_else_is_none(serving: served.Served) -> None:
+    """A client that forges a ref's wire form is refused by the gateway, and its session goes on."""
+    with serving.connect() as pool, serving.connect() as thief:
+        pool.wait_ready()
+        ref = pool.device().put(np.ones(4))
+        forged = thief.device().put(np.ones(4))
+        forged._wire = ref.to_wire()
+        with pytest.raises(errors.GpuRefReleased, match="another client's"):
+            thief.call("Probe.echo", forged).result()
+        assert thief.call("Probe.echo", 1).result() == 1
+
+
+def test_only_admitted_keys_connect(serving: served.Served, tmp_path: Path) -> None:
+    """A stranger's key is refused, and so is a server with another key; a revoked key's sessions end at once."""
+    server = keys.read_server(serving.keys_dir).public
+    pair, other = keys.new_pair(), keys.new_pair()
+    stranger = tmp_path / "stranger.key"
+    keys.write_new(stranger, keys.ClientKeys(name="x", public=pair.public, secret=pair.secret, server=server))
+    with pytest.raises(errors.NotAuthorized, match="does not admit"):
+        atomr_mp.connect(serving.address, keys=stranger)
+    admitted = keys.read_client(served.key_file(serving.keys_dir, "alice"))
+    deceived = tmp_path / "deceived.key"
+    keys.write_new(
+        deceived, keys.ClientKeys(name="alice", public=admitted.public, secret=admitted.secret, server=other.public)
+    )
+    from atomr_mp.remote.client import RemoteClient
+
+    with pytest.raises(errors.PoolUnreachable, match="this server's key"):
+        RemoteClient(serving.address, keys.read_client(deceived), connect_timeout_s=0.5)
+    served.admit(serving.keys_dir, "bob")
+    _run_keys(serving, "admit", "carol", pair.public)  # which has the gateway read bob's too
+    with serving.connect("bob") as bob, serving.connect() as alice:
+        assert bob.call("Probe.echo", 1).result() == 1
+        with pytest.raises(errors.NotAuthorized, match="may not give orders"):
+            bob.restart(0)
+        assert bob.status().remote is not None
+        with pytest.raises(errors.ActorFailed) as failed:
+            bob.call("Probe.fail", "exception").result()
+        assert not failed.value.traceback_text
+        _run_keys(serving, "revoke", "bob")
+        with pytest.raises(errors.SessionLost, match="revoked"):
+            bob._client.wait_until(lambda: False, DEADLINE_S)
+        with pytest.raises(errors.NotAuthorized):
+            serving.connect("bob")
+        assert alice.call("Probe.echo", 1).result() == 1
+    events = [str(each["text"]) for each in read_events(serving.pool.run_dir / "events.msgpack")]
+    assert any("connects from 127.0.0.1" in text for text in events)
+    assert any("revoked" in text for text in events)
+
+
+def test_a_key_has_as_many_sessions_as_it_may(serving: served.Served) -> None:
+    """Not more, and a closed one makes room."""
+    served.admit(serving.keys_dir, "bob", sessions=1)
+    _run_keys(serving, "revoke", _admit_one_more(serving))
+    with serving.connect("bob"), pytest.raises(errors.Overloaded, match="1 sessions of 1"):
+        serving.connect("bob")
+
+    def again() -> bool:
+        with contextlib.suppress(errors.Overloaded), serving.connect("bob"):
+            return True
+        return False
+
+    assert settled(again, DEADLINE_S)
+
+
+def test_an_offence_is_its_session_s_alone(serving: served.Served) -> None:
+    """Bytes that are no message, several frames, another's session, epochs and ids that cannot be."""
+    with serving.connect() as alice:
+        for messages in _offences():
+            with _dealer(serving) as dealer:
+                for message in messages:
+                    dealer.send_multipart(message if isinstance(message, list) else [message])
+                answers: list[remote.ToRemote] = []
+                while not any(isinstance(each, remote.RemoteGoodbye | remote.HelloWanted) for each in answers):
+                    assert dealer.poll(int(DEADLINE_S * 1000)), f"no answer to {messages}"
+                    answers.append(remote.TO_REMOTE.decode(dealer.recv()))
+        assert alice.call("Probe.echo", 1).result() == 1
+    status = serving.pool.status().remote
+    assert status is not None
+    assert status.restarts == 0
+    assert serving.pool.call("Probe.echo", 2).result() == 2
+
+
+def test_without_keys_only_this_machine_is_served(ledger: Ledger) -> None:
+    """By `insecure`, on a loopback address; neither side takes anything else."""
+    with pytest.raises(errors.ConfigurationError, match="loopback"):
+        ledger.start(listen="tcp://0.0.0.0:0", insecure=True)
+    with pytest.raises(errors.ConfigurationError, match=r"server\.key"):
+        ledger.start(listen=served.LISTEN, keys_dir=str(ledger.path / "none"))
+    with pytest.raises(errors.ConfigurationError, match="loopback"):
+        atomr_mp.connect("tcp://192.0.2.1:5570", insecure=True)
+    with pytest.raises(errors.ConfigurationError, match="key file"):
+        atomr_mp.connect("tcp://192.0.2.1:5570")
+    with (
+        ledger.start(listen=served.LISTEN, insecure=True) as pool,
+        atomr_mp.connect(served.listening(pool), insecure=True) as far,
+    ):
+        assert far.call("Probe.echo", 1).result() == 1
+
+
+def test_a_gateway_that_admits_everybody_does_not_listen(tmp_path: Path) -> None:
+    """The check that each start makes fails where libzmq fails open: without a handler and without a domain."""
+    from atomr_mp.gateway.probe import check_refuses
+
+    pair = keys.new_pair()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
+        router.setsockopt(zmq.CURVE_SERVER, 1)
+        router.setsockopt(zmq.CURVE_SECRETKEY, pair.secret.encode())
+        router.bind(f"ipc://{tmp_path}/open")
+        with pytest.raises(errors.NotAuthorized, match="does not listen"):
+            check_refuses(f"ipc://{tmp_path}/open", pair.public)
+
+
+def test_only_remote_clients_load_libzmq() -> None:
+    """An application that has nothing to do with other machines does not have it in its process."""
+    code = "import sys, atomr_mp.pool, atomr_mp.startup.start; sys.exit('zmq' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_forked_child_has_to_connect_anew(serving: served.Served) -> None:
+    """What libzmq would do there is to wait for ever."""
+    with serving.connect() as pool:
+        assert pool.call("Probe.echo", 1).result() == 1
+        child = os.fork()
+        if child == 0:
+            status = 1
+            with contextlib.suppress(BaseException):
+                try:
+                    pool.call("Probe.echo", 1)
+                except errors.PoolLost:
+                    status = 0
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert pool.call("Probe.echo", 2).result() == 2
+
+
+def _run_keys(serving: served.Served, *arguments: str) -> None:
+    run_dir, keys_dir = str(serving.pool.run_dir), str(serving.keys_dir)
+    subprocess.run(
+        [sys.executable, "-m", "atomr_mp", "keys", *arguments, "--run-dir", run_dir, "--keys-dir", keys_dir],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+
+
+def _admit_one_more(serving: served.Served) -> str:
+    served.admit(serving.keys_dir, "nobody")
+    return "nobody"
+
+
+def _offences() -> list[list[bytes | list[bytes]]]:
+    encode = remote.FROM_REMOTE.encode
+    hello = encode(remote.RemoteHello(VERSION, "offender"))
+    epoch = bytes(16)
+    return [
+        [b""],
+        [b"\x00" * 1000],
+        [[b"a", b"b"]],
+        [[b"a", b"b", b"c"]],
+        [encode(remote.RemoteHello(VERSION + 1, "offender"))],
+        [encode(remote.RemoteHello(VERSION, "offender", os.urandom(16)))],
+        [hello, hello],
+        [encode(remote.RemoteCalls(epoch, [], [remote.RemoteCall(1, "Probe.echo", 10**6, 0, b"\x91\x01")]))],
+        [encode(remote.RemoteBye(epoch))],
+    ]
+
+
+@contextlib.contextmanager
+def _dealer(serving: served.Served) -> Iterator[zmq.Socket[bytes]]:
+    """Give a bare socket with alice's key."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        wire.configure(dealer, keys.read_client(served.key_file(serving.keys_dir, "alice")))
+        dealer.setsockopt(zmq.SNDTIMEO, int(DEADLINE_S * 1000))
+        dealer.connect(serving.address)
+        yield dealer
+
+
+def test_calls_beyond_the_window_wait_for_room(ledger: Ledger) -> None:
+    """In an event loop by themselves, in a thread if it is asked for; the order is that of the calls."""
+    with served.serve(ledger, window_requests=2).pool as pool:
+        found = served.Served(pool, served.listening(pool), ledger.path / "keys")
+        with found.connect() as far, ledger.gate("held") as gate:
+            far.wait_ready()
+            held = far.call("Probe.hold", gate.path)
+            gate.wait()
+            full = far.call("Probe.echo", 1)
+            with pytest.raises(errors.Overloaded, match="max_waiting"):
+                far.call("Probe.echo", 2)
+            with pytest.raises(errors.DeadlineExceeded):
+                far.call("Probe.echo", 2, wait=True, deadline_s=0.05)
+
+            async def many() -> list[int]:
+                calls = [far.call("Probe.echo", number) for number in range(10)]
+                gate.open()
+                return await asyncio.gather(*calls)
+
+            assert asyncio.run(many()) == list(range(10))
+            assert (held.result(), full.result()) == (1, 1)

@@ -1,0 +1,77 @@
+"""What tests of remote clients share: keys, and a pool that listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import atomr_mp
+from atomr_mp.remote import keys
+from tests.support import DEADLINE_S, Ledger, settled
+
+
+class Served(NamedTuple):
+    """A pool that admits remote clients, and where."""
+
+    pool: atomr_mp.Pool
+    address: str
+    keys_dir: Path
+
+    @property
+    def pid(self) -> int:
+        """The gateway's."""
+        remote = self.pool.status().remote
+        assert remote is not None
+        return remote.pid
+
+    def connect(self, name: str = "alice", **options: Any) -> atomr_mp.Pool:
+        """Connect as one of the admitted clients."""
+        return atomr_mp.connect(self.address, keys=key_file(self.keys_dir, name), **options)
+
+
+def key_file(directory: Path, name: str) -> Path:
+    """Return where a client's key file is."""
+    return directory.parent / f"{name}.key"
+
+
+def make_keys(directory: Path) -> Path:
+    """Make a server's keys below a directory; return where they are."""
+    path = directory / "keys"
+    pair = keys.new_pair()
+    keys.write_new(path / keys.SERVER_FILE, keys.ServerKeys(public=pair.public, secret=pair.secret))
+    return path
+
+
+def admit(directory: Path, name: str = "alice", **rights: Any) -> str:
+    """Make a client's key file beside the server's keys, and admit it; return its public key."""
+    pair = keys.new_pair()
+    server = keys.read_server(directory).public
+    keys.write_new(
+        key_file(directory, name), keys.ClientKeys(name=name, public=pair.public, secret=pair.secret, server=server)
+    )
+    new = keys.AdmittedKey(name=name, public=[pair.public], **rights)
+    keys.change_admitted(directory, lambda before: before.admitting(new))
+    return pair.public
+
+
+def serve(ledger: Ledger, *actors: str, **settings: Any) -> Served:
+    """Start a pool that admits "alice", and wait until its gateway listens."""
+    directory = make_keys(ledger.path)
+    admit(directory, operate=True)
+    settings |= {"listen": LISTEN, "keys_dir": str(directory)}
+    pool = ledger.start(*actors, **settings)
+    return Served(pool, listening(pool), directory)
+
+
+def listening(pool: atomr_mp.Pool) -> str:
+    """Wait until a pool's gateway listens, and return where."""
+
+    def address() -> str:
+        remote = pool.status().remote
+        return remote.address if remote is not None and remote.listening else ""
+
+    assert settled(lambda: bool(address()), DEADLINE_S)
+    return address()
+
+
+LISTEN: Final = "tcp://127.0.0.1:0"
