@@ -36,6 +36,7 @@ TESTS: Final = (
     "tests/contract/test_blas_lt.py",
     "tests/contract/test_fft.py",
     "tests/contract/test_rng.py",
+    "tests/contract/test_tensor.py",
     "tests/contract/test_elementwise.py",
     "tests/contract/test_sparse.py",
     "tests/contract/test_program.py",

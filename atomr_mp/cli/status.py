@@ -157,7 +157,14 @@ def _batches(of: BatchStatus) -> dict[str, Any]:
 
 
 def _plans(of: PlanStatus) -> dict[str, Any]:
-    return {"library": of.library, "hits": of.hits, "misses": of.misses, "kept": of.kept, "dropped": of.dropped}
+    return {
+        "library": of.library,
+        "hits": of.hits,
+        "misses": of.misses,
+        "kept": of.kept,
+        "dropped": of.dropped,
+        "engine": of.engine or None,
+    }
 
 
 def _standby(worker: WorkerStatus) -> dict[str, Any] | None:
@@ -238,7 +245,7 @@ def _remarks(device: dict[str, Any]) -> Iterator[str]:
         asked = each["hits"] + each["misses"]
         yield (
             f", {each['library']}: {counted(each['kept'], 'plan')}, there for {each['hits'] / asked:.1%} of "
-            f"{counted(asked, 'request')}"
+            f"{counted(asked, 'request')}{', by ' + each['engine'] if each['engine'] else ''}"
         )
     if (graphs := device["graphs"]) is not None:
         yield from _graph_lines(graphs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, SupportsFloat, SupportsIndex, TypeVar
 
 import msgspec
@@ -186,8 +186,10 @@ def _values(struct: msgspec.Struct) -> tuple[Any, ...]:
 
 def _first_misfit(struct: msgspec.Struct) -> str | None:
     """Return what is wrong with which field; msgspec names fields of arrays by their number only."""
-    for name in declared(type(struct)).arrays:
-        value = getattr(struct, name)
+    fields = declared(type(struct))
+    arrays = {name: getattr(struct, name) for name in fields.arrays}
+    arrays |= {f"{name}[{at}]": each for name in fields.lists for at, each in _enumerated(getattr(struct, name))}
+    for name, value in arrays.items():
         if value is not None and not isinstance(value, Operand):
             return f"{name} is of type {type(value).__name__}; it must be a ref: `Device.put` makes one of an array"
     for field in msgspec.structs.fields(struct):
@@ -199,3 +201,7 @@ def _first_misfit(struct: msgspec.Struct) -> str | None:
         except msgspec.ValidationError as error:
             return f"{field.name} is {value!r}: {error}"
     return None
+
+
+def _enumerated(values: Any) -> Iterator[tuple[int, Any]]:
+    return enumerate(values if isinstance(values, list) else ())

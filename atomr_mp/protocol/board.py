@@ -133,7 +133,7 @@ PLANNED: Final = 16
 """Libraries that have figures of plans on the board."""
 
 FIRST_PLANS: Final = FIRST_BATCHES + BATCH_WORDS * BATCHED
-PLAN_WORDS: Final = 4
+PLAN_WORDS: Final = 5
 FIRST_GRAPHS: Final = FIRST_PLANS + PLAN_WORDS * PLANNED
 GRAPH_WORDS: Final = 8
 _PLACE: Final = 2**14 - 1
@@ -283,6 +283,8 @@ class PlanCounts(NamedTuple):
     """How many had to make room for others."""
     kept: int = 0
     """How many there are."""
+    engine: int = 0
+    """What serves the library: the number of one of `library_names.ENGINES`, 0 if there is no choice."""
 
 
 class BoardWriter:

@@ -21,6 +21,7 @@ from typing import Final
 
 from atomr_mp.protocol import board
 from atomr_mp.protocol.board import BATCHED, BUCKETS, MAGIC, MAX_START_ITEMS, PLANNED, Counter, Gauge, entry_sum
+from atomr_mp.protocol.library_names import ENGINES
 
 _MOST: Final = 2**62
 """No counter gets there in the life of a process."""
@@ -169,7 +170,7 @@ def _figures(words: memoryview, completed: int) -> str:
     for number in range(PLANNED):
         at = board.FIRST_PLANS + number * board.PLAN_WORDS
         plans = board.PlanCounts(*words[at : at + board.PLAN_WORDS].tolist())
-        if max(plans) >= _MOST or plans.kept + plans.dropped > plans.misses:
+        if max(plans) >= _MOST or plans.kept + plans.dropped > plans.misses or plans.engine >= len(ENGINES):
             return f"the figures of the plans of library {number} do not agree"
     graphs = board.GraphCounts(
         *words[board.FIRST_GRAPHS : board.FIRST_GRAPHS + len(board.GraphCounts._fields)].tolist()

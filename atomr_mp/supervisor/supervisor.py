@@ -16,7 +16,7 @@ from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.process.notify import Notifier
 from atomr_mp.process.prctl import set_child_subreaper
 from atomr_mp.protocol.board import BoardReader, Counter, Gauge
-from atomr_mp.protocol.library_names import LIBRARIES
+from atomr_mp.protocol.library_names import ENGINES, LIBRARIES
 from atomr_mp.protocol.messages import devices, operators, session
 from atomr_mp.protocol.process_tags import epoch_label
 from atomr_mp.protocol.words import counted
@@ -490,7 +490,7 @@ def _graphs(board: BoardReader) -> operators.GraphStatus | None:
 
 def _plans(board: BoardReader) -> list[operators.PlanStatus]:
     return [
-        operators.PlanStatus(library, found.misses, found.hits, found.dropped, found.kept)
+        operators.PlanStatus(library, *found[:4], ENGINES[found.engine] if found.engine < len(ENGINES) else "")
         for number, library in enumerate(LIBRARIES)
         if (found := board.plans(number)) is not None and found.misses
     ]

@@ -6,6 +6,7 @@ CUDA is loaded by the first test that runs, not by what collects the tests.
 from __future__ import annotations
 
 import functools
+import types
 from typing import Any, Final
 
 from atomr_mp.protocol.declaration.arguments import with_arrays
@@ -15,6 +16,9 @@ from atomr_mp_workers.requests.request import Later, Next
 from tests.fake_arrays import FakeArray
 
 NOTHING: Final[Any] = None
+CONTEXT: Final[Any] = types.SimpleNamespace(served_by=lambda _library, engine: SERVING.append(engine))
+SERVING: Final[list[str]] = []
+"""What libraries have said that serves them."""
 
 
 @functools.cache
@@ -32,7 +36,7 @@ def library(name: str) -> Any:
 
     cls = implementation(name, "cuda")
     assert cls is not None
-    return cls(NOTHING, device().make_stream(name, inline_bytes=0))
+    return cls(CONTEXT, device().make_stream(name, inline_bytes=0))
 
 
 def run(name: str, request: LibraryRequest) -> Any:

@@ -24,6 +24,7 @@ from atomr_mp.protocol.board import (
     Watched,
 )
 from atomr_mp.protocol.library_names import LIBRARIES
+from atomr_mp_workers.libraries.base import ENGINE_WORD
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans
 from tests.stores import Stores
 
@@ -272,7 +273,12 @@ def test_the_figures_of_plans_are_kept_by_library() -> None:
         plans.keep(key, plan)
         assert board_check.defect(memory.cast("Q"), 0) == ""
     assert plans.find("b") is not None
-    assert reader.plans(board.PLANNED - 1) == board.PlanCounts(misses=3, hits=1, dropped=1, kept=1)
+    writer.plans(board.PLANNED - 1)[ENGINE_WORD] = 1
+    assert board_check.defect(memory.cast("Q"), 0) == ""
+    assert reader.plans(board.PLANNED - 1) == board.PlanCounts(misses=3, hits=1, dropped=1, kept=1, engine=1)
+    writer.plans(1)[ENGINE_WORD] = 99
+    assert "library 1" in board_check.defect(memory.cast("Q"), 0)
+    writer.plans(1)[ENGINE_WORD] = 0
     assert reader.plans(0) == board.PlanCounts()
     assert len(LIBRARIES) <= board.PLANNED
     writer.plans(board.PLANNED)[0] += 1

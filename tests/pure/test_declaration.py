@@ -19,12 +19,12 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.declaration import overlap, strides
 from atomr_mp.protocol.declaration.arguments import reads, updates, writes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of, rng, solver, sparse
+from atomr_mp.protocol.libraries import DECLARED, elementwise, requests_of, rng, solver, sparse, tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest, Moving, Scalar
 from atomr_mp.protocol.libraries.blas_lt import Matmul
 from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp.protocol.refs import Operand
-from tests import blas_lt_cases, elementwise_cases, fft_cases, rng_cases, solver_cases, sparse_cases
+from tests import blas_lt_cases, elementwise_cases, fft_cases, rng_cases, solver_cases, sparse_cases, tensor_cases
 from tests.declared import breakages, positions, refused_in_the_worker, requests
 from tests.fake_arrays import FakeArray
 
@@ -47,6 +47,8 @@ def drawn(cls: type[LibraryRequest]) -> st.SearchStrategy[Any]:
         return solver_cases.requests(cls)
     if cls.__module__ == sparse.__name__:
         return sparse_cases.requests(cls)
+    if cls.__module__ == tensor.__name__:
+        return tensor_cases.requests(cls)
     return DRAWN[cls] if cls in DRAWN else requests(cls)
 
 

@@ -92,7 +92,11 @@ def dtypes_of(request: Any) -> dict[str, str]:
 
 
 def _dtype(request: Any, argument: Argument, dtypes: Mapping[str, str]) -> str:
-    return dtypes[argument.dtype] if isinstance(argument.dtype, str) else argument.dtype(request)
+    if not isinstance(argument.dtype, str):
+        return argument.dtype(request)
+    if argument.dtype not in dtypes:
+        raise errors.InvalidRequest(f"{request.name}: nothing that was given tells the element type; give the output")
+    return dtypes[argument.dtype]
 
 
 def _check_shape(name: str, operand: Operand, wanted: tuple[int, ...], argument: Argument) -> None:

@@ -111,6 +111,8 @@ class PlanStatus(Message, frozen=True):
     """Plans that had to make room for others."""
     kept: U64
     """Plans that are there."""
+    engine: Text = ""
+    """What serves the library, such as cuTENSOR, where there is a choice and one was made."""
 
 
 class GraphStatus(Message, frozen=True):

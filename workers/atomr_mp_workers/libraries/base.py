@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
-from atomr_mp.protocol.board import GRAPH_WORDS, PLAN_WORDS
+from atomr_mp.protocol.board import GRAPH_WORDS, PLAN_WORDS, PlanCounts
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries.base import ALIGNED_BYTES
+from atomr_mp.protocol.library_names import ENGINES
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.device.streams import StreamAllocator
@@ -17,6 +20,8 @@ from atomr_mp_workers.memory.store import Store
 
 if TYPE_CHECKING:
     from atomr_mp_workers.memory.arrays import DeviceArray
+
+ENGINE_WORD: Final = PlanCounts._fields.index("engine")
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,10 @@ class LibraryContext:
 
     graphs: MutableSequence[int] = field(default_factory=lambda: [0] * GRAPH_WORDS)
     """Where graphs of programs are counted, as `board.GraphCounts`."""
+
+    def served_by(self, library: str, engine: str) -> None:
+        """Show what serves a library, one of `library_names.ENGINES`."""
+        self.figures(library)[ENGINE_WORD] = ENGINES.index(engine)
 
     def uncounted(self) -> LibraryContext:
         """Return the same for another thread than the loop's: what is counted there nobody sees."""
@@ -90,3 +99,9 @@ def array(operand: Operand | None) -> Any:
 def address(operand: Operand | None) -> int:
     """Return where the element of index zero lies."""
     return given(operand).address
+
+
+def alignment(layout: Layout) -> int:
+    """Return the largest power of two, up to 256, that the address of an array is a multiple of."""
+    offset = layout.offset % ALIGNED_BYTES or ALIGNED_BYTES
+    return offset & -offset

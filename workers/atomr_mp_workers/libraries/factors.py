@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from atomr_mp.protocol.libraries.base import Scalar, scalar
 
@@ -20,9 +21,9 @@ class Factors(dict[Scalar, tuple[int, Any]]):
         dtype: What they are.
     """
 
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: npt.DTypeLike) -> None:
         super().__init__()
-        self.dtype: Final = np.dtype(dtype)
+        self.dtype: Final[np.dtype[Any]] = np.dtype(dtype)
 
     def __missing__(self, value: Scalar) -> tuple[int, Any]:
         if len(self) >= FACTORS_KEPT:

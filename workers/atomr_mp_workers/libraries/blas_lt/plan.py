@@ -20,7 +20,7 @@ from atomr_mp.protocol.dtypes import FLOAT8
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, Scalar
-from atomr_mp_workers.libraries.base import given
+from atomr_mp_workers.libraries.base import alignment, given
 from atomr_mp_workers.libraries.blas_lt.kinds import (
     BY_ROW,
     COMPUTES,
@@ -90,10 +90,10 @@ class MatmulPlan:
         self._pointers: Final = self._epilogue(request)
         vectors = (given(request.out), request.bias, request.bias_grad)
         alignments = {
-            "A": aligned(getattr(request, names[0]).layout),
-            "B": aligned(getattr(request, names[1]).layout),
-            "C": aligned(added or out),
-            "D": min(aligned(each.layout) for each in vectors if each is not None),
+            "A": alignment(getattr(request, names[0]).layout),
+            "B": alignment(getattr(request, names[1]).layout),
+            "C": alignment(added or out),
+            "D": min(alignment(each.layout) for each in vectors if each is not None),
         }
         self._algorithms: Final = self._proposed(request, alignments, workspace)
         self._chosen = 0
@@ -194,8 +194,8 @@ class MatmulPlan:
         count = np.zeros(1, np.int32)
         try:
             _set_preference(preference, PREFERENCE.MAX_WORKSPACE_BYTES, workspace.nbytes)
-            for name, alignment in alignments.items():
-                _set_preference(preference, PREFERENCE[f"MIN_ALIGNMENT_{name}_BYTES"], alignment)
+            for name, least in alignments.items():
+                _set_preference(preference, PREFERENCE[f"MIN_ALIGNMENT_{name}_BYTES"], least)
             cublasLt.matmul_algo_get_heuristic(
                 self._handle, self.desc, self._a, self._b, self._c, self._d, preference, len(found),
                 found.ctypes.data, count.ctypes.data,
@@ -211,12 +211,6 @@ class MatmulPlan:
         if not len(usable):
             raise _unsupported(request)
         return usable
-
-
-def aligned(layout: Layout) -> int:
-    """Return the largest power of two, up to 256, that the address of an array is a multiple of."""
-    offset = layout.offset % ALIGNED_BYTES or ALIGNED_BYTES
-    return offset & -offset
 
 
 def _scaled_by_row(request: blas_lt.Matmul) -> bool:

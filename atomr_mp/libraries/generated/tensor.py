@@ -1,0 +1,287 @@
+"""Requests of tensor as methods. Written by `scripts/library-methods` from the declared requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from atomr_mp.libraries.base import LibraryReference, Number, factor
+from atomr_mp.protocol.libraries import tensor
+from atomr_mp.protocol.refs import Operand
+
+if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
+
+
+class TensorRequests(LibraryReference):
+    """Contractions, reductions, permutations and elementwise operations on tensors whose modes have names.
+
+    A mode is a dimension with a name: one character. `modes_a="ik"` names the two of a. Arrays that have a mode in
+    common have the same length in it; no array has one twice (`einsum` takes diagonals). Any strides fit.
+
+    Operators are applied to each element before it is multiplied by its factor. An array with a factor of 0 is not
+    read, and counts as 0. Half precision is computed in float32, and rounded once.
+
+    Methods return at once. The reply's result is None unless a method says otherwise: a result is written to the arrays
+    that are named as written, and to no others. An output that was left out is allocated on the device, and the reply's
+    result is a ref to it; a list of refs if there are several. `deadline_s` is the request's, in seconds, None for the
+    pool's default.
+
+    Every method raises `InvalidRequest` for element types, shapes, strides or parameters that do not fit, and
+    `BorrowConflict` for an array that is written and overlaps another one; nothing has been sent then.
+    """
+
+    library: ClassVar[str] = "tensor"
+
+    def contraction(
+        self,
+        a: Operand,
+        b: Operand,
+        c: Operand | None = None,
+        *,
+        modes_a: str,
+        modes_b: str,
+        modes_c: str,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        op_a: tensor.Linear = "identity",
+        op_b: tensor.Linear = "identity",
+        op_c: tensor.Linear = "identity",
+        compute: tensor.Compute = "default",
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute c ← alpha·Σ op_a(a)·op_b(b) + beta·op_c(c), the sum over the modes that c does not have.
+
+        Args:
+            a: Read unless alpha is 0; any shape.
+            b: Read unless alpha is 0; any shape.
+            c: Written, and read unless beta is 0; the lengths of modes_c; modes of a and b that c does not have are
+                summed.
+            modes_a: The name of each dimension of a, as "ik".
+            modes_b: The name of each dimension of b, as "kj".
+            modes_c: The name of each dimension of c, as "ij".
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            op_a: What is applied to a: "identity" or "conj".
+            op_b: What is applied to b: "identity" or "conj".
+            op_c: What is applied to the old content of c: "identity" or "conj".
+            compute: "tf32" lets tensor cores round the factors of each product to 11 bits, where there are such; of
+                float32 and complex64.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            tensor.Contraction(
+                a=a,
+                b=b,
+                modes_a=modes_a,
+                modes_b=modes_b,
+                modes_c=modes_c,
+                c=c,
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
+                op_a=op_a,
+                op_b=op_b,
+                op_c=op_c,
+                compute=compute,
+            ),
+            deadline_s,
+        )
+
+    def reduction(
+        self,
+        a: Operand,
+        c: Operand | None = None,
+        *,
+        modes_a: str,
+        modes_c: str,
+        alpha: Number = 1.0,
+        beta: Number = 0.0,
+        op_a: tensor.Unary = "identity",
+        op_c: tensor.Unary = "identity",
+        op_reduce: tensor.Binary = "add",
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute c ← alpha·op_reduce(op_a(a)) + beta·op_c(c), reduced over the modes that c does not have.
+
+        Args:
+            a: Read unless alpha is 0; any shape.
+            c: Written, and read unless beta is 0; the lengths of modes_c, which a has; its others are reduced.
+            modes_a: The name of each dimension of a.
+            modes_c: The name of each dimension of c; "" for a single number.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            op_a: What is applied to each element of a.
+            op_c: What is applied to the old content of c.
+            op_reduce: What puts elements together: "add", "mul", "max" or "min".
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            tensor.Reduction(
+                a=a,
+                modes_a=modes_a,
+                modes_c=modes_c,
+                c=c,
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
+                op_a=op_a,
+                op_c=op_c,
+                op_reduce=op_reduce,
+            ),
+            deadline_s,
+        )
+
+    def permutation(
+        self,
+        a: Operand,
+        b: Operand | None = None,
+        *,
+        modes_a: str,
+        modes_b: str,
+        alpha: Number = 1.0,
+        op_a: tensor.Unary = "identity",
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute b ← alpha·op_a(a), with the dimensions in another order.
+
+        Args:
+            a: Read unless alpha is 0; any shape.
+            b: Written; the lengths of modes_b, which are those of a in another order.
+            modes_a: The name of each dimension of a.
+            modes_b: The same names, in the order of b.
+            alpha: A factor; complex only for complex arrays.
+            op_a: What is applied to each element of a.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            tensor.Permutation(a=a, modes_a=modes_a, modes_b=modes_b, b=b, alpha=factor("alpha", alpha), op_a=op_a),
+            deadline_s,
+        )
+
+    def elementwise_binary(
+        self,
+        a: Operand,
+        c: Operand,
+        d: Operand | None = None,
+        *,
+        modes_a: str,
+        modes_c: str,
+        alpha: Number = 1.0,
+        gamma: Number = 1.0,
+        op_a: tensor.Unary = "identity",
+        op_c: tensor.Unary = "identity",
+        op_ac: tensor.Binary = "add",
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute d ← op_ac(alpha·op_a(a), gamma·op_c(c)); a goes to all of the modes that only c has.
+
+        Args:
+            a: Read unless alpha is 0; any shape.
+            c: Read unless gamma is 0; any shape.
+            d: Written; as c, which has all modes of the others. May be c itself.
+            modes_a: The name of each dimension of a.
+            modes_c: The name of each dimension of c and d.
+            alpha: A factor; complex only for complex arrays.
+            gamma: A factor; complex only for complex arrays.
+            op_a: What is applied to each element of a.
+            op_c: What is applied to each element of c.
+            op_ac: What puts the two together: "add", "mul", "max" or "min".
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            tensor.ElementwiseBinary(
+                a=a,
+                c=c,
+                modes_a=modes_a,
+                modes_c=modes_c,
+                d=d,
+                alpha=factor("alpha", alpha),
+                gamma=factor("gamma", gamma),
+                op_a=op_a,
+                op_c=op_c,
+                op_ac=op_ac,
+            ),
+            deadline_s,
+        )
+
+    def elementwise_trinary(
+        self,
+        a: Operand,
+        b: Operand,
+        c: Operand,
+        d: Operand | None = None,
+        *,
+        modes_a: str,
+        modes_b: str,
+        modes_c: str,
+        alpha: Number = 1.0,
+        beta: Number = 1.0,
+        gamma: Number = 1.0,
+        op_a: tensor.Unary = "identity",
+        op_b: tensor.Unary = "identity",
+        op_c: tensor.Unary = "identity",
+        op_ab: tensor.Binary = "add",
+        op_abc: tensor.Binary = "add",
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute d ← op_abc(op_ab(alpha·op_a(a), beta·op_b(b)), gamma·op_c(c)), a and b along the modes of c.
+
+        Args:
+            a: Read unless alpha is 0; any shape.
+            b: Read unless beta is 0; any shape.
+            c: Read unless gamma is 0; any shape.
+            d: Written; as c, which has all modes of the others. May be c itself.
+            modes_a: The name of each dimension of a.
+            modes_b: The name of each dimension of b.
+            modes_c: The name of each dimension of c and d.
+            alpha: A factor; complex only for complex arrays.
+            beta: A factor; complex only for complex arrays.
+            gamma: A factor; complex only for complex arrays.
+            op_a: What is applied to each element of a.
+            op_b: What is applied to each element of b.
+            op_c: What is applied to each element of c.
+            op_ab: What puts a and b together: "add", "mul", "max" or "min".
+            op_abc: What puts that and c together.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            tensor.ElementwiseTrinary(
+                a=a,
+                b=b,
+                c=c,
+                modes_a=modes_a,
+                modes_b=modes_b,
+                modes_c=modes_c,
+                d=d,
+                alpha=factor("alpha", alpha),
+                beta=factor("beta", beta),
+                gamma=factor("gamma", gamma),
+                op_a=op_a,
+                op_b=op_b,
+                op_c=op_c,
+                op_ab=op_ab,
+                op_abc=op_abc,
+            ),
+            deadline_s,
+        )
+
+    def einstein_sum(
+        self,
+        operands: Sequence[Operand],
+        out: Operand | None = None,
+        *,
+        subscripts: str,
+        compute: tensor.Compute = "default",
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute a sum of products in NumPy's notation of einsum, pair by pair in the order that takes the least work.
+
+        Args:
+            operands: Read; any shape.
+            out: Written; as the subscripts say.
+            subscripts: As "ij,jk->ik"; "..." stands for the dimensions that have no name.
+            compute: As that of a contraction.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(
+            tensor.EinsteinSum(operands=list(operands), subscripts=subscripts, out=out, compute=compute), deadline_s
+        )

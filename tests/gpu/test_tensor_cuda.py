@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any, Final
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries import tensor
+from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.libraries.tensor.engine import ArrayEngine
+from tests.declared import breakages, check
+from tests.fake_arrays import FakeArray
+from tests.gpu import on_device
+from tests.tensor_cases import REQUESTS, assert_agrees, requests
+from tests.tolerances import assert_close
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="needs CuPy"),
+]
+
+run: Final = functools.partial(on_device.run, "tensor")
+
+
+@pytest.fixture(params=["whatever is installed", "cupy"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What serves: cuTENSOR if it is installed, or CuPy all the same."""
+    if request.param == "cupy":
+        monkeypatch.setattr(on_device.library("tensor"), "_handle", 0)
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("name", REQUESTS)
+def test_results_are_those_of_numpy(name: str) -> None:
+    """Whatever modes, strides, operators, factors, types; nothing else is written."""
+
+    @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
+    @settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+    def agrees(request: LibraryRequest, seed: int) -> None:
+        assert_agrees(request, np.random.default_rng(seed), run)
+
+    agrees()
+
+
+@pytest.mark.usefixtures("engine")
+@pytest.mark.parametrize("name", ["contraction", "reduction", "permutation", "einstein_sum"])
+def test_larger_sizes_take_other_kernels_and_give_the_same(name: str) -> None:
+    """Tiles that are full, and those at the edges that are not."""
+
+    @given(requests(REQUESTS[name], (1, 8, 17, 32)), st.integers(0, 2**32 - 1))
+    @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+    def agrees(request: LibraryRequest, seed: int) -> None:
+        assert_agrees(request, np.random.default_rng(seed), run)
+
+    agrees()
+
+
+def product(dtype: str, compute: tensor.Compute = "default") -> tensor.Contraction:
+    """Return a batch of products of matrices."""
+    random = np.random.default_rng(3)
+    a, b, c = (FakeArray.of(random.uniform(-1, 1, (4, 64, 64)), dtype) for _ in "abc")
+    return tensor.Contraction(a, b, "bij", "bjk", "bik", c, compute=compute)
+
+
+@pytest.mark.parametrize("dtype", tensor.TYPES)
+def test_cutensor_serves_if_it_is_installed(dtype: str) -> None:
+    """And says so; contractions of every type have a plan of it, not CuPy's."""
+    run(product(dtype))
+    if on_device.SERVING[-1] != "cuTENSOR":
+        pytest.skip("cuTENSOR is not installed")
+    library: Any = on_device.library("tensor")
+    plan = library.planned(product(dtype))
+    assert not isinstance(getattr(plan, "__self__", None), ArrayEngine)
+
+
+def test_tf32_is_taken_only_where_it_is_asked_for() -> None:
+    """It is off by 2⁻¹¹ of a factor at most; by default nothing is."""
+    for compute, error in (("default", 0.0), ("tf32", 2.0**-10)):
+        request = product("float32", compute)  # type: ignore[arg-type]
+        a, b = (each.array.astype(np.float64) for each in (request.a, request.b))  # type: ignore[attr-defined]
+        run(request)
+        expected = a @ b
+        assert_close(request.c.array, expected, "float32", 64, 1.0 + error * 2**21)  # type: ignore[union-attr]
+
+
+def test_bad_requests_leave_the_context_well() -> None:
+    """A few hundred are refused by the check; then a product is right."""
+    refused: list[str] = []
+
+    for name in REQUESTS:
+
+        @given(requests(REQUESTS[name]))
+        @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+        def refuse(request: Any) -> None:
+            for what, broken in breakages(request):
+                with pytest.raises((errors.InvalidRequest, errors.BorrowConflict)):
+                    check(broken)
+                refused.append(what)
+
+        refuse()
+    assert len(refused) > 300
+    request = product("float64")
+    expected = request.a.array @ request.b.array  # type: ignore[attr-defined]
+    run(request)
+    assert_close(request.c.array, expected, "float64", 64, 1.0)  # type: ignore[union-attr]
+    on_device.synchronize()

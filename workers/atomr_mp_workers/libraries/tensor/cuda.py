@@ -1,0 +1,57 @@
+"""Tensors on the CUDA backend, with cuTENSOR where it is installed, and by CuPy otherwise."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import cupy
+from nvmath.bindings import cutensor
+
+from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.libraries.tensor.base import Enqueue, TensorLibrary
+from atomr_mp_workers.libraries.tensor.cutensor_plan import NOT_THERE, CutensorPlan, serves
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.base import Stream
+    from atomr_mp_workers.device.cuda_streams import CudaStream
+
+
+class CudaTensor(TensorLibrary):
+    """Operations on device memory.
+
+    Plans are made on one thread; the first of them looks for cuTENSOR, which takes a part of a second to load. What
+    cuTENSOR has no kernel for, and what it does not take (no elements, strides that are not positive), CuPy does.
+    """
+
+    module = cupy
+    slow = frozenset(
+        {"contraction", "reduction", "permutation", "elementwise_binary", "elementwise_trinary", "einstein_sum"}
+    )
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        super().__init__(context, stream)
+        self._handle: int | None = None
+        """Of cuTENSOR; 0 if it is not installed, None as long as nobody has looked."""
+
+    def planned(self, request: Any) -> Enqueue:
+        """Return what does a request: a plan of cuTENSOR's, or functions of CuPy's."""
+        if self._handle is None:
+            self._handle = self._found()
+        if self._handle and serves(request):
+            try:
+                return CutensorPlan(self._handle, request, cast("CudaStream", self.stream).stream.ptr)
+            except cutensor.cuTENSORError as error:
+                if error.status not in NOT_THERE:
+                    raise
+        return super().planned(request)
+
+    def _found(self) -> int:
+        try:
+            handle: int = cutensor.create()
+        except RuntimeError:  # its library is not there
+            handle = 0
+        self.context.served_by("tensor", "cuTENSOR" if handle else "CuPy")
+        return handle
+
+
+Implementation: Final = CudaTensor
