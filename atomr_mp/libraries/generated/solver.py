@@ -205,7 +205,7 @@ class SolverRequests(LibraryReference):
     ) -> Reply:
         """Solve a·x = b for each matrix of a batch, by the factors that potrf_batched has left in a; x overwrites b.
 
-        Nothing is copied, unless complex a lies in row order and b in column order, or the other way round.
+        Nothing is copied.
 
         Args:
             a: Read, in the triangle that uplo names; shape (*batch, n, n). Strides: each matrix with one contiguous

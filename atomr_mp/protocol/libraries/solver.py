@@ -208,7 +208,7 @@ class PotrfBatched(_SolverRequest, frozen=True):
 class PotrsBatched(_SolverRequest, frozen=True):
     """Solve a·x = b for each matrix of a batch, by the factors that potrf_batched has left in a; x overwrites b.
 
-    Nothing is copied, unless complex a lies in row order and b in column order, or the other way round.
+    Nothing is copied.
     """
 
     name: ClassVar = "potrs_batched"

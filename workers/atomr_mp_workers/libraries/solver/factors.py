@@ -83,7 +83,8 @@ class FactorSolvers(SolverRoutines):
         pivots, judged = self._rows(request.pivots, n)
         if request.b.size:
             a, b = columns(request.a), columns(request.b)
-            self._getrs(KINDS[request.a.dtype], OPS[request.trans], a, pivots, b)
+            trans = "T" if request.trans == "C" and not request.a.dtype.startswith("complex") else request.trans
+            self._getrs(KINDS[request.a.dtype], OPS[trans], a, pivots, b)
             b.back(request.b)
         return judged
 

@@ -27,7 +27,7 @@ class Room:
 
     def __init__(self, workspace: Workspace) -> None:
         self._sizes = workspace
-        self._device = cupy.cuda.alloc(workspace.on_device)
+        self._device = cupy.cuda.alloc(max(1, workspace.on_device))
         self.host: Final = np.empty(workspace.on_host, np.uint8)
         """To be kept until the routine has ended."""
 
