@@ -39,7 +39,9 @@ class Embed(Actor):
         self.threads = 2 if device == "cuda" else 1
         context.log.info("the model is on %s", self._model.device)
 
-    @method(batch=Batch(max_items=32, max_wait_s=0.005, key="bucket"), idempotent=True, thread=True)
+    @method(
+        batch=Batch(max_items=32, max_wait_s=0.005, key="bucket"), idempotent=True, thread=True, openai="embeddings"
+    )
     def embed(self, texts: list[str]) -> NDArray[np.float32]:
         """Return the vector of each text, in float32."""
         vectors: NDArray[np.float32] = self._model.encode(texts, batch_size=len(texts), show_progress_bar=False)

@@ -19,6 +19,9 @@ from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope,
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
 from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.openai import declared
+from atomr_mp.serve.openai.chat import Chat
+from atomr_mp.serve.openai.embeddings import Embeddings
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.observer import Observer
@@ -79,6 +82,8 @@ class Application:
         self._observer: Final = Observer(source, self.counters)
         calls = Calls(source, self.health, self.counters)
         self._call: Final = Route("call", "POST", calls.answer)
+        embeddings, chat = Embeddings(source, calls), Chat(source, calls)
+        self._model: Final = Route("openai", "GET", declared.answer_model(source))
         self._routes: Final = {
             "/health/live": Route("health", "GET", self._live, needs_token=False),
             "/health/ready": Route("health", "GET", self._ready, needs_token=False),
@@ -86,6 +91,9 @@ class Application:
             "/openapi.json": Route("page", "GET", self._openapi),
             "/watch/events": Route("watch", "GET", self._watch),
             "/": Route("page", "GET", pages.answer("watch.html"), needs_token=False),
+            "/v1/models": Route("openai", "GET", declared.answer_models(source)),
+            "/v1/embeddings": Route("openai", "POST", embeddings.answer),
+            "/v1/chat/completions": Route("openai", "POST", chat.answer),
             "/docs": Route("page", "GET", pages.answer("docs.html"), needs_token=False),
         }
 
@@ -143,6 +151,8 @@ class Application:
         """
         path = exchange.path or "/"
         route = self._call if path.startswith(CALL) else self._routes.get(path)
+        if route is None and path.startswith(declared.MODEL):
+            route = self._model
         if route is None:
             hint = did_you_mean(path, [*self._routes, f"{CALL}Actor.method"])
             raise Problem(404, "not_found", f"there is nothing at {path[:200]}{hint}; /docs shows what there is")

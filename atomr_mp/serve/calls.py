@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
@@ -99,6 +100,18 @@ class Calls:
             in_flight[device] -= 1
         self._health.note(reply.device)
         return result
+
+    async def outcomes(self, exchange: Exchange, replies: Sequence[Reply]) -> list[Any]:
+        """Wait for the results of several calls; see `Exchange.outcomes`."""
+        in_flight, devices = self._health.in_flight, [reply.device for reply in replies]
+        in_flight.update(devices)
+        try:
+            results = await exchange.outcomes(replies)
+        finally:
+            in_flight.subtract(devices)
+        for reply in replies:
+            self._health.note(reply.device)
+        return results
 
 
 async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, ...], dict[str, Any] | None]:

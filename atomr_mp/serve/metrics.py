@@ -17,7 +17,7 @@ from atomr_mp.serve.source import PoolSource
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-ROUTES: Final = ("call", "health", "metrics", "watch", "page", "other")
+ROUTES: Final = ("call", "openai", "health", "metrics", "watch", "page", "other")
 
 STATUSES: Final = (
     *(200, 400, 401, 403, 404, 405, 406, 408, 411, 413, 415, 422, 429, 431, 499, 500, 503, 504),

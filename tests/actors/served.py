@@ -88,6 +88,16 @@ class Served(Actor):
         """End the worker."""
         os.kill(os.getpid(), signal.SIGKILL)
 
+    @method(batch=Batch(max_items=64, max_wait_s=0.02), idempotent=True, openai="embeddings")
+    def embed(self, texts: list[str]) -> NDArray[np.float32]:
+        """Return for each text its length and how many texts were embedded together."""
+        return np.array([[len(text), len(texts)] for text in texts], dtype=np.float32)
+
+    @method(idempotent=True, openai="chat")
+    def chat(self, messages: list[dict[str, Any]], temperature: float = 1.0, max_tokens: int = 100) -> str:
+        """Say the last message again."""
+        return f"{messages[-1]['content']} ({len(messages)}, {temperature}, {max_tokens})"
+
     @method(idempotent=True)
     def markup(self) -> str:
         """Say <img src=x onerror=alert(1)> and more."""

@@ -36,6 +36,24 @@ class Right(Actor):
         return (number % 2, *array.shape)
 
 
+class Formless(Actor):
+    """No such form."""
+
+    @method(openai="images")  # type: ignore[call-overload, untyped-decorator]
+    def wrong(self, prompt: str) -> str:
+        """Never run."""
+        return prompt
+
+
+class Demanding(Actor):
+    """OpenAI's form has no such thing."""
+
+    @method(openai="chat")
+    def wrong(self, messages: list[dict[str, str]], mood: str) -> str:
+        """Never run."""
+        return f"{mood} {messages}"
+
+
 class Default(Actor):
     """A default would be of the list, or of an item?"""
 
@@ -144,6 +162,8 @@ def test_a_method_says_what_may_be_sent_again_or_its_actor_does() -> None:
         (Nothing, "at least one parameter"),
         (Keyless, "missing"),
         (Urgent, "low, normal, high"),
+        (Formless, "wrong: openai is 'images'; it is 'embeddings' or 'chat'"),
+        (Demanding, "wrong: a method with openai='chat' needs defaults for mood"),
         (Undecided, "wrong: resend is 'always'; it is 'never' or 'unstarted'"),
     ],
 )

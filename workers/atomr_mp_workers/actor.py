@@ -266,6 +266,7 @@ class MethodOptions:
     queue: int | None = None
     hang_timeout_s: float | None = None
     resend: str | None = None
+    openai: str | None = None
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -286,6 +287,7 @@ def method(
     queue: int | None = None,
     hang_timeout_s: float | None = None,
     resend: Literal["never", "unstarted"] | None = None,
+    openai: Literal["embeddings", "chat"] | None = None,
 ) -> Callable[[F], F]: ...
 
 
@@ -301,6 +303,7 @@ def method(
     queue: int | None = None,
     hang_timeout_s: float | None = None,
     resend: Literal["never", "unstarted"] | None = None,
+    openai: Literal["embeddings", "chat"] | None = None,
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
@@ -329,6 +332,9 @@ def method(
             actor's own.
         resend: Which of its requests that a worker's end took along a client sends again by itself, see `Actor.resend`;
             None for the actor's own.
+        openai: `atomr-mp serve` also answers with it in OpenAI's form, as the model of the actor's name. "embeddings":
+            it takes one text and returns a vector. "chat": its first parameter takes the messages, and it returns text;
+            its other parameters are those of the form that it knows, as `temperature`. None for neither.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")
@@ -343,6 +349,7 @@ def method(
         queue=queue,
         hang_timeout_s=hang_timeout_s,
         resend=resend,
+        openai=openai,
     )
 
     def mark(function: F) -> F:

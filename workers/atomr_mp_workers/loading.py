@@ -27,7 +27,7 @@ from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loaded_method import LoadedMethod, parameter_of
-from atomr_mp_workers.schemas import Described, item_of, schema_of
+from atomr_mp_workers.schemas import OPENAI_FORMS, Described, item_of, schema_of
 
 MAX_THREADS: Final = 64
 """Of an actor; the board has room for 256."""
@@ -207,7 +207,11 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         options.batch.max_items if options.batch is not None else 0,
         options.batch.call_items if options.batch is not None else 0,
         _resend(where, instance, options),
-        schema_of(described, returned if options.batch is None else item_of(returned)),
+        schema_of(
+            described,
+            returned if options.batch is None else item_of(returned),
+            _openai(where, described, options),
+        ),
     )
     try:
         method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
@@ -239,6 +243,20 @@ def _resend(where: str, instance: Actor, options: MethodOptions) -> Resend:
         raise ActorLoadFailed(
             f"{where}: resend is {given!r}; it is {' or '.join(repr(each.value) for each in Resend)}"
         ) from None
+
+
+def _openai(where: str, parameters: Sequence[Described], options: MethodOptions) -> str:
+    """Return in which of OpenAI's forms a method answers; empty for none."""
+    form = options.openai
+    if form is None:
+        return ""
+    if form not in OPENAI_FORMS:
+        raise ActorLoadFailed(f"{where}: openai is {form!r}; it is {' or '.join(map(repr, OPENAI_FORMS))}")
+    others = [each.name for each in parameters[1:] if each.required]
+    if not parameters or others:
+        wants = "a parameter for what it answers" if not parameters else f"defaults for {', '.join(others)}"
+        raise ActorLoadFailed(f"{where}: a method with openai={form!r} needs {wants}")
+    return form
 
 
 def _key(where: str, instance: Actor, batch: Batch | None) -> Callable[..., Hashable] | None:

@@ -19,6 +19,8 @@ REF: Final = "#/$defs/{name}"
 
 ARRAY: Final[dict[str, Any]] = {"type": "array", "format": "ndarray"}
 
+OPENAI_FORMS: Final = ("embeddings", "chat")
+
 NOT_CHECKED: Final[dict[str, Any]] = {}
 """The schema that every value fits."""
 
@@ -34,8 +36,10 @@ class Described(NamedTuple):
     required: bool
 
 
-def schema_of(parameters: Sequence[Described], result: Any) -> str:
-    """Return a JSON object as text, with `arguments`, `result` and `$defs`; empty if it is huge or there is none.
+def schema_of(parameters: Sequence[Described], result: Any, openai: str = "") -> str:
+    """Return a JSON object as text, with `arguments`, `result`, `$defs`, and `openai` if the method has such a form.
+
+    It is empty, but for the form, if it would be huge or cannot be made.
 
     `arguments` is the schema of an object with the arguments by name. A NumPy array is `{"type": "array", "format":
     "ndarray"}`, with its element type as `dtype` where the annotation names one.
@@ -43,12 +47,15 @@ def schema_of(parameters: Sequence[Described], result: Any) -> str:
     Args:
         parameters: The method's, in order.
         result: The annotation of what a caller gets; `Any` if there is none.
+        openai: One of `OPENAI_FORMS`, or empty.
     """
+    form = {"openai": openai} if openai else {}
+    without = msgspec.json.encode(form).decode() if form else ""
     definitions: dict[str, Any] = {}
     try:
         properties = {each.name: _schema(each.annotation, each.decoded_as, definitions) for each in parameters}
     except Exception:  # noqa: BLE001 - an annotation's class may have code of its own; the method works all the same
-        return ""
+        return without
     try:
         returned = _schema(result, result, definitions)
     except Exception:  # noqa: BLE001 - results are not checked, so their annotation may be anything
@@ -60,10 +67,11 @@ def schema_of(parameters: Sequence[Described], result: Any) -> str:
         "additionalProperties": False,
     }
     try:
-        text = msgspec.json.encode({"arguments": arguments, "result": returned, "$defs": definitions}).decode()
+        whole = {"arguments": arguments, "result": returned, "$defs": definitions} | form
+        text = msgspec.json.encode(whole).decode()
     except (TypeError, ValueError, RecursionError):  # a default or an example that is no JSON
-        return ""
-    return text if len(text) <= MAX_SCHEMA_CHARS else ""
+        return without
+    return text if len(text) <= MAX_SCHEMA_CHARS else without
 
 
 def item_of(result: Any) -> Any:

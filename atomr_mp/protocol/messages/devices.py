@@ -66,8 +66,8 @@ class MethodInfo(Message, frozen=True):
     """Most items that a call of it may have; 0 if none: there is a call for each."""
     resend: Resend = Resend.NEVER
     schema: Text = ""
-    """JSON: `arguments`, the JSON Schema of an object with the arguments by name; `result`, that of the result; and
-    `$defs`. Empty if there is none, or only a very long one."""
+    """JSON: `arguments`, the JSON Schema of an object with the arguments by name; `result`, that of the result;
+    `$defs`; and `openai`, where it answers in that form. Empty if there is none, or only a very long one."""
 
 
 class ActorInfo(Message, frozen=True):

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp.client.reply import set_done
@@ -193,6 +193,40 @@ class Exchange:
                 reply.cancel()
                 raise ClientLeft
         return reply.result()
+
+    async def outcomes(self, replies: Sequence[Reply]) -> list[Any]:
+        """Wait for the results of several calls; as soon as one fails, or the client leaves, the others are cancelled.
+
+        Raises:
+            ClientLeft: There is nobody to answer.
+            AtomrError: What the first that failed has ended with.
+        """
+        try:
+            waiting = [reply for reply in replies if not reply.done]
+            if waiting:
+                loop = asyncio.get_running_loop()
+                ended = loop.create_future()
+                left = len(waiting)
+
+                def count(reply: Reply) -> None:
+                    nonlocal left
+                    left -= 1
+                    if not left or reply.error is not None:
+                        set_done(ended)
+
+                for reply in waiting:
+                    reply.add_done_callback(count)
+                with self._watching(loop, ended):
+                    await ended
+            for reply in replies:
+                if reply.done and reply.error is not None:
+                    raise reply.error
+            if not all(reply.done for reply in replies):
+                raise ClientLeft
+            return [reply.result() for reply in replies]
+        finally:
+            for reply in replies:
+                reply.cancel()
 
     @contextlib.contextmanager
     def watching(self, left: asyncio.Future[None]) -> Iterator[None]:

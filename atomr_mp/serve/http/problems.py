@@ -39,6 +39,8 @@ STATUSES: Final[dict[str, int]] = {
 }
 """Status by an error's code; 500 for any other. A 503 becomes 500 where `maybe_executed` holds."""
 
+NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
+
 RETRY_AFTER_S: Final = 1
 """What `Retry-After` says where the error does not know better."""
 
@@ -80,10 +82,10 @@ def status_of(error: errors.AtomrError) -> int:
 
 def headers_of(error: errors.AtomrError, status: int) -> list[Header]:
     """Return what an answer says beside its body: when to try again."""
-    if status not in {429, 503}:
-        return []
-    retry_after_s = getattr(error, "retry_after_s", 0.0)
-    return [retry_after(retry_after_s)]
+    if status in {429, 503}:
+        return [retry_after(getattr(error, "retry_after_s", 0.0))]
+    # OpenAI's clients send again what is answered with 500 unless they are told not to.
+    return [NO_RETRY] if getattr(error, "maybe_executed", False) else []
 
 
 def retry_after(seconds: float) -> Header:

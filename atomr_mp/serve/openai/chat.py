@@ -1,0 +1,97 @@
+"""`POST /v1/chat/completions`: messages to a method, and its text back, whole or as it is made."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp.serve.calls import Calls, options
+from atomr_mp.serve.http import events
+from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.openai import bodies
+from atomr_mp.serve.openai.declared import UNKNOWN_USAGE, method_of
+from atomr_mp.serve.source import PoolSource
+from atomr_mp.serve.values.results import encode_json
+
+FORM: Final = "chat"
+
+USED: Final = frozenset({"model", "messages", "stream", "stream_options", "user", "metadata"})
+
+DONE: Final = events.event(b"[DONE]")
+
+
+class Chat:
+    """Answers chats.
+
+    Args:
+        source: Has the pool.
+        calls: Make calls.
+    """
+
+    def __init__(self, source: PoolSource, calls: Calls) -> None:
+        self._source: Final = source
+        self._calls: Final = calls
+
+    async def answer(self, exchange: Exchange) -> None:
+        """Answer a request."""
+        body = await bodies.read(exchange)
+        pool = self._source.pool
+        plan = self._calls.plan(pool, method_of(pool, body.get("model"), FORM))
+        messages = body.get("messages")
+        if not isinstance(messages, list) or not messages or not all(isinstance(each, dict) for each in messages):
+            raise errors.InvalidRequest("messages is a list of objects, with role and content")
+        first, *others = plan.info.parameters
+        if "max_tokens" in others and "max_tokens" not in body and "max_completion_tokens" not in others:
+            body["max_tokens"] = body.pop("max_completion_tokens", None)
+        more = bodies.parameters(body, USED, others, plan.method)
+        _, kwargs = plan.arguments({first: messages, **more})
+        deadline_s, priority = options(exchange)
+        reply = pool.call(plan.method, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
+        text = text_of(await self._calls.outcome(exchange, reply))
+        completion = Completion(body["model"])
+        if body.get("stream"):
+            await exchange.begin(200, *events.HEADERS)
+            await exchange.send(completion.chunk(text) + completion.chunk("", finish="stop"))
+            await exchange.end(DONE)
+        else:
+            await exchange.answer(200, completion.whole(text, "stop"))
+
+
+class Completion:
+    """One answer in OpenAI's form.
+
+    Args:
+        model: As the client has named it.
+    """
+
+    def __init__(self, model: str) -> None:
+        self._head: Final = {"id": f"chatcmpl-{secrets.token_hex(12)}", "created": int(time.time()), "model": model}
+        self._begun = False
+
+    def whole(self, text: str, finish: str) -> bytes:
+        """Return the body of an answer."""
+        message = {"role": "assistant", "content": text}
+        choice = {"index": 0, "message": message, "finish_reason": finish, "logprobs": None}
+        return encode_json({**self._head, "object": "chat.completion", "choices": [choice], "usage": UNKNOWN_USAGE})
+
+    def chunk(self, text: str, finish: str | None = None) -> bytes:
+        """Return an event with a part of the text; the first says who speaks."""
+        delta: dict[str, Any] = {} if finish is not None else {"content": text}
+        if not self._begun:
+            self._begun = True
+            delta["role"] = "assistant"
+        choice = {"index": 0, "delta": delta, "finish_reason": finish}
+        return events.event(encode_json({**self._head, "object": "chat.completion.chunk", "choices": [choice]}))
+
+
+def text_of(result: object) -> str:
+    """Return what a method has said.
+
+    Raises:
+        Unsupported: That is no text.
+    """
+    if isinstance(result, str):
+        return result
+    raise errors.Unsupported(f"the method has returned no text but a {type(result).__name__}", maybe_executed=True)

@@ -1,0 +1,81 @@
+"""Which models there are: each is an actor that has a method with one of OpenAI's forms. Its name is the actor's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from atomr_mp.pool import Pool
+from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.http.problems import Problem
+from atomr_mp.serve.source import PoolSource
+from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.values.schemas import decoded
+
+MODEL: Final = "/v1/models/"
+
+STARTED: Final = int(time.time())
+"""When this process was started, which is when its models were made as far as clients are told."""
+
+Handler = Callable[[Exchange], Awaitable[None]]
+
+
+def models(pool: Pool) -> dict[str, dict[str, str]]:
+    """Return the methods by form, of each model."""
+    found: dict[str, dict[str, str]] = {}
+    for method in pool.methods:
+        form = decoded(pool.method_info(method)).get("openai")
+        if isinstance(form, str):
+            found.setdefault(method.partition(".")[0], {})[form] = method
+    return found
+
+
+def method_of(pool: Pool, model: object, form: str) -> str:
+    """Return the method that a model answers a form with, "Actor.method".
+
+    Raises:
+        Problem: 404; there is no such model, or it has no such form.
+    """
+    found = models(pool)
+    known = [name for name, forms in found.items() if form in forms]
+    if not isinstance(model, str) or model not in found:
+        asked = str(model)[:100]
+        hint = did_you_mean(asked, known)
+        shown = ", ".join(known) or "none"
+        raise Problem(404, "model_not_found", f"there is no model {asked!r}{hint}; there are: {shown}")
+    if form not in found[model]:
+        raise Problem(404, "model_not_found", f"the model {model} has no {form}; it has: {', '.join(found[model])}")
+    return found[model][form]
+
+
+def answer_models(source: PoolSource) -> Handler:
+    """Return what answers `GET /v1/models`."""
+
+    async def handler(exchange: Exchange) -> None:
+        shown = [_shown(name) for name in sorted(models(source.pool))]
+        await exchange.answer(200, encode_json({"object": "list", "data": shown}))
+
+    return handler
+
+
+def answer_model(source: PoolSource) -> Handler:
+    """Return what answers `GET /v1/models/NAME`."""
+
+    async def handler(exchange: Exchange) -> None:
+        name = exchange.path.removeprefix(MODEL)
+        found = models(source.pool)
+        if name not in found:
+            raise Problem(404, "model_not_found", f"there is no model {name[:100]!r}{did_you_mean(name, found)}")
+        await exchange.answer(200, encode_json(_shown(name)))
+
+    return handler
+
+
+def _shown(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": STARTED, "owned_by": "atomr-mp"}
+
+
+UNKNOWN_USAGE: Final = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
+"""Nobody here counts tokens; clients insist on the field."""

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.serving import Server
+from tests.support import Ledger
+
+pytest.importorskip("uvicorn")
+openai: Any = pytest.importorskip("openai")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server that the tests share."""
+    with Ledger() as ledger, Server(ledger) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[Any]:
+    """OpenAI's own client."""
+    with openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key=server.token, max_retries=0) as own:
+        yield own
+
+
+def test_models_are_the_actors_that_have_such_methods(client: Any) -> None:
+    """By the actor's name."""
+    assert [model.id for model in client.models.list()] == ["Served"]
+    assert client.models.retrieve("Served").owned_by == "atomr-mp"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("Other")
+
+
+@pytest.mark.parametrize("form", [{}, {"encoding_format": "float"}])
+def test_embeddings_of_many_inputs_run_in_batches(client: Any, form: dict[str, Any]) -> None:
+    """A call each, and the vectors in the inputs' order."""
+    texts = ["a" * length for length in range(1, 51)]
+    found = client.embeddings.create(model="Served", input=texts, **form)
+    assert [each.index for each in found.data] == list(range(50))
+    assert [each.embedding[0] for each in found.data] == list(range(1, 51))
+    assert max(each.embedding[1] for each in found.data) > 8  # together with others
+    one = client.embeddings.create(model="Served", input="four", **form)
+    assert [each.embedding[0] for each in one.data] == [4.0]
+
+
+def test_a_chat_is_answered_whole_or_in_parts(client: Any) -> None:
+    """What the method knows of the form is handed to it."""
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "http://127.0.0.1:1/picture"}]
+    given = {"model": "Served", "messages": messages, "temperature": 0.5, "max_completion_tokens": 7, "user": "me"}
+    said = "http://127.0.0.1:1/picture (2, 0.5, 7)"
+    whole = client.chat.completions.create(**given)
+    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == (said, "stop")
+    with client.chat.completions.create(**given, stream=True) as stream:
+        chunks = list(stream)
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == said
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_errors_are_the_client_s_own_classes(client: Any, server: Server) -> None:
+    """With our code and message, and no second attempt of what may have run."""
+    with pytest.raises(openai.UnprocessableEntityError) as caught:
+        client.embeddings.create(model="Served", input=[{"no": "text"}])
+    assert caught.value.body["code"] == "invalid_request"
+    with pytest.raises(openai.NotFoundError, match="there are: Served"):
+        client.embeddings.create(model="Sevred", input="a")
+    with pytest.raises(openai.UnprocessableEntityError, match="no parameter for seed"):
+        client.chat.completions.create(model="Served", messages=[{"role": "user", "content": "a"}], seed=1)
+    with pytest.raises(openai.UnprocessableEntityError, match="no parameter for tools"):
+        client.chat.completions.create(
+            model="Served",
+            messages=[{"role": "user", "content": "a"}],
+            tools=[{"type": "function", "function": {"name": "f"}}],
+        )
+    with (
+        openai.OpenAI(base_url=f"http://127.0.0.1:{server.port}/v1", api_key="x" * 20) as stranger,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        stranger.models.list()
+    assert server.call("Served.fail").headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("embeddings", []),
+        ("embeddings", {"model": "Served"}),
+        ("embeddings", {"model": "Served", "input": []}),
+        ("embeddings", {"model": "Served", "input": ["a"] * 2049}),
+        ("embeddings", {"model": "Served", "input": "a", "encoding_format": "int8"}),
+        ("embeddings", {"model": "Served", "input": "a", "dimensions": 3}),
+        ("chat/completions", {"model": "Served"}),
+        ("chat/completions", {"model": "Served", "messages": ["a"]}),
+        ("chat/completions", {"model": "Served", "messages": [{"content": "a"}], "n": 2}),
+        ("chat/completions", {"model": "Served", "messages": [{"content": "a"}], "temperature": "warm"}),
+    ],
+)
+def test_what_cannot_be_answered_is_refused(server: Server, path: str, body: Any) -> None:
+    """With 422, before anything runs where that can be seen."""
+    answer = server.ask("POST", f"/v1/{path}", json.dumps(body).encode(), {"content-type": "application/json"})
+    assert (answer.status, answer.error["maybe_executed"]) == (422, False)
