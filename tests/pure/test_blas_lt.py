@@ -30,7 +30,7 @@ LT: Final[Any] = Reference(Direct())
 
 
 @given(requests(), st.integers(0, 2**32 - 1))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 def test_products_and_epilogues_are_what_their_definition_says(request: LibraryRequest, seed: int) -> None:
     """Every type, epilogue, scale, order, batch; nothing else is written, and nothing read that is not to be."""
     assert_agrees(request, np.random.default_rng(seed), ACTOR.matmul)

@@ -27,7 +27,7 @@ def test_results_are_those_of_numpy(name: str) -> None:
     """Whatever modes, strides, operators, factors; nothing else is written, and nothing read that is not to be."""
 
     @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
     def agrees(request: LibraryRequest, seed: int) -> None:
         assert_agrees(request, np.random.default_rng(seed), run)
 

@@ -60,7 +60,7 @@ def test_what_is_asked_gives_what_is_meant(name: str, *, library: bool) -> None:
     actor = Actor(library=library)
 
     @given(requests(REQUESTS[name]), st.integers(0, 2**32 - 1))
-    @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
     def agrees(request: LibraryRequest, seed: int) -> None:
         assert_agrees(request, np.random.default_rng(seed), actor.run)
 

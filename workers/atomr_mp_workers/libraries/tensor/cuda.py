@@ -48,7 +48,7 @@ class CudaTensor(TensorLibrary):
     def _found(self) -> int:
         try:
             handle: int = cutensor.create()
-        except RuntimeError:  # its library is not there
+        except (RuntimeError, cutensor.cuTENSORError):  # its library is not there, or not for this GPU and driver
             handle = 0
         self.context.served_by("tensor", "cuTENSOR" if handle else "CuPy")
         return handle

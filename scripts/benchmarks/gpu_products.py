@@ -1,0 +1,203 @@
+"""Products of matrices and tensors by request, beside the same calls made directly in one process.
+
+    python -m scripts.benchmarks.gpu_products > gpu-products.json
+
+Needs a GPU and the extra of its CUDA version; takes about 40 s. The direct call is that of the library's actor, with
+the same plan on memory of this process: ten calls, then a wait. Each round measures all ways in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+import types
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+import atomr_mp
+from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.layout import Layout
+from atomr_mp.protocol.libraries import blas_lt, tensor
+from atomr_mp.protocol.libraries.base import LibraryRequest
+
+ROUNDS: Final = 7
+TOGETHER: Final = 10
+"""Requests in flight, and steps of the program."""
+TIMES: Final = 5
+"""As often in a round."""
+SIZE: Final = 8192
+BATCH: Final = 32
+SIDE: Final = 2048
+
+Operands = dict[str, tuple[tuple[int, ...], str, bool]]
+"""Shape, element type, and whether it lies transposed, by name."""
+
+
+class Case:
+    """A product.
+
+    Args:
+        library: Its library.
+        request: Makes a request of operands by name.
+        operands: How they lie.
+    """
+
+    def __init__(self, library: str, request: Callable[..., LibraryRequest], operands: Operands) -> None:
+        self.library: Final = library
+        self.request: Final = request
+        self.operands: Final = operands
+
+
+def cases() -> dict[str, Case]:
+    """Return what is measured."""
+    square = (SIZE, SIZE)
+
+    def product(a: Any, b: Any, out: Any) -> LibraryRequest:
+        return blas_lt.Matmul(a, b, out)
+
+    def contraction(a: Any, b: Any, out: Any) -> LibraryRequest:
+        return tensor.Contraction(a, b, "bik", "kbj", "ibj", out)
+
+    return {
+        f"matmul_{SIZE}_bfloat16": Case(
+            "blas_lt",
+            product,
+            {"a": (square, "bfloat16", False), "b": (square, "bfloat16", True), "out": (square, "bfloat16", False)},
+        ),
+        f"matmul_{SIZE}_float8": Case(
+            "blas_lt",
+            product,
+            {
+                "a": (square, "float8_e4m3fn", False),
+                "b": (square, "float8_e4m3fn", True),
+                "out": (square, "bfloat16", False),
+            },
+        ),
+        f"contraction_{BATCH}x{SIDE}_bfloat16": Case(
+            "tensor",
+            contraction,
+            {
+                "a": ((BATCH, SIDE, SIDE), "bfloat16", False),
+                "b": ((SIDE, BATCH, SIDE), "bfloat16", False),
+                "out": ((SIDE, BATCH, SIDE), "bfloat16", False),
+            },
+        ),
+    }
+
+
+def direct(case: Case) -> Callable[[], None]:
+    """Return what does ten calls in this process, and waits."""
+    import cupy
+
+    from atomr_mp_workers.device.cuda import CudaDevice
+    from atomr_mp_workers.libraries import implementation
+    from atomr_mp_workers.libraries.tensor.base import Placed
+
+    arrays: dict[str, Any] = {}
+    for name, (shape, dtype, transposed) in case.operands.items():
+        memory = cupy.full(int(np.prod(shape)) * dtypes.item_bytes(dtype), 0x30, cupy.uint8)
+        layout = Layout.contiguous(dtype, shape)
+        arrays[name] = Placed(memory, layout.transposed(None) if transposed else layout)
+        if dtype != "float8_e4m3fn" and not transposed:
+            arrays[name].array = memory.view(dtypes.to_numpy(dtype)).reshape(shape)  # for CuPy's own kernels
+    context: Any = types.SimpleNamespace(served_by=lambda _library, _engine: None)
+    cls = implementation(case.library, "cuda")
+    assert cls is not None
+    library: Any = cls(context, CudaDevice().make_stream("direct", inline_bytes=0))
+    request = case.request(**arrays)
+    plan = getattr(library, f"prepare_{request.name}")(request)
+    call, stream = getattr(library, request.name), library.stream.stream
+
+    def ten() -> None:
+        with stream:
+            for _ in range(TOGETHER):
+                call(request, plan)
+        stream.synchronize()
+
+    return ten
+
+
+def by_request(case: Case, device: Any) -> dict[str, Callable[[], None]]:
+    """Return what does ten requests: in flight together, one at a time, and as a program."""
+    refs = {}
+    for name, (shape, dtype, transposed) in case.operands.items():
+        ref = device.put(np.full(shape, 0.25, dtypes.to_numpy(dtype)))
+        refs[name] = ref.T if transposed else ref
+    request = case.request(**refs)
+    parameters = {
+        field: getattr(request, field) for field in ("modes_a", "modes_b", "modes_c") if hasattr(request, field)
+    }
+    arrays = [*refs.values()]
+
+    def submit(of: Any) -> Any:
+        return getattr(getattr(of, case.library), request.name)(*arrays, **parameters)
+
+    with device.program() as program:
+        for _ in range(TOGETHER):
+            submit(program)
+
+    def together() -> None:
+        waiting = deque([submit(device) for _ in range(TOGETHER)])
+        while waiting:
+            waiting.popleft().result()
+
+    def alone() -> None:
+        for _ in range(TOGETHER):
+            submit(device).result()
+
+    return {"ten_in_flight": together, "one_at_a_time": alone, "program": lambda: program.run().result()}
+
+
+def measured(case: Case, device: Any) -> dict[str, Any]:
+    """Return milliseconds of one product, each way, and the direct call's as a share of it."""
+    ways = {"direct": direct(case), **by_request(case, device)}
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        for _ in range(3):  # plans, and graphs of programs, are made
+            way()
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            for _ in range(TIMES):
+                way()
+            times[name].append((time.perf_counter() - began) / (TIMES * TOGETHER) * 1e3)
+    shares = {
+        name: [direct_ms / each for direct_ms, each in zip(times["direct"], found, strict=True)]
+        for name, found in times.items()
+        if name != "direct"
+    }
+    return {
+        "ms": {name: round(statistics.median(found), 4) for name, found in times.items()},
+        "share_of_direct": {
+            name: {
+                "median": round(statistics.median(found), 4),
+                "least": round(min(found), 4),
+                "most": round(max(found), 4),
+            }
+            for name, found in shares.items()
+        },
+    }
+
+
+def main() -> None:
+    """Measure, and print JSON."""
+    report: dict[str, Any] = {}
+    with atomr_mp.start(gpus=1, backend="cuda") as pool:
+        device = pool.device(0)
+        for name, case in cases().items():
+            try:
+                report[name] = measured(case, device)
+            except Exception as error:  # noqa: BLE001 - the others are measured all the same
+                report[name] = {"error": f"{type(error).__name__}: {error}"}
+        report["engines"] = {each.library: each.engine for each in pool.status().workers[0].plans if each.engine}
+    json.dump(report, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()
