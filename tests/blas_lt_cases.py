@@ -46,6 +46,7 @@ def requests(
         "epilogue": epilogue,
         "dtype": dtype,
         "autotune": False,
+        "compute": draw(st.sampled_from(["default", "tf32"])) if pair[0] == "float32" else "default",
         "alpha": 1.0 if epilogue in {"bgrada", "bgradb"} else draw(st.sampled_from([1.0, 3.0 if whole else -0.75])),
         "beta": draw(st.sampled_from([0.0, 1.0, -2.0 if whole else 0.5])),
     }
@@ -81,7 +82,7 @@ def assert_agrees(
         request: A request whose memory is poisoned.
         random: Where the numbers are from.
         run: Does a request.
-        fast: Whether tanh and sums of float8 are those of a GPU, which are right to 2⁻¹¹ and 2⁻¹³.
+        fast: Whether tanh, sums of float8 and tf32 are those of a GPU, which are right to 2⁻¹¹ or 2⁻¹³.
     """
     declared.assert_agrees(request, random, run, lambda request, dense: expected(request, dense, fast=fast), numbers)
 
@@ -116,7 +117,7 @@ def expected(request: blas_lt.Matmul, dense: dict[str, Array], *, fast: bool = F
     largest = LARGEST.get(request.out.dtype if request.out else "", np.inf)
     found["out"] = np.clip(total, -largest, largest)
     if fast:
-        magnitude *= 2.0 ** (9 * ("gelu" in name) + 9 * (request.a.dtype in FLOAT8))
+        magnitude *= 2.0 ** (12 * (request.compute == "tf32") + 9 * ("gelu" in name) + 9 * (request.a.dtype in FLOAT8))
     return Expected(found, (a.shape[-1] + 2) * (a.shape[-2] if "bgrad" in name else 1), magnitude, defined)
 
 

@@ -32,7 +32,7 @@ TYPES: Final = {
 }  # fmt: skip
 """By CUDA's numbers (cudaDataType_t)."""
 HANDLE: Final = 78
-COMPUTED: Final = {68: ("float32", 0), 70: ("float64", 1), 72: ("int64", 10)}
+COMPUTED: Final = {68: ("float32", 0), 77: ("float32", 0), 70: ("float64", 1), 72: ("int64", 10)}
 """What a compute type stands for, and the type of its factors (cublasComputeType_t)."""
 
 

@@ -79,6 +79,7 @@ ONE, TWO = of(1), of(2)
         (lambda: LT.matmul(F8, F8, dtype="float8_e4m3fn", epilogue="gelu_aux"), "Where out is a float8"),
         (lambda: LT.matmul(*[of(4, 4, dtype="int8")] * 2, alpha=0.5), "alpha and beta are whole"),
         (lambda: LT.matmul(*[of(4, 4, dtype="int8")] * 2, epilogue="relu"), "no epilogue but default"),
+        (lambda: LT.matmul(F8, F8, compute="tf32"), "Only float32 can be computed as tf32"),
         (lambda: LT.matmul(A, B, epilogue="sigmoid"), "epilogue is 'sigmoid'"),
     ],
 )

@@ -56,6 +56,7 @@ class BlasLtRequests(LibraryReference):
         epilogue: blas_lt.Epilogue = "default",
         dtype: blas_lt.Result | None = None,
         autotune: bool = False,
+        compute: blas_lt.Compute = "default",
         deadline_s: float | None = None,
     ) -> Reply:
         """Compute out ← scale_out·epilogue(alpha·scale_a·scale_b·(a·b) + beta·c + bias).
@@ -98,6 +99,8 @@ class BlasLtRequests(LibraryReference):
                 of int8.
             autotune: Time the algorithms that cuBLASLt proposes when the plan is made, and take the fastest;
                 otherwise its first.
+            compute: "tf32" lets tensor cores round the factors of each product to 11 bits, where there are such; of
+                float32.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
         """
         return self._request(
@@ -118,6 +121,7 @@ class BlasLtRequests(LibraryReference):
                 epilogue=epilogue,
                 dtype=dtype,
                 autotune=autotune,
+                compute=compute,
             ),
             deadline_s,
         )

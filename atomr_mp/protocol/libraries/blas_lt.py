@@ -31,6 +31,8 @@ Epilogue = Literal[
 
 Result = Literal["float16", "bfloat16", "float32", "float64", "int32", "float8_e4m3fn", "float8_e5m2"]
 
+Compute = Literal["default", "tf32"]
+
 E4M3: Final = "float8_e4m3fn"
 E5M2: Final = "float8_e5m2"
 INPUTS: Final = ("float16", "bfloat16", "float32", "float64", "int8", E4M3, E5M2)
@@ -173,6 +175,11 @@ def _stores_no_float8(request: Any, _sizes: Sizes) -> bool:
     return plain or dtype_of_out(request) not in FLOAT8
 
 
+def _can_be_tf32(request: Any, _sizes: Sizes) -> bool:
+    """Only float32 can be computed as tf32."""
+    return bool(request.compute == "default" or request.a.dtype == "float32")
+
+
 def _is_aligned(request: Any, _sizes: Sizes) -> bool:
     """Memory of aux and aux_out must begin at a multiple of 16 bytes."""
     return all(each is None or each.layout.offset % ALIGNED_BYTES == 0 for each in (request.aux, request.aux_out))
@@ -209,6 +216,7 @@ class Matmul(LibraryRequest, frozen=True):
         _scales_float8,
         _has_scales_that_fit,
         _stores_no_float8,
+        _can_be_tf32,
         _is_aligned,
     )
     a: Annotated[Operand, reads("*batch m k", dtype="A", lies=matrices)]
@@ -240,6 +248,8 @@ class Matmul(LibraryRequest, frozen=True):
     """The element type of out where that is left out; by default that of a, bfloat16 of float8, int32 of int8."""
     autotune: bool = False
     """Time the algorithms that cuBLASLt proposes when the plan is made, and take the fastest; otherwise its first."""
+    compute: Compute = "default"
+    """"tf32" lets tensor cores round the factors of each product to 11 bits, where there are such; of float32."""
 
     @staticmethod
     def work(_request: Any, sizes: Sizes) -> int:

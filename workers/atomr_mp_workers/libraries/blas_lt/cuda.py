@@ -10,7 +10,8 @@ from nvmath.bindings import cublasLt
 from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp_workers.libraries.base import Library, LibraryContext, address, given
 from atomr_mp_workers.libraries.blas_lt.autotune import tuned
-from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, Workspace
+from atomr_mp_workers.libraries.blas_lt.kinds import NOT_THERE
+from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, Workspace, unsupported
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
@@ -46,7 +47,12 @@ class CudaBlasLt(Library):
             self._memory = cupy.cuda.alloc(WORKSPACE_BYTES)
             self._workspace = Workspace(self._memory.ptr, WORKSPACE_BYTES)
             self._handle = cublasLt.create()
-        plan = MatmulPlan(self._handle, request, self._workspace)
+        try:
+            plan = MatmulPlan(self._handle, request, self._workspace)
+        except cublasLt.cuBLASLtError as error:
+            if error.status not in NOT_THERE:
+                raise
+            raise unsupported(request) from error
         return tuned(plan, request, WORKSPACE_BYTES) if request.autotune else plan
 
     def matmul(self, request: blas_lt.Matmul, plan: MatmulPlan | None) -> None:

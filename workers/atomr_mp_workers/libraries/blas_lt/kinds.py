@@ -32,6 +32,8 @@ class Compute(NamedTuple):
 
 IN_FLOAT32: Final = Compute(int(cublas.ComputeType.COMPUTE_32F), TYPES["float32"], Factors("float32"))
 
+IN_TF32: Final = IN_FLOAT32._replace(compute=int(cublas.ComputeType.COMPUTE_32F_FAST_TF32))
+
 COMPUTES: Final = {
     "float64": Compute(int(cublas.ComputeType.COMPUTE_64F), TYPES["float64"], Factors("float64")),
     "int8": Compute(int(cublas.ComputeType.COMPUTE_32I), TYPES["int32"], Factors("int32")),

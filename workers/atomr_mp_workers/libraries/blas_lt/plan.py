@@ -26,9 +26,9 @@ from atomr_mp_workers.libraries.blas_lt.kinds import (
     COMPUTES,
     EPILOGUES,
     IN_FLOAT32,
+    IN_TF32,
     LAYOUT,
     MATMUL,
-    NOT_THERE,
     OPS,
     PREFERENCE,
     SWAPPED,
@@ -57,15 +57,16 @@ class MatmulPlan:
 
     Raises:
         Unsupported: cuBLASLt has no kernel for it.
+        cuBLASLtError: It says so by one of the statuses `NOT_THERE`, or has failed.
     """
 
     def __init__(self, handle: int, request: blas_lt.Matmul, workspace: Workspace) -> None:
         self._drop: Final[list[tuple[Callable[[int], None], int]]] = []
         self._handle: Final = handle
-        self._compute: Final = COMPUTES.get(request.a.dtype, IN_FLOAT32)
+        self._compute: Final = IN_TF32 if request.compute == "tf32" else COMPUTES.get(request.a.dtype, IN_FLOAT32)
         self._adds: Final = request.c is not None and request.beta not in {0, (0.0, 0.0)}
         if blas_lt.takes_aux(request) and request.a.shape[-1] == 1:
-            raise _unsupported(request)  # as nvmath.linalg has found of cuBLASLt
+            raise unsupported(request)  # as nvmath.linalg has found of cuBLASLt
         out, order = given(request.out).layout, blas_lt.order_of(request)
         assert order is not None
         self._swapped: Final = order == "row"
@@ -200,16 +201,12 @@ class MatmulPlan:
                 self._handle, self.desc, self._a, self._b, self._c, self._d, preference, len(found),
                 found.ctypes.data, count.ctypes.data,
             )  # fmt: skip
-        except cublasLt.cuBLASLtError as error:
-            if error.status not in NOT_THERE:
-                raise
-            raise _unsupported(request) from error
         finally:
             cublasLt.matmul_preference_destroy(preference)
         usable: np.ndarray[Any, Any] = found[: int(count[0])]
         usable = usable[usable["state"] == 0]
         if not len(usable):
-            raise _unsupported(request)
+            raise unsupported(request)
         return usable
 
 
@@ -217,7 +214,8 @@ def _scaled_by_row(request: blas_lt.Matmul) -> bool:
     return any(each is not None and each.shape != (1,) for each in (request.scale_a, request.scale_b))
 
 
-def _unsupported(request: blas_lt.Matmul) -> errors.Unsupported:
+def unsupported(request: blas_lt.Matmul) -> errors.Unsupported:
+    """Return the error for a request that cuBLASLt has nothing for."""
     m, n = given(request.out).shape[-2:]
     return errors.Unsupported(
         f"cuBLASLt has no kernel on this GPU for {request.a.dtype} by {request.b.dtype} to "
