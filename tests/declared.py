@@ -28,6 +28,7 @@ from tests.tolerances import assert_close
 
 Array = npt.NDArray[Any]
 
+EIGHT_BITS: Final = "of eight bits"
 LENGTHS: Final = (0, 1, 2, 3, 5, 7)
 POISON: Final = 0xFF
 """A byte of memory that nothing has written: NaN in every floating type."""
@@ -287,7 +288,10 @@ def _broken_array(request: Any, name: str, argument: Argument, names: Sequence[s
     cls: type[LibraryRequest] = type(request)
     arrays, array = declared(cls).arrays, getattr(request, name)
     yield f"{name} an array, no ref", _with(request, name, np.zeros(2))
+    has_float8 = any(each is not None and each.dtype in dtypes.FLOAT8 for _, _, each in request.arrays())
     for what, layout in _broken_layouts(argument, array.layout, names, arrays):
+        if what == EIGHT_BITS and has_float8:
+            continue  # it may be another product of float8
         yield f"{name} {what}", _with(request, name, FakeArray(layout, np.zeros(max(2**12, layout.span[1]), np.uint8)))
     if argument.writes:
         for other, theirs in arrays.items():
@@ -331,7 +335,7 @@ def _broken_layouts(
     argument: Argument, layout: Layout, names: Sequence[str], arguments: Mapping[str, Argument]
 ) -> Iterator[tuple[str, Layout]]:
     dtype, shape, item = layout.dtype, layout.shape, layout.item_bytes
-    yield "of eight bits", Layout.contiguous("float8_e5m2", shape)
+    yield EIGHT_BITS, Layout.contiguous("float8_e5m2", shape)
     if isinstance(argument.dtype, str) and sum(each.dtype == argument.dtype for each in arguments.values()) > 1:
         yield "of another type", Layout.contiguous("float64" if dtype != "float64" else "float32", shape)
     if not isinstance(argument.shape, str) or "*" not in argument.shape:
