@@ -7,6 +7,7 @@ say enough to draw from `requests(cls)`.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
@@ -37,9 +38,20 @@ class Case(NamedTuple):
         own: Callable[..., st.SearchStrategy[Any]] = getattr(self._module, "requests", drawing.requests)
         return own(self.request)
 
-    def assert_agrees(self, request: Any, random: np.random.Generator, run: Callable[[Any], Any]) -> None:
-        """Give a request's arrays random numbers, have it done, and check all of their memory."""
-        self._module.assert_agrees(request, random, run)
+    def assert_agrees(
+        self, request: Any, random: np.random.Generator, run: Callable[[Any], Any], *, on_gpu: bool = False
+    ) -> None:
+        """Give a request's arrays random numbers, have it done, and check all of their memory.
+
+        Args:
+            request: A request whose memory is poisoned.
+            random: Where the numbers are from.
+            run: Does a request.
+            on_gpu: Whether functions such as tanh may be those of the hardware.
+        """
+        agrees = self._module.assert_agrees
+        fast = {"fast": True} if on_gpu and "fast" in inspect.signature(agrees).parameters else {}
+        agrees(request, random, run, **fast)
 
     @property
     def _module(self) -> Any:

@@ -89,7 +89,7 @@ def test_every_request_gives_in_an_actor_what_it_gives_by_message(case: Case, ru
         as_arrays = as_arrays and not any("float8" in array.dtype for _, _, array in request.arrays() if array)
         one = functools.partial(run, case, as_arrays=as_arrays, runs=runs)
         try:
-            case.assert_agrees(request, np.random.default_rng(seed), one)
+            case.assert_agrees(request, np.random.default_rng(seed), one, on_gpu=True)
         except errors.Unsupported:  # what the host has and this GPU has not
             reject()
 
