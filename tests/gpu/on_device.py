@@ -6,17 +6,20 @@ CUDA is loaded by the first test that runs, not by what collects the tests.
 from __future__ import annotations
 
 import functools
-import types
 from typing import Any, Final
 
+from atomr_mp.protocol import token
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.device.streams import StreamAllocator
+from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.request import Later, Next
 from tests.fake_arrays import FakeArray
 
 NOTHING: Final[Any] = None
-CONTEXT: Final[Any] = types.SimpleNamespace(served_by=lambda _library, engine: SERVING.append(engine))
 SERVING: Final[list[str]] = []
 """What libraries have said that serves them."""
 
@@ -36,7 +39,24 @@ def library(name: str) -> Any:
 
     cls = implementation(name, "cuda")
     assert cls is not None
-    return cls(CONTEXT, device().make_stream(name, inline_bytes=0))
+    return cls(context(), device().make_stream(name, inline_bytes=0))
+
+
+class ContextOfTests(LibraryContext):
+    """What libraries are given; keeps what they say that serves them."""
+
+    def served_by(self, _library: str, engine: str) -> None:
+        """Keep it."""
+        SERVING.append(engine)
+
+
+@functools.cache
+def context() -> LibraryContext:
+    """Return what libraries are given."""
+    there = device()
+    store = Store(there, token.pack(bytes(16), 0, 1), 2**33, InProgress())
+    streams = StreamAllocator("single", lambda name, _priority: there.make_stream(name, inline_bytes=0))
+    return ContextOfTests("cuda", there, store, streams, lambda: store.buffers.ours, lambda: None)
 
 
 def run(name: str, request: LibraryRequest) -> Any:

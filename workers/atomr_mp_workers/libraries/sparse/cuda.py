@@ -126,7 +126,8 @@ class CudaSparse(SparseLibrary):
             plan.y = cusparse.create_dn_vec(y.size, y.data.ptr, kind.data)
             asked = (self._handle, op, alpha, plan.matrix, plan.x, beta, plan.y, kind.scale, SPMV)
             plan.work = self._own(cusparse.sp_mv_buffer_size(*asked))
-            cusparse.sp_mv_preprocess(*asked, address(plan.work))
+            if _is_prepared(it, op):
+                cusparse.sp_mv_preprocess(*asked, address(plan.work))
             return plan
 
         plan = _planned(it, (id(self), "spmv", op, kind.data), make)
@@ -149,7 +150,7 @@ class CudaSparse(SparseLibrary):
             plan = _Plan(it, kind, values.data.ptr)
             asked = (self._handle, op, OPS[b.op], alpha, plan.matrix, dense_b, beta, dense_c, kind.scale, SPMM)
             plan.work = self._own(cusparse.sp_mm_buffer_size(*asked))
-            if it.stored == "csr":
+            if _is_prepared(it, op):
                 cusparse.sp_mm_preprocess(*asked, address(plan.work))
             return plan
 
@@ -343,6 +344,11 @@ class _Plan:
         descr, destroy = self.solving
         if destroy is not None:
             destroy(descr)
+
+
+def _is_prepared(it: Structure, op: int) -> bool:
+    """Return whether cuSPARSE is faster with memory that it has prepared."""
+    return it.stored in {"csr", "csc"} and op == OPS["N"]
 
 
 def _planned(it: Structure, key: object, make: Callable[[], _Plan]) -> _Plan:

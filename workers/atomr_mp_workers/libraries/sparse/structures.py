@@ -209,11 +209,15 @@ def chosen(xp: Any, mask: Any, count: int) -> Any:
 
 def by_rows(xp: Any, rows: Any, columns: Any) -> Any:
     """Return the order that sorts elements by row, then by column."""
+    if rows.size < 2:
+        return xp.arange(rows.size)
     return xp.lexsort(xp.stack([columns, rows]))
 
 
 def offsets(xp: Any, outer: Any, length: int) -> Any:
     """Return where each row begins, from the sorted rows of the elements."""
+    if not outer.size:
+        return xp.zeros(length + 1, xp.int64)
     return xp.searchsorted(outer, xp.arange(length + 1), side="left")
 
 

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atomr_mp.protocol.declaration.arguments import with_arrays
+from atomr_mp.protocol.libraries import requests_of, sparse
+from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.requests.request import Later, Next
+from tests.fake_arrays import FakeArray
+from tests.fake_cublas import FakeStream
+from tests.fake_cusparse import FakeCusparse, OnGpu, installed, on_gpu
+from tests.pure.test_sparse import ACTOR
+from tests.sparse_cases import assert_agrees, elements, matrix_of, of_mask, requests
+
+MODULES: Final = tuple(f"atomr_mp_workers.libraries.{name}" for name in ("sparse.cuda", "blas.kinds", "slots"))
+
+
+class Actor:
+    """The CUDA actor on stand-ins."""
+
+    def __init__(self) -> None:
+        self.cusparse: Final = FakeCusparse()
+        with installed(self.cusparse):
+            for name in MODULES:
+                sys.modules.pop(name, None)
+            module: Any = importlib.import_module(MODULES[0])
+
+        class Implementation(module.Implementation):  # type: ignore[misc]
+            """Has structures in the host's memory."""
+
+            def _kept(self, values: Any) -> Any:
+                return on_gpu(super()._kept(values))
+
+        self.sparse: Final = Implementation(ACTOR.context, FakeStream())
+
+    def run(self, request: Any) -> Any:
+        """Do a request."""
+        result = getattr(self.sparse, request.name)(with_arrays(request, on_device))
+        while isinstance(result, Next):
+            result = result.enqueue()
+        return result.read() if isinstance(result, Later) else result
+
+
+def on_device(operand: Any) -> OnGpu:
+    """Return an operand with an address, and with what is attached to it on the device."""
+    made = OnGpu(operand.layout, operand.slab)
+    made.number = operand.number
+    it: Structure | None = getattr(operand, "attached", None)
+    if it is not None:
+        found = operand.__dict__.get("on_gpu")
+        if found is None:
+            found = Structure(it.stored, it.shape, it.blocksize, on_gpu(it.indices), on_gpu(it.indptr), it.filled)
+            operand.on_gpu = found
+        made.attached = found
+    return made
+
+
+@pytest.fixture(scope="module")
+def actor() -> Actor:
+    """The CUDA actor on stand-ins."""
+    return Actor()
+
+
+@pytest.mark.parametrize("name", requests_of("sparse"))
+def test_what_is_asked_of_cusparse_gives_what_is_meant(actor: Actor, name: str) -> None:
+    """Transposed where it is told another matrix, twice in a row, and never with anything that is empty."""
+
+    @given(requests(requests_of("sparse")[name]), st.integers(0, 2**32 - 1))
+    @settings(max_examples=60, deadline=None)
+    def agrees(request: Any, seed: int) -> None:
+        for again in range(2):
+            assert_agrees(request, np.random.default_rng(seed + again), actor.run)
+
+    agrees()
+
+
+def test_descriptors_are_destroyed_with_their_structure(actor: Actor) -> None:
+    """None is left but the handle."""
+    gc.collect()
+    assert [made for made in actor.cusparse.made.values() if not hasattr(made, "handle")] == []
+
+
+@pytest.mark.parametrize("name", ["spmv", "spmm", "spsv", "spsm"])
+def test_what_was_prepared_serves_other_values_and_other_memory(actor: Actor, name: str) -> None:
+    """A structure is analysed once; each request has its own values, vectors and factors."""
+    random = np.random.default_rng(6)
+    it = of_mask("csr", np.tri(4, dtype=bool))
+    name_of_it: Any = matrix_of(it, "float64").structure
+    for turn in range(4):
+        matrix = msgspec.structs.replace(matrix_of(it, "float64"), structure=name_of_it)
+        values: Any = matrix.data
+        values.array[...] = [
+            2 + turn if row == column else random.uniform() for row, column, _ in elements(it, values.array)
+        ]
+        shape = (4, 3) if name in {"spmm", "spsm"} else (4,)
+        b, out = (FakeArray.of(random.uniform(-1, 1, shape), "float64") for _ in "bx")
+        exact = np.zeros((4, 4))
+        for row, column, value in elements(it, values.array):
+            exact[row, column] = value
+        cls: Any = requests_of("sparse")[name]
+        if name in {"spsv", "spsm"}:
+            actor.run(cls(matrix, b, "L", out, alpha=1.0 + turn))
+            np.testing.assert_allclose(exact @ out.array, (1 + turn) * b.array)
+        else:
+            actor.run(cls(matrix, b, out, alpha=1.0 + turn))
+            np.testing.assert_allclose(out.array, (1 + turn) * exact @ b.array)
+
+
+def test_a_block_that_is_not_there_is_worth_nothing(actor: Actor) -> None:
+    """Whatever lies in its place among the values: cuSPARSE would multiply it."""
+    it = of_mask("blocked_ell", np.array([[True, True], [False, True]]), (2, 2))
+    matrix = matrix_of(it, "float32")
+    values: Any = matrix.data
+    values.array[...] = 7.0
+    out = FakeArray.of(np.zeros((4, 1)), "float32")
+    actor.run(sparse.Spmm(matrix, FakeArray.of(np.ones((4, 1)), "float32"), out))
+    assert out.array[:, 0].tolist() == [28, 28, 14, 14]
