@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from atomr_mp.protocol.declaration.arguments import declared as fields_of
 from atomr_mp.protocol.libraries import requests_of, tensor
 from atomr_mp.protocol.libraries.base import COMPLEX, LibraryRequest, scalar
+from atomr_mp.protocol.subscripts import Expression
 from tests import declared
 from tests.declared import Expected
 
@@ -107,7 +108,7 @@ def einsums(draw: st.DrawFn, dtype: str, lengths: Sequence[int]) -> Any:
         shape = [*(unnamed if "..." in term else ()), *(of[letter] for letter in term.removeprefix("..."))]
         argument = fields_of(tensor.EinsteinSum).lists["operands"]
         operands.append(draw(declared.placed(tuple(shape), dtype, argument)))
-    found = tensor.Expression(subscripts, [each.shape for each in operands])
+    found = Expression(subscripts, [each.shape for each in operands])
     argument = fields_of(tensor.EinsteinSum).arrays["out"]
     out = draw(declared.placed(tuple(found.lengths[label] for label in found.output), dtype, argument))
     return tensor.EinsteinSum(operands, subscripts, out)

@@ -138,11 +138,11 @@ def test_gradients_go_along_the_axes_of_their_operand() -> None:
 
 
 def test_what_is_too_large_for_a_float8_becomes_the_largest() -> None:
-    """Both signs, and exactly at the bound; a NaN stays one."""
-    a = FakeArray.of([[448.0], [-448.0], [1.0], [np.nan]], "float8_e4m3fn")
-    out = of(4, 1, dtype="float8_e4m3fn")
+    """Both signs, and exactly at the bound; what is between 256 and that is rounded, and a NaN stays one."""
+    a = FakeArray.of([[448.0], [-448.0], [1.0], [0.625], [np.nan]], "float8_e4m3fn")
+    out = of(5, 1, dtype="float8_e4m3fn")
     LT.matmul(a, FakeArray.of([[448.0]], "float8_e4m3fn"), out)
-    np.testing.assert_array_equal(out.array.astype(np.float32).ravel(), [448, -448, 448, np.nan])
+    np.testing.assert_array_equal(out.array.astype(np.float32).ravel(), [448, -448, 448, 288, np.nan])
 
 
 def test_sums_of_integers_are_exact_and_go_round() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp.protocol.libraries.tensor import Contraction, EinsteinSum
+from atomr_mp.protocol.libraries.tensor import Contraction, EinsteinSum, Permutation
 from tests.fake_arrays import FakeArray
 from tests.fake_cublas import AddressedArray, FakeStream
 from tests.fake_cutensor import FakeCutensor, installed
@@ -74,6 +74,16 @@ def product(dtype: str = "float32") -> Contraction:
     """Return a product of matrices of ones."""
     a, b, c = (FakeArray.of(np.ones((3, 3)), dtype) for _ in "abc")
     return Contraction(a, b, "ij", "jk", "ik", c, compute="tf32" if dtype == "float32" else "default")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_factors_of_half_precision_are_float32(dtype: str) -> None:
+    """As cuTENSOR tells: a third is not rounded to the type of the elements before it multiplies."""
+    a, b = FakeArray.of(np.full(2, 3.0), dtype), FakeArray.of(np.zeros(2), dtype)
+    actor = Actor()
+    actor.run(Permutation(a, "i", "i", b, alpha=1 / 3))
+    assert actor.cutensor.ran == ["permute"]
+    assert (b.array == 1).all()
 
 
 @pytest.mark.parametrize("status", [7, 15])

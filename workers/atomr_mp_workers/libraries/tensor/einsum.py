@@ -14,6 +14,7 @@ import numpy as np
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.subscripts import Expression
 from atomr_mp_workers.libraries.method import LaidOut
 
 
@@ -39,7 +40,7 @@ class Steps:
     """
 
     def __init__(self, request: tensor.EinsteinSum) -> None:
-        self._found: Final = tensor.Expression(request.subscripts, [each.shape for each in request.operands])
+        self._found: Final = Expression(request.subscripts, [each.shape for each in request.operands])
         self._dtype: Final = request.operands[0].dtype
         self._compute: Final = request.compute
         self._out: Final[Any] = request.out
