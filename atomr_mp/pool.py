@@ -6,7 +6,7 @@ import contextlib
 import ipaddress
 import subprocess
 import sys
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -435,6 +435,11 @@ class Pool:
             priority=priority,
             return_failures=return_failures,
         ).outcomes(items)
+
+    @property
+    def methods_by_name(self) -> Mapping[str, MethodInfo]:
+        """What is known of each request, by "Actor.method"; another map after a reload."""
+        return self._client.methods
 
     def method_info(self, method: str) -> MethodInfo:
         """Return what is known of a request: its parameters, their JSON Schema, whether it is idempotent.

@@ -259,13 +259,13 @@ class _Announcement:
     """Says where the server is, with a line that can be run, once it accepts."""
 
     def __init__(self, options: argparse.Namespace, plan: FrontEndPlan, pool: Pool, address: Any) -> None:
-        from atomr_mp.serve.values.schemas import example
+        from atomr_mp.serve.values.schemas import example, unsuited
 
         self._pool: Final = pool.name
         self._plan: Final = plan
         self._unix: Final[Path | None] = options.uds
         # Whoever tries the line that is shown is to do no harm.
-        methods = sorted(pool.methods, key=lambda method: not pool.method_info(method).idempotent)
+        methods = sorted(pool.methods, key=lambda method: unsuited(pool.method_info(method)))
         self._shown: Final = methods[0] if methods else ""
         self._body: Final = example(pool.method_info(self._shown)) if self._shown else ""
         scheme = "http" if plan.tls_certificate is None else "https"

@@ -57,14 +57,14 @@ class Calls:
             Problem: 404; there is no such method.
             PoolUnreachable: It is not known yet: the pool starts.
         """
-        if not pool.has(method):
+        info = pool.methods_by_name.get(method)
+        if info is None:
             if not (pool.methods or any(device.admitted for device in pool.devices)):
                 raise errors.PoolUnreachable("the pool starts, and none of its devices has been ready yet")
             try:
-                pool.method_info(method)
+                info = pool.method_info(method)
             except errors.InvalidRequest as error:
                 raise Problem(404, "not_found", str(error)) from error
-        info = pool.method_info(method)
         found = self._plans.get(method)
         if found is None or found.info is not info:
             if len(self._plans) > 2 * len(pool.methods):  # of actors that reloads have removed
@@ -122,9 +122,12 @@ async def arguments(exchange: Exchange, plan: ArgumentPlan) -> tuple[tuple[Any, 
         InvalidRequest: They cannot be the method's.
         ClientLeft: They will never be complete.
     """
-    if exchange.headers.get(b"content-encoding", b"identity").lower() != b"identity":
+    given = exchange.headers
+    if b"content-encoding" in given and given[b"content-encoding"].lower() != b"identity":
         raise Problem(415, "unsupported_media_type", "a body with Content-Encoding is not read; send it as it is")
-    kind = exchange.headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    kind = given.get(b"content-type", b"")
+    if kind != b"application/json":
+        kind = kind.partition(b";")[0].strip().lower()
     if kind == results.NPY:
         name = schemas.needs_one_array(plan)
         if exchange.content_length() is None:

@@ -7,19 +7,24 @@ checks generation and sequence number.
 from __future__ import annotations
 
 import itertools
+import socket
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.contestant import BATCH, Arrays, Client, Contestant, Embed
+from benchmarks.contestant import BATCH, Arrays, Client, Contestant, Embed, Serving, http_request
 
 if TYPE_CHECKING:
     import zmq
 
 WORKER: Final = Path(__file__).with_name("base_worker.py")
 GENERATION: Final = 1
+START_S: Final = 20.0
+POOL_CALLS: Final = 3000
 EMPTY: Final = 0
 ECHO: Final = 1
 
@@ -66,6 +71,23 @@ class Base(Contestant):
             target[...] = source
 
         return Arrays(put=copy, take=copy)
+
+    def serving(self) -> Serving:
+        """Start the runtime's own server without a pool; one call of a pool is added to each of its answers."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        server = subprocess.Popen([sys.executable, "-m", "benchmarks.bare_server", str(port)], stdout=subprocess.PIPE)
+        self._workers.append(server)
+        until_s = time.monotonic() + START_S
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except OSError:
+                if time.monotonic() > until_s:
+                    raise
+                time.sleep(0.01)  # nothing tells when it listens
+        return Serving(port, http_request("/call/Echo.again", b"{}"), more_us=_pool_call_us(self.directory))
 
     def embedding(self, backend: str) -> Embed:
         """Return the model itself, in this process."""
@@ -132,3 +154,18 @@ class Connection:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close(linger=0)
+
+
+def _pool_call_us(directory: Path) -> float:
+    """Return how long an empty call of a pool takes, the median, by a blocking client."""
+    import atomr_mp
+
+    actor = Path(__file__).with_name("echo_actor.py")
+    with atomr_mp.start(actors=f"Echo={actor}:Echo", gpus=1, backend="host", run_dir=directory / "run") as pool:
+        again = pool.actor("Echo").again
+        times_ns = []
+        for _ in range(POOL_CALLS):
+            begun_ns = time.perf_counter_ns()
+            again().result()
+            times_ns.append(time.perf_counter_ns() - begun_ns)
+    return statistics.median(times_ns[POOL_CALLS // 10 :]) / 1e3

@@ -85,6 +85,31 @@ class Arrays:
     """Make a call with a number; make the same call with an array that is on the device."""
 
 
+@dataclass(frozen=True)
+class Serving:
+    """A server that answers HTTP on loopback."""
+
+    port: int
+    request: bytes
+    """A whole request, which asks for as little as there is."""
+    more_us: float = 0.0
+    """What is to be added to each call: of a server that does less than is compared."""
+    worker_pid: Callable[[], int] | None = None
+    """Returns the process that answers; None if it is not killed."""
+    standby_pid: Callable[[], int | None] | None = None
+    """Returns the process that is ready to take its place, None while there is none."""
+
+
+def http_request(path: str, body: bytes, token: str = "") -> bytes:
+    """Return the bytes of a request with JSON."""
+    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{authorization}Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 class Contestant(ABC):
     """One way to have calls answered by other processes. Use it with `with`.
 
@@ -153,6 +178,10 @@ class Contestant(ABC):
 
     def signals(self) -> Signals | None:
         """Start what is needed, and return how calls are made with metrics or spans on, or None if there are none."""
+        return None
+
+    def serving(self) -> Serving | None:
+        """Start a server for HTTP with one worker, or None if there is no such thing."""
         return None
 
     def embedding(self, backend: str) -> Embed | None:

@@ -20,6 +20,10 @@ class Echo(Actor):
     def empty(self) -> None:
         """Answer."""
 
+    @method(idempotent=True)
+    def again(self) -> None:
+        """Answer, also twice."""
+
     @method
     def echo(self, payload: bytes) -> bytes:
         """Answer with what was sent."""

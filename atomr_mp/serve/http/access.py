@@ -21,6 +21,9 @@ from atomr_mp.serve.http.problems import Problem
 LOOK_AGAIN_S: Final = 1.0
 """How often it is looked whether the file of tokens has changed."""
 
+MOST_KNOWN: Final = 64
+"""How many spellings of our names are kept."""
+
 MIN_TOKEN_CHARS: Final = 16
 """A shorter one can be guessed."""
 
@@ -52,18 +55,22 @@ class Tokens:
 
     def admits(self, token: str) -> bool:
         """Return whether a token is one of ours; takes as long for any that is not."""
-        self._look_again()
         digest = _digest(token)
         good = False
         for each in (*self._given, *self._of_file):
             good |= hmac.compare_digest(each, digest)
         return good
 
-    def _look_again(self) -> None:
-        """Read the file again if it has changed; if it cannot be read now, what it had stays good."""
+    def look_again(self) -> bool:
+        """Read the file again if it has changed; return whether it was looked at.
+
+        If it cannot be read now, what it had stays good.
+        """
+        if self._file is None:
+            return False
         now_s = time.monotonic()
-        if self._file is None or now_s - self._looked_s < LOOK_AGAIN_S:
-            return
+        if now_s - self._looked_s < LOOK_AGAIN_S:
+            return False
         self._looked_s = now_s
         try:
             stamp = _stamp(self._file)
@@ -71,7 +78,8 @@ class Tokens:
                 self._of_file = [_digest(token) for token in read_tokens(self._file)]
                 self._stamp = stamp
         except (errors.ConfigurationError, OSError):
-            return
+            pass
+        return True
 
 
 class Access:
@@ -84,6 +92,10 @@ class Access:
 
     def __init__(self, tokens: Tokens, hosts: Collection[str] | None) -> None:
         self._tokens: Final = tokens
+        self._last = b""
+        """The header that was good last."""
+        self._known: set[bytes] = set()
+        """Values of `Host` that were found to be ours."""
         self._hosts: Final = None if hosts is None else frozenset(host.lower() for host in hosts)
 
     @property
@@ -97,14 +109,19 @@ class Access:
         Raises:
             Problem: 403.
         """
-        host = headers.get(b"host", b"").decode("latin-1").lower()
+        named = headers.get(b"host", b"")
+        origin = headers.get(b"origin")
+        if origin is None and named in self._known:
+            return
+        host = named.decode("latin-1").lower()
         if self._hosts is not None and host not in self._hosts and without_port(host) not in self._hosts:
             raise Problem(
                 403,
                 "host_not_allowed",
                 f"this server is not {host[:100] or 'without a name'!r}; name it with --allowed-host if it is",
             )
-        origin = headers.get(b"origin")
+        if len(self._known) < MOST_KNOWN:
+            self._known.add(named)
         if origin is not None and (self._hosts is not None or self._tokens):
             scheme, separator, name = origin.decode("latin-1").lower().partition("://")
             if not separator or scheme not in {"http", "https"} or name != host:
@@ -120,11 +137,17 @@ class Access:
         """
         if not self._tokens:
             return
-        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        shown = headers.get(b"authorization", b"")
+        if self._tokens.look_again():
+            self._last = b""
+        if self._last and hmac.compare_digest(shown, self._last):
+            return
+        scheme, _, token = shown.decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not token:
             raise Problem(401, "unauthorized", "send the header `Authorization: Bearer TOKEN`", headers=CHALLENGE)
         if not self._tokens.admits(token.strip()):
             raise Problem(401, "unauthorized", "this token is not known here", headers=CHALLENGE)
+        self._last = shown
 
 
 def without_port(host: str) -> str:

@@ -116,10 +116,10 @@ class Exchange:
         return int(given)
 
     async def body(self, most_bytes: int) -> bytes:
-        """Read the body.
+        """Read the body. How long that may take is for the connection to say.
 
         Raises:
-            Problem: 413 it is longer, 429 there is no room for it now, 408 it does not come.
+            Problem: 413 it is longer, 429 there is no room for it now.
             ClientLeft: It will never be complete.
         """
         length = self.content_length()
@@ -127,26 +127,20 @@ class Exchange:
             if length > most_bytes:
                 raise too_large(most_bytes)
             self._take(length)
-        try:
-            async with asyncio.timeout(self.limits.body_s):
-                message = await self._part()
-                whole: bytes = message.get("body", b"")
-                if not message.get("more_body"):
-                    return self._checked(whole, length, most_bytes)
-                parts = bytearray()
-                while True:
-                    parts += message.get("body", b"")
-                    if len(parts) > most_bytes:
-                        raise too_large(most_bytes)
-                    if len(parts) > self._held:
-                        self._take(len(parts) - self._held)
-                    if not message.get("more_body"):
-                        return bytes(parts)
-                    message = await self._part()
-        except TimeoutError:
-            raise Problem(
-                408, "request_timeout", f"the body did not come within {self.limits.body_s:g} s", close=True
-            ) from None
+        message = await self._part()
+        whole: bytes = message.get("body", b"")
+        if not message.get("more_body"):
+            return self._checked(whole, length, most_bytes)
+        parts = bytearray()
+        while True:
+            parts += message.get("body", b"")
+            if len(parts) > most_bytes:
+                raise too_large(most_bytes)
+            if len(parts) > self._held:
+                self._take(len(parts) - self._held)
+            if not message.get("more_body"):
+                return bytes(parts)
+            message = await self._part()
 
     def _checked(self, body: bytes, length: int | None, most_bytes: int) -> bytes:
         if length is None and body:
@@ -183,12 +177,16 @@ class Exchange:
             loop = asyncio.get_running_loop()
             ended = loop.create_future()
             reply.add_done_callback(lambda _: set_done(ended))
-            with self._watching(loop, ended):
-                try:
-                    await ended
-                except asyncio.CancelledError:
-                    reply.cancel()
-                    raise
+            watcher = _Watcher(self, ended)
+            timer = loop.call_later(WATCH_AFTER_S, watcher.start)
+            try:
+                await ended
+            except asyncio.CancelledError:
+                reply.cancel()
+                raise
+            finally:
+                timer.cancel()
+                watcher.stop()
             if not reply.done:
                 reply.cancel()
                 raise ClientLeft
@@ -216,7 +214,7 @@ class Exchange:
 
                 for reply in waiting:
                     reply.add_done_callback(count)
-                with self._watching(loop, ended):
+                with self.watching(ended):
                     await ended
             for reply in replies:
                 if reply.done and reply.error is not None:
@@ -234,28 +232,17 @@ class Exchange:
 
         After the client's leaving, sending succeeds for ever: only this tells.
         """
-        watcher = asyncio.ensure_future(self._watch(left))
+        watcher = _Watcher(self, left)
+        watcher.start()
         try:
             yield
         finally:
-            watcher.cancel()
+            watcher.stop()
 
-    @contextlib.contextmanager
-    def _watching(self, loop: asyncio.AbstractEventLoop, left: asyncio.Future[None]) -> Iterator[None]:
-        """Begin to watch when some time has passed."""
-        watchers: list[asyncio.Task[None]] = []
-        timer = loop.call_later(WATCH_AFTER_S, lambda: watchers.append(loop.create_task(self._watch(left))))
-        try:
-            yield
-        finally:
-            timer.cancel()
-            for watcher in watchers:
-                watcher.cancel()
-
-    async def _watch(self, left: asyncio.Future[None]) -> None:
+    async def left(self) -> None:
+        """Return when the client has left. The body has been read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        set_done(left)
 
     # --- the answer ------------------------------------------------------------------------------------------------
 
@@ -284,6 +271,35 @@ class Exchange:
         """Send the last part of a stream."""
         self.answered = True
         await self._send({"type": "http.response.body", "body": part})
+
+
+class _Watcher:
+    """Watches a client in a task of its own.
+
+    Args:
+        exchange: The client's.
+        left: Is done once the client has left.
+    """
+
+    __slots__ = ("_exchange", "_left", "_task")
+
+    def __init__(self, exchange: Exchange, left: asyncio.Future[None]) -> None:
+        self._exchange = exchange
+        self._left = left
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin."""
+        self._task = asyncio.get_running_loop().create_task(self._watch())
+
+    def stop(self) -> None:
+        """End, if it has begun."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _watch(self) -> None:
+        await self._exchange.left()
+        set_done(self._left)
 
 
 COMMON: Final[tuple[Header, ...]] = (

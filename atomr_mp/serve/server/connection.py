@@ -30,6 +30,7 @@ class Connection(HttpToolsProtocol):
     own_user_only: ClassVar[bool] = False
 
     _head_timer: asyncio.TimerHandle | None = None
+    _body_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     """Bytes that came since the last request's headers were complete, its body's not counted."""
@@ -56,6 +57,7 @@ class Connection(HttpToolsProtocol):
         """Let go."""
         self.counters.own[CONNECTIONS] -= 1
         self._stop_head_timer()
+        self._stop_body_timer()
         self._stop_stall_timer()
         super().connection_lost(exc)
 
@@ -66,7 +68,15 @@ class Connection(HttpToolsProtocol):
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
-        if self._begun and not self._closing:
+        self._bound()
+
+    def _bound(self) -> None:
+        """Bound what has begun to come, in bytes and in time."""
+        if self._closing:
+            return
+        if not self._in_head and self._body_timer is None:
+            self._body_timer = self.loop.call_later(self.limits.body_s, self._body_is_late)
+        if self._begun:
             if self._head_bytes > self.limits.header_bytes:
                 self._refuse(self._too_large())
             elif self._head_timer is None:
@@ -97,6 +107,7 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """End a request."""
         self._in_head = True
+        self._stop_body_timer()
         if not self._closing:
             super().on_message_complete()
 
@@ -128,6 +139,15 @@ class Connection(HttpToolsProtocol):
         else:
             self.transport.close()  # it has not even begun: a proxy's spare connection
 
+    def _body_is_late(self) -> None:
+        self._body_timer = None
+        self._refuse(Problem(408, "request_timeout", f"the body did not come within {self.limits.body_s:g} s"))
+
+    def _stop_body_timer(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
     def _too_large(self) -> Problem:
         limit = self.limits.header_bytes
         return Problem(431, "headers_too_large", f"the request's line and headers have more than {limit} bytes")
@@ -146,9 +166,10 @@ class Connection(HttpToolsProtocol):
         """Answer an error and close the connection; only close it if an answer has begun."""
         self._closing = True
         self._stop_head_timer()
+        self._stop_body_timer()
         self.counters.own[REFUSED] += 1
         cycle: Any = self.cycle  # None before the first request, against its annotation
-        if cycle is None or cycle.response_complete:
+        if cycle is None or cycle.response_complete or not cycle.response_started:
             body = body_of(problem, "", debug=False)
             self.transport.write(
                 b"%scontent-type: application/json\r\ncontent-length: %d\r\n%sconnection: close\r\n\r\n%s"

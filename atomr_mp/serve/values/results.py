@@ -15,6 +15,9 @@ from atomr_mp.serve.values import arrays
 
 NPY: Final = b"application/x-npy"
 
+USUAL: Final = frozenset({b"", b"*/*", b"application/json"})
+"""What most clients accept."""
+
 NPY_HEADER: Final[Header] = (b"content-type", NPY)
 
 
@@ -28,12 +31,14 @@ def wants_npy(accept: bytes, schema: Mapping[str, Any]) -> bool:
     Raises:
         Problem: 406; the client wants what the method certainly does not return.
     """
+    if accept in USUAL:
+        return False
     kinds = [each.partition(b";")[0].strip().lower() for each in accept.split(b",")]
     if NPY in kinds and b"application/json" not in kinds and b"*/*" not in kinds:
         if schema and schema.get("format") != "ndarray" and "anyOf" not in schema:
             raise Problem(406, "not_acceptable", "this method returns no array; ask for application/json")
         return True
-    if not accept or not {b"*/*", b"application/*", b"application/json", NPY}.isdisjoint(kinds):
+    if not {b"*/*", b"application/*", b"application/json", NPY}.isdisjoint(kinds):
         return False
     raise Problem(406, "not_acceptable", "answers are application/json or application/x-npy")
 

@@ -232,6 +232,16 @@ def example(info: MethodInfo) -> str:
     return msgspec.json.encode(by_name).decode().replace("'", " ")
 
 
+def unsuited(info: MethodInfo) -> int:
+    """Return how little a method is suited as an example: running it may do harm, or takes more than words."""
+    arguments = decoded(info).get("arguments", {})
+    plain = all(
+        arguments.get("properties", {}).get(name, {}).get("type") in {"string", "integer", "number", "boolean"}
+        for name in arguments.get("required", info.parameters)
+    )
+    return 2 * (not info.idempotent) + (not plain)
+
+
 def _example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:
     if schema.get("format") == "ndarray":
         return [1.0, 2.0]

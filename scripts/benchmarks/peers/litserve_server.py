@@ -15,7 +15,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.contestant import BATCH, SILENCE_S, Client, Contestant, Embed, Recovery, SilenceError
+from benchmarks.contestant import (
+    BATCH,
+    SILENCE_S,
+    Client,
+    Contestant,
+    Embed,
+    Recovery,
+    Serving,
+    SilenceError,
+    http_request,
+)
 
 PROGRAM: Final = "benchmarks.peers.litserve_program"
 HOST: Final = "127.0.0.1"
@@ -71,6 +81,11 @@ class LitserveServer(Contestant):
         return Recovery(
             lambda: self._until_there({"call": "pid"}), partial(self._ask, {"call": "empty"}), hold, RefusedError
         )
+
+    def serving(self) -> Serving:
+        """Start the server."""
+        self.start(1)
+        return Serving(self._port(), http_request("/predict", b'{"call": "empty"}'))
 
     def embedding(self, backend: str) -> Embed:
         """Return the model's server, with as many texts under way as make two batches."""

@@ -1,0 +1,48 @@
+"""The HTTP server without a pool, a program: the same connections and the same JSON, and an answer from nowhere.
+
+Argument: the port. What a call of the pool adds to it is what the server costs.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from atomr_mp.serve.metrics import Counters
+from atomr_mp.serve.server.connection import Connection
+
+HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
+
+
+async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Read JSON, and answer JSON."""
+    assert scope["type"] == "http"
+    msgspec.json.decode((await receive())["body"])
+    body = msgspec.json.encode(None)
+    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+    await send({"type": "http.response.body", "body": body})
+
+
+def main() -> None:
+    """Serve until it is killed."""
+    protocol = type("Counted", (Connection,), {"counters": Counters()})
+    uvicorn.run(
+        application,
+        host="127.0.0.1",
+        port=int(sys.argv[1]),
+        loop="uvloop",
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        server_header=False,
+        log_config=None,
+        access_log=False,
+    )
+
+
+if __name__ == "__main__":
+    main()
