@@ -10,9 +10,9 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from atomr_mp.protocol.declaration.arguments import declared as fields_of
+from atomr_mp.protocol.declaration.subscripts import Expression
 from atomr_mp.protocol.libraries import requests_of, tensor
 from atomr_mp.protocol.libraries.base import COMPLEX, LibraryRequest, scalar
-from atomr_mp.protocol.subscripts import Expression
 from tests import declared
 from tests.declared import Expected
 

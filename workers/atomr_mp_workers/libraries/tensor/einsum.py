@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from atomr_mp.protocol.declaration.subscripts import Expression
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp.protocol.subscripts import Expression
 from atomr_mp_workers.libraries.method import LaidOut
 
 
