@@ -16,13 +16,20 @@ from atomr_mp.version import __version__ as __version__
 if TYPE_CHECKING:
     from atomr_mp.client.memory.refs import GpuRef
     from atomr_mp.client.reply import Reply
+    from atomr_mp.client.reply_stream import ReplyStream
     from atomr_mp.device import Device
     from atomr_mp.pool import Pool, connect
     from atomr_mp.startup.start import start
 
-__all__ = ["Device", "GpuRef", "Pool", "Reply", "connect", "start"]
+__all__ = ["Device", "GpuRef", "Pool", "Reply", "ReplyStream", "connect", "start"]
 
-_MODULES = {"Device": "device", "GpuRef": "client.memory.refs", "Reply": "client.reply", "start": "startup.start"}
+_MODULES = {
+    "Device": "device",
+    "GpuRef": "client.memory.refs",
+    "Reply": "client.reply",
+    "ReplyStream": "client.reply_stream",
+    "start": "startup.start",
+}
 """Where a name is, if not in `pool`."""
 
 

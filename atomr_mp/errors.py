@@ -72,6 +72,8 @@ class AtomrError(Exception):
     ends_worker: ClassVar[bool] = False
     """The worker in which it was raised cannot go on: it answers, tells the supervisor, and leaves."""
     message: str
+    parts = 0
+    """How many parts of a stream had arrived that has ended with it."""
 
     def __post_init__(self) -> None:
         super().__init__(self.message)

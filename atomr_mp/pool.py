@@ -16,10 +16,11 @@ from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.client import MAX_WAITING, Client
 from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, NO_DEADLINE_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
-from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
+from atomr_mp.protocol.messages.data import MAX_AHEAD, MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.messages.suspects import RequestKey
@@ -275,23 +276,82 @@ class Pool:
         """
         client = self._client
         info = client.methods.get(method) or self._unknown(method)
-        if device is not None and not 0 <= device < len(client.devices):
-            raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(client.devices)}")
+        if device is not None:
+            self._check_device(device)
         if deadline_s is None:
             deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
         arguments: object = args
         if kwargs:
-            wrong = wrong_names(method, info.parameters, (), kwargs)
-            if wrong or len(args) > len(info.parameters):
-                raise errors.InvalidRequest(wrong or wrong_count(method, info.parameters, 0, len(args)))
-            by_position = dict(zip(info.parameters, args, strict=False))
-            twice = by_position.keys() & kwargs.keys()
-            if twice:
-                raise errors.InvalidRequest(f"{method} got {', '.join(sorted(twice))} twice")
-            arguments = by_position | kwargs
+            arguments = _named(method, info.parameters, args, kwargs)
         if priority:
             _check_priority(priority)
         return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
+
+    def stream(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        device: int | None = None,
+        first_s: float | None = None,
+        between_s: float = BETWEEN_S,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        ahead: int = AHEAD,
+        ahead_bytes: int = AHEAD_BYTES,
+        kwargs: dict[str, Any] | None = None,
+    ) -> ReplyStream:
+        """Make a request of a method that streams, and return its parts as they come.
+
+        Waits for no part. Read it with `for` in threads, with `async for` in the event loop in which it was opened; use
+        it with `with` or `async with`, so that it ends if it is left. Streams use nothing of the window of calls.
+
+        Args:
+            method: "Actor.method", a generator.
+            *args: Its arguments, see `call`.
+            device: Index of the device; see `call`.
+            first_s: When the stream ends with `DeadlineExceeded` if its first part is not there; None for the method's
+                own deadline, or `DEFAULT_DEADLINE_S`.
+            between_s: The same for each further part, from the one before it. While nothing can be sent, since as much
+                as may be is unread, time does not count.
+            deadline_s: The same for the end of the stream; None for none.
+            priority: From -8 to 7, step by step; see `call`.
+            ahead: How many parts may be on their way or unread; from 1 to 4,096. More is faster, where parts are made
+                quickly; fewer leaves less undone where the reader leaves.
+            ahead_bytes: No further part is made while this many bytes of them are. One part may be larger.
+            kwargs: Arguments by name.
+
+        Raises:
+            InvalidRequest: No such method, device or priority, an argument that cannot be sent, or a method that does
+                not stream.
+            Unsupported: This is a remote client.
+            Overloaded: Too many streams are open (`max_streams`). By the stream: too many of all clients.
+            DeviceUnavailable: The device takes no work.
+            PoolLost: There is no pool any more.
+        """
+        client = self._client
+        info = client.methods.get(method) or self._unknown(method)
+        if not info.streams:
+            raise errors.InvalidRequest(f"{method} returns one result: use Pool.call")
+        if self._remote is not None:
+            raise errors.Unsupported("a remote client cannot stream; open the stream on the pool's own machine")
+        self._check_device(device)
+        _check_priority(priority)
+        if not 1 <= ahead <= MAX_AHEAD or ahead_bytes < 1:
+            raise errors.InvalidRequest(
+                f"ahead must be from 1 to {MAX_AHEAD}, and ahead_bytes at least 1; got {ahead} and {ahead_bytes}"
+            )
+        return client.stream(
+            method,
+            _named(method, info.parameters, args, kwargs) if kwargs else args,
+            device=device,
+            first_s=_positive("first_s", first_s or info.deadline_s or DEFAULT_DEADLINE_S),
+            between_s=_positive("between_s", between_s),
+            deadline_s=_positive("deadline_s", NO_DEADLINE_S if deadline_s is None else deadline_s),
+            priority=priority,
+            ahead=ahead,
+            ahead_bytes=ahead_bytes,
+        )
 
     def map(
         self,
@@ -469,6 +529,11 @@ class Pool:
         """Whether there is a request of this name."""
         return method in self._client.methods
 
+    def streams(self, method: str) -> bool:
+        """Whether there is a request of this name that streams."""
+        info = self._client.methods.get(method)
+        return info is not None and info.streams
+
     def actor(
         self,
         name: str,
@@ -573,6 +638,7 @@ class Pool:
         process, self._process = self._process, None
         try:
             if process is not None and self._client.lost is None:
+                self._client.close_streams()
                 interrupts.wait(self._stop, process, interrupted)
         finally:
             # If the pool still stops, the end of our session has its workers killed.
@@ -633,6 +699,10 @@ class Pool:
         self._mapper = Mapper(self._client)
         return self._mapper
 
+    def _check_device(self, device: int | None) -> None:
+        if device is not None and not 0 <= device < len(self._client.devices):
+            raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(self._client.devices)}")
+
     def _unknown(self, method: str) -> NoReturn:
         hint = did_you_mean(method, self.methods)
         known = ", ".join(self.methods) or "none"
@@ -640,7 +710,10 @@ class Pool:
 
 
 class ActorRef:
-    """An actor of a pool; its methods are the actor's requests and return a `Reply`. Made by `Pool.actor`."""
+    """An actor of a pool; its methods are the actor's requests. Made by `Pool.actor`.
+
+    They return a `Reply`; of methods that stream, a `ReplyStream`.
+    """
 
     def __init__(
         self,
@@ -661,7 +734,7 @@ class ActorRef:
     def __repr__(self) -> str:
         return f"<actor {self._name} of {self._pool!r}>"
 
-    def __getattr__(self, name: str) -> Callable[..., Reply]:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         method = f"{self._name}.{name}"
         if name.startswith("__") or not self._pool.has(method):
             requests = [each.removeprefix(f"{self._name}.") for each in self._pool.methods]
@@ -674,9 +747,32 @@ class ActorRef:
                 method, *args, device=device, deadline_s=deadline_s, priority=priority, wait=wait, kwargs=kwargs or None
             )
 
+        def stream(*args: Any, **kwargs: Any) -> ReplyStream:
+            return pool.stream(
+                method, *args, device=device, deadline_s=deadline_s, priority=priority, kwargs=kwargs or None
+            )
+
         # Found here from now on, without this function.
-        self.__dict__[name] = call
-        return call
+        found = self.__dict__[name] = stream if pool.streams(method) else call
+        return found
+
+
+def _named(method: str, parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call by name."""
+    wrong = wrong_names(method, parameters, (), kwargs)
+    if wrong or len(args) > len(parameters):
+        raise errors.InvalidRequest(wrong or wrong_count(method, parameters, 0, len(args)))
+    by_position = dict(zip(parameters, args, strict=False))
+    twice = by_position.keys() & kwargs.keys()
+    if twice:
+        raise errors.InvalidRequest(f"{method} got {', '.join(sorted(twice))} twice")
+    return by_position | kwargs
+
+
+def _positive(name: str, seconds: float) -> float:
+    if not 0 < seconds <= NO_DEADLINE_S:
+        raise errors.InvalidRequest(f"{name} must be a positive number of seconds, got {seconds}")
+    return seconds
 
 
 def check_loopback(endpoint: str) -> None:

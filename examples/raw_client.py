@@ -63,7 +63,7 @@ class Session:
         self._socket.settimeout(timeout_s)
         self._socket.connect(str(path))
         self._stream = self._socket.makefile("rb")
-        self._send(["hello", 1, f"raw_client[{os.getpid()}]"])
+        self._send(["hello", 2, f"raw_client[{os.getpid()}]"])
         welcome = self.receive()
         if welcome[0] == "goodbye":
             sys.exit(f"the pool refuses this client: {welcome[1][1]}")

@@ -24,12 +24,14 @@ from atomr_mp.client.lanes.base import FORKED, Lane, Told
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
 from atomr_mp.client.lanes.threads import ThreadsLane
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.protocol import token
 from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import devices, session, suspects
 from atomr_mp.protocol.messages.session import MAX_REMOTE_ID
+from atomr_mp.protocol.stream_credit import ReaderCredit
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection
 from atomr_mp.wire.courier import Courier
@@ -215,6 +217,43 @@ class Client:
         return lane.submit_items(next(self._ids), method, items, deadline_ns, priority)
 
     @interrupts.defer_interrupts
+    def stream(
+        self,
+        method: str,
+        arguments: object,
+        *,
+        device: int | None,
+        first_s: float,
+        between_s: float,
+        deadline_s: float,
+        priority: int,
+        ahead: int,
+        ahead_bytes: int,
+    ) -> ReplyStream:
+        """Open a stream; see `pool.Pool.stream` for what the arguments mean.
+
+        Raises:
+            InvalidRequest: The arguments cannot be sent.
+            PoisonRequest: It has ended workers, and is not admitted.
+            Overloaded: Too many streams are open.
+            DeviceUnavailable: The device takes no work.
+            PoolLost: There is no pool any more, or this client was closed.
+        """
+        if self.forked:
+            raise errors.PoolLost(FORKED)
+        loop = running_loop()
+        lane: Lane = self._blocking if loop is None else self._loops.get(loop) or self._new_lane(loop)
+        self.read_session()
+        now_ns = time.monotonic_ns()
+        until_ns = now_ns + int(deadline_s * 1e9)
+        first_ns = min(now_ns + int(first_s * 1e9), until_ns)
+        reply = StreamReply(lane, next(self._ids), method, first_ns, b"", priority=priority)
+        reply.credit = ReaderCredit(ahead, ahead_bytes)
+        reply.until_ns, reply.between_ns = until_ns, int(between_s * 1e9)
+        lane.submit_stream(reply, device, arguments)
+        return ReplyStream(reply, lane, self._blocking.wait_for_part if loop is None else None)
+
+    @interrupts.defer_interrupts
     def read_session(self) -> None:
         """Take in what the supervisor has said, without waiting."""
         with self._session_lock:
@@ -393,6 +432,12 @@ class Client:
     def _wake_waiting(self) -> None:
         for eventfd in self._waiting:
             os.eventfd_write(eventfd, 1)
+
+    @interrupts.defer_interrupts
+    def close_streams(self) -> None:
+        """End all streams of this client: nobody will read them, and a worker that leaves would wait for them."""
+        for lane in (self._blocking, *list(self._loops.values())):
+            lane.close_streams(errors.PoolLost("this client was closed"))
 
     @interrupts.defer_interrupts
     def close(self) -> None:

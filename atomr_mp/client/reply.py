@@ -12,6 +12,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import values
+from atomr_mp.protocol.stream_credit import ReaderCredit
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:
@@ -180,6 +181,33 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
                 self.cancel()
                 raise
         return self.result()
+
+
+class ArrivedPart(NamedTuple):
+    """A part of a stream that nobody has read yet."""
+
+    body: bytes
+    frames: Sequence[memoryview]
+    leases: dict[int, Lease] | None
+    nbytes: int
+    """What it counts for in the stream's credit."""
+
+
+class StreamReply(Reply):
+    """The answer to a request that streams, as its lane has it; applications have a `ReplyStream` around it."""
+
+    credit: ReaderCredit = msgspec.field(default_factory=lambda: ReaderCredit(1, 1))
+    until_ns: int = 0
+    """When the stream is to be over, CLOCK_MONOTONIC. `deadline_ns` is when the next part has to be there."""
+    between_ns: int = 0
+    """How long the next one may take, while there is credit."""
+    arrived: deque[ArrivedPart] = msgspec.field(default_factory=deque)
+    """In order."""
+
+    def expect_next(self, now_ns: int) -> None:
+        """Set the deadline of the next part: without credit there is only that of the whole stream."""
+        next_ns = self.until_ns if self.credit.is_used_up else now_ns + self.between_ns
+        self.deadline_ns = min(next_ns, self.until_ns)
 
 
 class ItemsPart(NamedTuple):

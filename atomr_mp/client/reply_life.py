@@ -27,6 +27,8 @@ class ReplyState(StrEnum):
     """In a queue of its link: it waits for others to travel with, or for its device."""
     SENT = auto()
     """At its worker."""
+    STREAMING = auto()
+    """A stream at its worker, which sends parts."""
     CANCELLING = auto()
     """At its worker, which was asked to forget it."""
     POISONED = auto()
@@ -46,6 +48,8 @@ class ReplyEvent(StrEnum):
     """There is room for it, and it has taken its credit."""
     SEND = auto()
     """It is put into a message to its worker."""
+    OPEN = auto()
+    """It is a stream, and is put into a message to its worker."""
     PART = auto()
     """The worker has answered a part of it."""
     ANSWER = auto()
@@ -120,6 +124,15 @@ TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
     (_S.WAITING, _E.PART): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
     (_S.WAITING, _E.ANSWER): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
     (_S.WAITING, _E.POISON): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
+    (_S.WAITING, _E.OPEN): ReplyStep(_S.STREAMING),
+    (_S.STREAMING, _E.PART): ReplyStep(_S.STREAMING, (_A.KEEP_PART,)),
+    (_S.STREAMING, _E.ANSWER): _ANSWERED,
+    (_S.STREAMING, _E.POISON): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
+    (_S.STREAMING, _E.CANCEL): ReplyStep(_S.CANCELLING, (_A.TELL_WORKER,)),
+    (_S.STREAMING, _E.EXPIRE): ReplyStep(_S.LATE, (_A.TELL_WORKER, _A.END)),
+    (_S.STREAMING, _E.LEFT): ReplyStep(_S.WAITING, (_A.REQUEUE,)),
+    (_S.STREAMING, _E.LOST): ReplyStep(_S.PARKED),
+    (_S.STREAMING, _E.FAIL): _FAILED,
     (_S.SENT, _E.PART): ReplyStep(_S.SENT, (_A.KEEP_PART,)),
     (_S.SENT, _E.ANSWER): _ANSWERED,
     (_S.SENT, _E.POISON): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),

@@ -12,6 +12,9 @@ named are 0. Behind the entries are `BATCHED` blocks of figures of batches, one 
 their words change one by one, so a reader may see a batch in part. Behind these are `PLANNED` blocks of figures of
 plans (`PlanCounts`), one for each library in the order of `library_names.LIBRARIES`, and `GRAPH_WORDS` of figures of
 graphs (`GraphCounts`).
+Behind these are `STREAM_SLOTS` entries of streams that have taken their first step: of the same form, but an entry is
+written anew for each step, with the number of the step among all streams', and stays while the stream lives. So what
+runs long takes no place of others' starts. Words 26 and 27 count the steps that have begun and ended.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
 besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 24 has the signals that the worker
@@ -33,7 +36,7 @@ from itertools import compress
 from typing import Final, NamedTuple, cast
 
 SLOTS: Final = 1024
-MAGIC: Final = 0x61746F6D726D7033
+MAGIC: Final = 0x61746F6D726D7034
 
 
 class Counter(IntEnum):
@@ -103,6 +106,12 @@ _SIGNALLED: Final = 24
 _SIGNALLED_AGAIN: Final = 25
 """Word of their `complement`. A signal counts that is in both: one stray write makes no evidence."""
 
+STEPS: Final = 26
+"""Word of how many further steps of streams have begun."""
+
+STEPS_ENDED: Final = 27
+"""Word of how many of them have ended."""
+
 FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
 
@@ -136,9 +145,11 @@ FIRST_PLANS: Final = FIRST_BATCHES + BATCH_WORDS * BATCHED
 PLAN_WORDS: Final = 5
 FIRST_GRAPHS: Final = FIRST_PLANS + PLAN_WORDS * PLANNED
 GRAPH_WORDS: Final = 8
+STREAM_SLOTS: Final = 1024
+FIRST_STREAM: Final = FIRST_GRAPHS + GRAPH_WORDS
 _PLACE: Final = 2**14 - 1
 """Bits of `Watched.place`."""
-STACK_AT: Final = 8 * (FIRST_GRAPHS + GRAPH_WORDS)
+STACK_AT: Final = 8 * (FIRST_STREAM + SLOT_WORDS * STREAM_SLOTS)
 """Offset of the text."""
 
 STACK_BYTES: Final = 2**16
@@ -163,8 +174,9 @@ def prepare(memory: memoryview) -> None:
     words = memory.cast("Q")
     words[0] = MAGIC
     words[FORGOTTEN_AGAIN] = words[_SIGNALLED_AGAIN] = complement(0)
-    for at in range(FIRST_SLOT, FIRST_SLOT + SLOTS * SLOT_WORDS, SLOT_WORDS):
-        words[at + SLOT_WORDS - 1] = UNUSED
+    for first, slots in ((FIRST_SLOT, SLOTS), (FIRST_STREAM, STREAM_SLOTS)):
+        for at in range(first, first + slots * SLOT_WORDS, SLOT_WORDS):
+            words[at + SLOT_WORDS - 1] = UNUSED
 
 
 class PlaceKind(IntEnum):
@@ -309,6 +321,11 @@ class BoardWriter:
         self._latest = [0] * SLOTS
         """Latest start in each slot."""
         self._received = self._started = self._completed = self._latency_ns = self._forgotten = 0
+        self._free_streams = deque(range(STREAM_SLOTS))
+        """Places of no living stream, those never used first, then the earliest ended."""
+        self._streams_since = [0] * STREAM_SLOTS
+        """When the stream that has a place, or had it last, was started."""
+        self._steps = self._steps_ended = 0
 
     def receive(self, count: int) -> None:
         """Count requests that have come."""
@@ -384,6 +401,44 @@ class BoardWriter:
         if slot != OFF_BOARD:
             self._ends[slot] = now_ns
             self._free.append(slot)
+
+    def open_stream(self, session: int, request_id: int, started_ns: int, now_ns: int) -> int:
+        """Give a stream a place, which has taken its first step; return it, for the further ones.
+
+        There is one: of not more than `STREAM_SLOTS` streams.
+        """
+        slot = self._free_streams.popleft()
+        before_ns, self._streams_since[slot] = self._streams_since[slot], started_ns
+        if before_ns > self._forgotten:
+            self._words[FORGOTTEN_AGAIN] = before_ns ^ _WORD
+            self._words[FORGOTTEN] = self._forgotten = before_ns
+        self.start_step(slot, session, request_id, started_ns, 0, 0)
+        self.end_step(slot, now_ns)
+        return slot
+
+    def start_step(self, slot: int, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int) -> None:
+        """Note that a stream takes a step."""
+        words, at = self._words, FIRST_STREAM + SLOT_WORDS * slot
+        words[STEPS] = self._steps = self._steps + 1
+        number = 2 * self._steps
+        words[at] = number - 1
+        words[at + 1] = session
+        words[at + 2] = request_id
+        words[at + 3] = now_ns
+        words[at + 4] = deadline_ns
+        words[at + 5] = 0
+        words[at + 6] = watched
+        words[at + 7] = entry_sum(number, session, request_id, now_ns)
+        words[at] = number
+
+    def end_step(self, slot: int, now_ns: int) -> None:
+        """Note that the step has ended."""
+        self._words[STEPS_ENDED] = self._steps_ended = self._steps_ended + 1
+        self._words[FIRST_STREAM + SLOT_WORDS * slot + 5] = now_ns
+
+    def close_stream(self, slot: int) -> None:
+        """Give a stream's place back; what it shows stays until it is needed."""
+        self._free_streams.append(slot)
 
     def alone(self, session: int, request_id: int) -> None:
         """Note what runs alone, zeros if nothing does any more."""
@@ -479,18 +534,35 @@ class BoardReader:
     def left(self) -> list[tuple[int, int, int, int]]:
         """Return (start, session, request id, end) of all entries, oldest first; nobody must write the board any more.
 
+        Of a stream there is one of its first step, and one of its latest.
+
         Callers wait for it: an `Entry` of each of a thousand, looked at for whether it is just being written, takes
         four times as long.
         """
-        words, end = self._words, FIRST_SLOT + SLOT_WORDS * SLOTS
-        columns = [words[FIRST_SLOT + at : end : SLOT_WORDS].tolist() for at in (3, 1, 2, 5)]
-        numbers = words[FIRST_SLOT:end:SLOT_WORDS].tolist()
+        found = self._left(FIRST_SLOT, SLOTS)
+        if self._words[STEPS]:
+            found += self._left(FIRST_STREAM, STREAM_SLOTS)
+        return sorted(found)
+
+    def _left(self, first: int, slots: int) -> list[tuple[int, int, int, int]]:
+        words, end = self._words, first + SLOT_WORDS * slots
+        columns = [words[first + at : end : SLOT_WORDS].tolist() for at in (3, 1, 2, 5)]
+        numbers = words[first:end:SLOT_WORDS].tolist()
         is_whole = [number > 0 and not number & 1 for number in numbers]
-        return sorted(compress(zip(*columns, strict=True), is_whole))
+        return list(compress(zip(*columns, strict=True), is_whole))
 
     def running(self) -> list[Entry]:
-        """Return the requests that were started and have not ended, oldest first."""
-        return [entry for entry in self.entries() if entry.ended_ns == 0]
+        """Return the requests that were started and have not ended, and streams in a step, oldest first."""
+        return [entry for entry in (*self.entries(), *self._steps()) if entry.ended_ns == 0]
+
+    def _steps(self) -> list[Entry]:
+        """Return the latest step of each stream that has taken more than one, oldest first."""
+        if not self._words[STEPS]:
+            return []
+        slots = range(FIRST_STREAM, FIRST_STREAM + SLOT_WORDS * STREAM_SLOTS, SLOT_WORDS)
+        found = [entry for at in slots if (entry := self._entry(at)) is not None]
+        found.sort(key=lambda entry: entry.started_ns)
+        return found
 
     def look(self, before_ns: int = 2**64) -> tuple[list[Entry], dict[tuple[PlaceKind, int], int]]:
         """Return what runs, oldest first, and when a request has last ended in each place, as far as it is known.
@@ -499,19 +571,25 @@ class BoardReader:
             before_ns: If nothing runs that was started before this time, nothing is returned.
         """
         words, end = self._words, FIRST_SLOT + SLOT_WORDS * SLOTS
-        if words[_STARTED] == words[_COMPLETED]:
+        if words[_STARTED] == words[_COMPLETED] and words[STEPS] == words[STEPS_ENDED]:
             return [], {}
+        steps = self._steps()
         # By whole columns: of a thousand slots hardly any run, and this is done every second.
         starts, ends, watched = (words[FIRST_SLOT + at : end : SLOT_WORDS].tolist() for at in (3, 5, 6))
         slots = [slot for slot, ended_ns in enumerate(ends) if not ended_ns and starts[slot]]
-        if all(starts[slot] >= before_ns for slot in slots):
+        if all(starts[slot] >= before_ns for slot in slots) and all(
+            step.started_ns >= before_ns or step.ended_ns for step in steps
+        ):
             return [], {}
         last: dict[int, int] = {}
+        for step in steps:
+            if step.ended_ns > last.get(step.watched & _PLACE, 0):
+                last[step.watched & _PLACE] = step.ended_ns
         for ended_ns, word in zip(ends, watched, strict=True):
             if ended_ns > last.get(word & _PLACE, 0):
                 last[word & _PLACE] = ended_ns
         entries = [self._entry(FIRST_SLOT + slot * SLOT_WORDS) for slot in slots]
-        running = [entry for entry in entries if entry is not None and not entry.ended_ns]
+        running = [entry for entry in (*entries, *steps) if entry is not None and not entry.ended_ns]
         running.sort(key=lambda entry: entry.started_ns)
         return running, {Watched.unpack(place).place: ended_ns for place, ended_ns in last.items()}
 

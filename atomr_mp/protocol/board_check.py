@@ -29,7 +29,7 @@ _MOST: Final = 2**62
 LOOKS: Final = 8
 """So often a living board is read before it counts as damaged."""
 
-_UNNAMED: Final = (range(17, 20), range(26, 64))
+_UNNAMED: Final = (range(17, 20), range(28, 64))
 
 _UNUSED: Final = bytes(8 * board.SLOT_WORDS - 8) + board.UNUSED.to_bytes(8, sys.byteorder)
 """An entry that was never used."""
@@ -76,7 +76,13 @@ def _defect(words: memoryview, later: memoryview, now_ns: int) -> str:
         now_ns: CLOCK_MONOTONIC, after that.
     """
     completed, started = later[Counter.COMPLETED], later[Counter.STARTED]  # in the reverse order of their writing
-    return _header(words, started, now_ns) or _entries(words, started, now_ns) or _figures(words, completed)
+    steps = later[board.STEPS]
+    return (
+        _header(words, started, now_ns)
+        or _entries(words, started, now_ns)
+        or _streams(words, steps, now_ns)
+        or _figures(words, completed)
+    )
 
 
 def _header(words: memoryview, started: int, now_ns: int) -> str:
@@ -114,6 +120,25 @@ def _entries(words: memoryview, started: int, now_ns: int) -> str:
     for at in writing:
         numbers[at] += 1
     return _times(entries, writing, now_ns) or _order(numbers, words, started)
+
+
+def _streams(words: memoryview, steps: int, now_ns: int) -> str:
+    """Return what is wrong with the entries of streams."""
+    if not words[board.STEPS_ENDED] <= steps < _MOST:
+        return "more steps of streams have ended than begun"
+    first, width = board.FIRST_STREAM, board.SLOT_WORDS
+    end = first + width * board.STREAM_SLOTS
+    numbers = words[first:end:width].tolist()
+    used = numbers.index(0) if 0 in numbers else len(numbers)
+    if words[first + width * used : end].tobytes() != _UNUSED * (board.STREAM_SLOTS - used):
+        return "an entry of a stream is in use behind one that is not, or was never whole"
+    entries = words[first : first + width * used]
+    writing = {at for at, number in enumerate(numbers[:used]) if number & 1}
+    if not _unlike(entries) <= writing:
+        return "an entry of a stream does not match its sum"
+    if max(numbers, default=0) > 2 * steps or len(set(numbers[:used])) < used:
+        return "an entry of a stream has a number that was never given, or that another has"
+    return _times(entries, writing, now_ns)
 
 
 def _unlike(entries: memoryview) -> set[int]:

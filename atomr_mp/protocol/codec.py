@@ -14,7 +14,7 @@ import msgspec
 
 from atomr_mp import errors
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Version of everything in this package. Peers of another version are refused in the hello."""
 
 MAX_MESSAGE_BYTES: Final = 32 * 2**20

@@ -16,6 +16,9 @@ from atomr_mp.protocol.words import counted
 
 T = TypeVar("T")
 
+MAX_STREAMS: Final = 1024
+"""Most streams that may be open on a worker: as many as its board has places for."""
+
 RETRY_AFTER_S: Final = 0.01
 """When a full window is worth another try: it has room as soon as any of its requests is answered."""
 
@@ -25,6 +28,8 @@ class Window(Message, frozen=True):
 
     requests: Annotated[int, msgspec.Meta(ge=1, le=65536)]
     payload_bytes: U64
+    streams: Annotated[int, msgspec.Meta(ge=0, le=MAX_STREAMS)] = 256
+    """Streams that may be open, beside these; a worker's of all clients together too."""
 
 
 class Flight(Generic[T]):
@@ -42,6 +47,9 @@ class Flight(Generic[T]):
         self.requests: Final[dict[int, tuple[T, int]]] = {}
         """Each with what it counts for, by id, oldest first. To be looked at: `add` and `take` change it."""
         self._bytes = 0
+        self._most_streams = window.streams
+        self.streams = 0
+        """How many of the requests are streams, which use no window."""
 
     def add(self, request_id: int, request: T, payload_bytes: int) -> int:
         """Take credit for a request; return how many are in flight with it.
@@ -53,7 +61,7 @@ class Flight(Generic[T]):
             ProtocolError: A request of this id is in flight already; nothing was taken.
         """
         requests = self.requests
-        count, nbytes = len(requests), self._bytes + payload_bytes
+        count, nbytes = len(requests) - self.streams, self._bytes + payload_bytes
         if count >= self._most_requests or (nbytes > self._most_bytes and count):
             raise errors.Overloaded(
                 f"device {self._device} has {counted(count, 'unanswered request')} ({self._bytes} bytes) of this "
@@ -67,6 +75,28 @@ class Flight(Generic[T]):
         requests[request_id] = (request, payload_bytes)
         self._bytes = nbytes
         return count + 1
+
+    def add_stream(self, request_id: int, request: T) -> None:
+        """Note a stream.
+
+        Raises:
+            Overloaded: Too many are open; nothing was noted.
+        """
+        if self.streams >= self._most_streams:
+            raise errors.Overloaded(
+                f"device {self._device} has {counted(self.streams, 'open stream')} of this client, as many as may "
+                "(max_streams)",
+                device=self._device,
+                window=self._most_streams,
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self.requests[request_id] = (request, 0)
+        self.streams += 1
+
+    def take_stream(self, request_id: int) -> None:
+        """Forget a stream, if it is there."""
+        if self.requests.pop(request_id, None) is not None:
+            self.streams -= 1
 
     @property
     def closed(self) -> bool:

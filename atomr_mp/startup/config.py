@@ -23,7 +23,7 @@ from atomr_mp.process.files.rundir import default_run_dir
 from atomr_mp.process.gpus.hardware import missing_for_cuda, mps_server, nvidia_hardware
 from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.extras import how_to_install
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.supervision.intensity import Intensity
@@ -68,6 +68,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Requests that one client connection may have unanswered per device."""
     window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 2**20
     """Their arguments' bytes."""
+    max_streams: Annotated[int, msgspec.Meta(ge=0)] = 256
+    """Streams that may be open in one worker, of all clients together; they use no window."""
+    stall_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
+    """How long nobody may read a stream that has used up its credit, before it is ended; 0 for ever."""
     max_restarts: int = 3
     """Unplanned ends within `within_s` after which a device is started again; one more opens its circuit."""
     within_s: float = 60.0
@@ -204,6 +208,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 "metrics are served by prometheus-client, which is not installed; "
                 + how_to_install("prometheus_client")
             )
+        if self.max_streams > MAX_STREAMS:
+            raise errors.ConfigurationError(
+                f"max_streams = {self.max_streams}: a worker's board has places for {MAX_STREAMS}, and no more"
+            )
         found = "" if self.backend == "host" else nvidia_hardware()
         if self.backend == "cuda" and not found:
             raise errors.ConfigurationError("the cuda backend was asked for, but this machine has no NVIDIA hardware")
@@ -213,7 +221,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             backend="cuda" if found else "host",
             devices=self._cuda_devices(found) if found else self._host_devices(),
             actors=actor_specs(self.actors),
-            window=Window(self.window_requests, self.window_bytes),
+            window=Window(self.window_requests, self.window_bytes, self.max_streams),
             intensity=self._intensity,
             start_timeout_s=self.start_timeout_s,
             drain_timeout_s=self.drain_timeout_s,
@@ -324,6 +332,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             self.inline_bytes,
             self.max_queue,
             self.hang_timeout_s,
+            self.stall_s,
         )
 
 

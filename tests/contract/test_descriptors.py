@@ -195,7 +195,7 @@ class TestTheSession:
     ) -> None:
         """One is kept, for the message may be one that carries it."""
         client, peer = raw
-        data, made = framed(session.Hello(1, "x" * 150)), memory(b"")
+        data, made = framed(session.Hello(2, "x" * 150)), memory(b"")
         before = len(open_descriptors())
         for byte in data[:-1]:
             socket.send_fds(client, [bytes([byte])], [made] * 3)

@@ -154,7 +154,7 @@ class Supervisor:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         client = SessionConnection(ours)
         self.sessions.add(SessionPeer(theirs), owner=False)
-        client.send(session.Hello(1, "client", observer))
+        client.send(session.Hello(2, "client", observer))
         assert isinstance(self.hear(client), session.Welcome)
         return client
 
@@ -609,7 +609,7 @@ class TestTheEnd:
     def test_a_client_that_goes_before_its_welcome_stays_with_no_worker(self, supervisor: Supervisor) -> None:
         """It had only time to say hello: nobody would ever tell the workers of its end."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        ours.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(1, "gone", False))))
+        ours.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(2, "gone", False))))
         ours.close()
         supervisor.sessions.add(SessionPeer(theirs), owner=False)
         supervisor.wait_told(control.SessionEnded, 1)
@@ -628,7 +628,7 @@ class TestTheEnd:
         """Two of its sessions end without a bye, and cost one descriptor; its end frees both."""
         listener = SessionListener(tmp_path / "socket")
         supervisor.sessions.listen(listener)
-        said: list[session.FromClient] = [session.Hello(1, "client"), session.OpenSlab(1, 0, 1, 5)]
+        said: list[session.FromClient] = [session.Hello(2, "client"), session.OpenSlab(1, 0, 1, 5)]
         words = b"".join(session.frame(session.FROM_CLIENT.encode(message)) for message in said)
         program = """
 import socket, sys

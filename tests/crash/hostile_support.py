@@ -242,7 +242,7 @@ class RawSession:
     def admitted(cls, victim: Victim, device: int = 0) -> Self:
         """Say hello and wait until a device has acknowledged the session."""
         session = cls(victim.socket)
-        session.say("hello", 1, "hostile")
+        session.say("hello", 2, "hostile")
         welcome = session.hear()
         assert welcome is not None
         session.welcome, session.device = welcome, welcome[8][device]

@@ -102,7 +102,7 @@ def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> No
         ]
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
             client.connect(str(pool.run_dir / "session.sock"))
-            hello = session.Hello(1, "operator", observer=True)
+            hello = session.Hello(2, "operator", observer=True)
             client.sendall(session.frame(session.FROM_CLIENT.encode(hello)))
             assert client.recv(1)
             with no_descriptors(pool.supervisor_pid):

@@ -106,15 +106,15 @@ NOT_A_HELLO: Final = {
     "deep": DEEP,
     "nil": b"\xc0",
     "a map": msgpack.packb({"hello": 1}),
-    "cut off": msgpack.packb(["hello", 1, "abc"])[:-1],
-    "too long": msgpack.packb(["hello", 1, "abc"]) + b"\xc0",
+    "cut off": msgpack.packb(["hello", 2, "abc"])[:-1],
+    "too long": msgpack.packb(["hello", 2, "abc"]) + b"\xc0",
     "another union": msgpack.packb(["goodbye", ["x", "y", {}]]),
-    "not UTF-8": b"\x93\xa5hello\x01\xa2\xff\xfe",
-    "no name": msgpack.packb(["hello", 1, ""]),
-    "a long name": msgpack.packb(["hello", 1, "x" * 201]),
+    "not UTF-8": b"\x93\xa5hello\x02\xa2\xff\xfe",
+    "no name": msgpack.packb(["hello", 2, ""]),
+    "a long name": msgpack.packb(["hello", 2, "x" * 201]),
     "a wrong type": msgpack.packb(["hello", "1", "abc"]),
     "an array of 4 billion": b"\xdd\xff\xff\xff\xff",
-    "a string of 4 billion": b"\x93\xa5hello\x01\xdb\xff\xff\xff\xff",
+    "a string of 4 billion": b"\x93\xa5hello\x02\xdb\xff\xff\xff\xff",
     "a question": msgpack.packb(["status", 1]),
 }
 
@@ -127,7 +127,7 @@ def test_what_is_no_hello_is_refused(target: Victim, message: bytes) -> None:
         assert stranger.goodbye() == "protocol_error"
 
 
-@pytest.mark.parametrize("message", [DEEP, b"\xc1", msgpack.packb(["hello", 1, "again"])], ids=["deep", "bad", "hello"])
+@pytest.mark.parametrize("message", [DEEP, b"\xc1", msgpack.packb(["hello", 2, "again"])], ids=["deep", "bad", "hello"])
 def test_what_is_no_message_ends_a_session(victim: Victim, message: bytes) -> None:
     """After the hello too, and a second hello is out of turn."""
     with victim.counted(1, 0), RawSession.admitted(victim) as client:
@@ -135,7 +135,7 @@ def test_what_is_no_message_ends_a_session(victim: Victim, message: bytes) -> No
         assert client.goodbye() == "protocol_error"
 
 
-@pytest.mark.parametrize("fields", [[2, "abc"], [2], [2**31, "abc", False, {"more": []}]])
+@pytest.mark.parametrize("fields", [[3, "abc"], [3], [2**31, "abc", False, {"more": []}]])
 def test_another_version_is_told_so(victim: Victim, fields: list[object]) -> None:
     """Whatever else that version's hello may hold, the answer names the versions."""
     with victim.counted(1, 0), RawSession(victim.socket) as newer:
@@ -143,7 +143,7 @@ def test_another_version_is_told_so(victim: Victim, fields: list[object]) -> Non
         goodbye = newer.hear()
         assert goodbye is not None
         assert goodbye[1][0] == "protocol_error"
-        assert f"version {fields[0]}, this is version 1" in goodbye[1][1]
+        assert f"version {fields[0]}, this is version 2" in goodbye[1][1]
 
 
 @pytest.mark.parametrize("length", [MAX_SESSION_MESSAGE_BYTES + 1, 2**32 - 1])
@@ -159,7 +159,7 @@ def test_connections_that_say_half_a_message_cost_no_one_anything(victim: Victim
     with contextlib.ExitStack() as stack:
         for said in range(20):
             stranger = stack.enter_context(RawSession(victim.socket))
-            for byte in (b"\0\0\0\x0c\x93\xa5hello\x01\xa3abc" * 2)[: said % 15 + 1]:
+            for byte in (b"\0\0\0\x0c\x93\xa5hello\x02\xa3abc" * 2)[: said % 15 + 1]:
                 stranger.socket.sendall(bytes([byte]))
         with RawSession.admitted(victim) as client, Dealer(client) as dealer:
             dealer.send(client.header(call(1)))
@@ -181,7 +181,7 @@ def test_noise_on_the_session_socket_is_refused_or_ignored(target: Victim, noise
 def test_noise_has_harmed_nobody(victim: Victim) -> None:
     """The pool is as it was."""
     with RawSession(victim.socket) as client:
-        client.say("hello", 1, "asks", True)
+        client.say("hello", 2, "asks", True)
         client.say("status", 5)
         assert [client.hear_tag(), client.hear_tag()] == ["welcome", "status"]
 
@@ -189,7 +189,7 @@ def test_noise_has_harmed_nobody(victim: Victim) -> None:
 def test_a_client_that_never_reads_its_events_loses_its_session(victim: Victim) -> None:
     """What waits for it is bounded; then the session is over, and the supervisor has not waited for it."""
     with RawSession(victim.socket) as client:
-        client.say("hello", 1, "never reads", True)
+        client.say("hello", 2, "never reads", True)
         question = msgpack.packb(["status", 1])
         sent = send_until_closed(client.socket, (struct.pack(">I", len(question)) + question) * 200, 32 * MIB)
         assert sent < 32 * MIB
@@ -199,7 +199,7 @@ def test_a_client_that_asks_without_end_keeps_nobody_waiting(victim: Victim) -> 
     """It gets all its answers, and the bystander gets its own in between."""
     count = 1500  # what waits for it must fit the queue of its session, in case it gets no processor
     with RawSession(victim.socket) as client:
-        client.say("hello", 1, "asks", True)
+        client.say("hello", 2, "asks", True)
         client.hear()
         questions = [msgpack.packb(["status", number]) for number in range(count)]
         client.socket.sendall(b"".join(struct.pack(">I", len(question)) + question for question in questions))
@@ -216,7 +216,7 @@ def test_connections_that_come_and_go_leave_nothing(victim: Victim) -> None:
             for number in range(100):
                 stranger = stack.enter_context(RawSession(victim.socket))
                 if number % 2:
-                    stranger.say("hello", 1, "short")
+                    stranger.say("hello", 2, "short")
 
 
 def test_sessions_leave_descriptors_for_the_workers(traitor: Victim) -> None:
@@ -230,7 +230,7 @@ def test_sessions_leave_descriptors_for_the_workers(traitor: Victim) -> None:
         with contextlib.ExitStack() as stack:
             strangers = [stack.enter_context(RawSession(traitor.socket)) for _ in range(room)]
             for stranger in strangers[:5]:
-                stranger.say("hello", 1, "one of many", True)
+                stranger.say("hello", 2, "one of many", True)
                 assert stranger.hear_tag() == "welcome"
             assert strangers[-1].goodbye() == "overloaded"
             strangers[0].say("status", 1)
@@ -396,7 +396,7 @@ def test_a_connection_without_a_hello_ends(monkeypatch: pytest.MonkeyPatch, loop
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     polite, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     with ours, polite:
-        polite.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(1, "polite"))))
+        polite.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(2, "polite"))))
         ours.sendall(b"\0\0")
         connected.add(SessionPeer(its), owner=False)
         connected.add(SessionPeer(theirs), owner=False)
@@ -415,7 +415,7 @@ def test_an_owner_that_dies_is_noticed_between_the_steps_of_a_device(loop: Loop)
     pool = NoPool()
     connected = Sessions(Config(backend="host", gpus="1").plan(), bytes(16), loop, pool)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    ours.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(1, "owner"))))
+    ours.sendall(session.frame(session.FROM_CLIENT.encode(session.Hello(2, "owner"))))
     connected.add(SessionPeer(theirs), owner=True)
     loop.watch(ours.fileno(), select.EPOLLIN, lambda _: loop.stop())
     loop.run()

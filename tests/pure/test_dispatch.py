@@ -111,7 +111,7 @@ class Worker:
         by_method = {name: on_threads for name, each in self.methods.items() if each.thread}
         self.outbox: dict[Peer, None] = {}
         self.dispatcher = Dispatcher(
-            self.envelope, self.completions, device, by_method, batched, self.outbox, lambda: None
+            self.envelope, self.completions, device, by_method, batched, self.outbox, lambda: None, board
         )
         self.peers = Peers(Window(100, 2**20), store)
         self._ids = 0

@@ -26,7 +26,7 @@ CHANNELS: Final[dict[str, tuple[Codec[Any], Any]]] = {
     "control, from the supervisor": (control.FROM_SUPERVISOR, control.FromSupervisor),
     "control, from a worker": (control.FROM_WORKER, control.FromWorker),
     "data, from a client": (data.FROM_CLIENT, data.FromClient),
-    "data, from a worker": (data.FROM_WORKER, data.Replies),
+    "data, from a worker": (data.FROM_WORKER, data.FromWorker),
 }
 channels = pytest.mark.parametrize("channel", CHANNELS)
 

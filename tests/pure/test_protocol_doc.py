@@ -19,7 +19,7 @@ from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.transport import session as session_transport
 
 DOC: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-LIMITS_FROM: Final = (codec, data, limits, framing, values, stream, sessions, session_transport)
+LIMITS_FROM: Final = (codec, data, flight, limits, framing, values, stream, sessions, session_transport)
 FACT_TYPES: Final = {"str": "string", "int": "integer", "bool": "bool", "float": "float"}
 
 
@@ -114,7 +114,7 @@ def test_every_element_type_is_described() -> None:
 
 def test_the_examples_are_real() -> None:
     """The bytes on the page are what the code reads and writes."""
-    assert list(map(session.from_client, session.Framing().feed(example("hello")))) == [session.Hello(1, "abc")]
+    assert list(map(session.from_client, session.Framing().feed(example("hello")))) == [session.Hello(2, "abc")]
     array = values.Decoder[object]().decode(example("array"))
     assert repr(array) == "array([1, 2], dtype=int16)"
     assert values.encode(array) == (example("array"), [], [])

@@ -52,7 +52,7 @@ class Call:
         if self.listed:
             events += [E.ADMIT, E.FAIL]
         if self.queued:
-            events += [E.SEND, E.FAIL]
+            events += [E.SEND, E.OPEN, E.FAIL]
         if self.worker:
             events += [*ANSWERS, E.LOST, E.FAIL]
             if self.state is not S.POISONED:  # which has started
@@ -70,7 +70,7 @@ class Call:
         if event is E.ADMIT:
             assert not call.credit, "it has credit already"
             call = replace(call, listed=False, queued=True, credit=True)
-        if event is E.SEND:
+        if event in (E.SEND, E.OPEN):
             assert not call.outcome, "sent, though its caller has an outcome"
             assert not call.unwanted, "sent, though its caller does not want it"
             call = replace(call, queued=False, worker=True, hung=False)

@@ -267,6 +267,7 @@ class MethodOptions:
     hang_timeout_s: float | None = None
     resend: str | None = None
     openai: str | None = None
+    exclusive: bool = False
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -288,6 +289,7 @@ def method(
     hang_timeout_s: float | None = None,
     resend: Literal["never", "unstarted"] | None = None,
     openai: Literal["embeddings", "chat"] | None = None,
+    exclusive: bool = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -304,6 +306,7 @@ def method(
     hang_timeout_s: float | None = None,
     resend: Literal["never", "unstarted"] | None = None,
     openai: Literal["embeddings", "chat"] | None = None,
+    exclusive: bool = False,
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
@@ -314,6 +317,10 @@ def method(
     writable; as a `DeviceArray` where the parameter is annotated so, or the ref is inside a list or map. A result that
     is a `DeviceArray` is a ref for the caller; any other array is sent. What is large travels in shared memory, so an
     array that is an argument is not writable either.
+
+    A method that is a generator, with `thread=True`, streams: each `yield` is a part of the answer, and what it returns
+    is the stream's result. It is resumed when there is room for another part at its reader. Where nobody wants more, it
+    gets `GeneratorExit` at its `yield`.
 
     Args:
         function: The method, when used without arguments.
@@ -335,6 +342,8 @@ def method(
         openai: `atomr-mp serve` also answers with it in OpenAI's form, as the model of the actor's name. "embeddings":
             it takes one text and returns a vector. "chat": its first parameter takes the messages, and it returns text;
             its other parameters are those of the form that it knows, as `temperature`. None for neither.
+        exclusive: Of a generator: it keeps its thread until it ends, also while its reader lets it wait. For what keeps
+            more by thread than context variables and what torch and CuPy have there.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")
@@ -350,6 +359,7 @@ def method(
         hang_timeout_s=hang_timeout_s,
         resend=resend,
         openai=openai,
+        exclusive=exclusive,
     )
 
     def mark(function: F) -> F:

@@ -110,7 +110,9 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     methods = {method.name: method for actor in actors for method in actor.methods}
     limits = HangLimits(execution.hang_timeout_s, _places(threads))
     libraries = Libraries(library_context)
-    envelope = Envelope(dict(methods), board, current, libraries, store, execution.max_queue, limits.word)
+    envelope = Envelope(
+        dict(methods), board, current, libraries, store, execution.max_queue, start.window.streams, limits.word
+    )
     of_batches = [method for method in methods.values() if method.batch]
     batched = {
         method.name: BatchedMethod(method, number, envelope, store, board) for number, method in enumerate(of_batches)

@@ -32,6 +32,7 @@ from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
 from atomr_mp_workers.requests.peers import AdmittedSession, Carried, Peer
 from atomr_mp_workers.requests.raised import wire_form
+from atomr_mp_workers.requests.streams.open_streams import NEVER_NS as NEVER_STALLS_NS
 from atomr_mp_workers.wire.control import ControlChannel
 from atomr_mp_workers.wire.data_socket import DataSocket
 
@@ -76,7 +77,15 @@ class Host:
         self._outbox: dict[Peer, None] = {}
         """Peers with replies to send, in order."""
         self._dispatcher = Dispatcher(
-            parts.envelope, parts.completions, parts.device, parts.threads, parts.batched, self._outbox, self._flush
+            parts.envelope,
+            parts.completions,
+            parts.device,
+            parts.threads,
+            parts.batched,
+            self._outbox,
+            self._flush,
+            board,
+            int(start.execution.stall_s * 1e9) or NEVER_STALLS_NS,
         )
         self._poll = select.epoll()
         self._data: WorkerEnd = DataSocket(
@@ -129,7 +138,7 @@ class Host:
         self._completions.turn.acquire()
         self._completions.take_turn = self._take_turn
         plain, levels = self._dispatcher.queue.plain, self._dispatcher.queue.levels
-        batches = self._dispatcher.turns
+        batches, streams = self._dispatcher.turns, self._dispatcher.streams.open
         idle = True
         while (patience_s := self._patience_s(idle=idle)) is not None:
             if self._serves and not reads:
@@ -147,6 +156,8 @@ class Host:
             late = (plain or levels) and self._dispatcher.work()
             if batches and self._dispatcher.batching:
                 self._dispatcher.start_batches()
+            if streams:
+                self._dispatcher.end_late_streams()
             self._answer_peers()
             if self._ending:
                 self._close_ended()
@@ -282,8 +293,11 @@ class Host:
         Not where the end is heard of: that may be in the middle of a request.
         """
         for session in self._ending:
+            self._dispatcher.streams.leave(session.peers)
             if self._envelope.discard(session):
                 self._completions.wake()  # others may have waited for its memory
+            elif any(peer.streams for peer in session.peers):
+                self._dispatcher.advance()
         for session in [session for session in self._ending if not session.running]:
             self._ending.remove(session)
             self._store.close_mappings(session.number)
@@ -317,7 +331,7 @@ class Host:
             header, frames = unpack(packed)
             message = _decode(header)
             if not isinstance(message, data.Calls):
-                self._hear(peer, message)
+                self._hear(peer, message, frames, packed)
                 return
             if message.after > peer.session.releases.upto and self._comes_early(peer, message, frames, packed):
                 return
@@ -334,16 +348,42 @@ class Host:
         else:
             self._dispatcher.take(requests)
 
-    def _hear(self, peer: Peer, message: data.Cancel | data.Release | data.Unread) -> None:
-        """Take in what is no call."""
+    def _hear(
+        self,
+        peer: Peer,
+        message: data.NoCalls,
+        frames: list[memoryview],
+        packed: memoryview,
+    ) -> None:
+        """Take in what is no call.
+
+        Raises:
+            ProtocolError: It breaks the rules.
+        """
         match message:
             case data.Cancel(_, ids):
                 self._envelope.cancel(peer, ids)
+                self._dispatcher.streams.cancel(peer, ids)
                 self._dispatcher.advance()
+            case data.Streams():
+                self._open_streams(peer, message, frames, packed)
+            case data.Credit(token_, grants):
+                if token_ == self._token:
+                    self._dispatcher.streams.grant(peer, grants)
+                    self._dispatcher.advance()
             case data.Release():
                 self._release(peer, message)
             case data.Unread():
                 self._unread(peer, message)
+
+    def _open_streams(self, peer: Peer, message: data.Streams, frames: list[memoryview], packed: memoryview) -> None:
+        if message.after > peer.session.releases.upto and self._comes_early(peer, message, frames, packed):
+            return
+        streams = self._envelope.open_streams(peer, message, frames, self._peers.refusal(peer))
+        if message.alone:
+            self._dispatcher.isolation.take(streams)
+        else:
+            self._dispatcher.take(streams)
 
     def _release(self, peer: Peer, message: data.Release) -> None:
         """Take back what a client does not need any more, and let in what has waited for that."""
@@ -369,9 +409,12 @@ class Host:
         lost.carried.clear()
         session.waiting_for_release = [call for call in session.waiting_for_release if call[0] is not lost]
         self._envelope.cancel(lost, list(lost.queued))
+        self._dispatcher.streams.leave([lost])
         self._dispatcher.advance()
 
-    def _comes_early(self, peer: Peer, message: data.Calls, frames: list[memoryview], packed: memoryview) -> bool:
+    def _comes_early(
+        self, peer: Peer, message: data.Calls | data.Streams, frames: list[memoryview], packed: memoryview
+    ) -> bool:
         """Keep calls that a release on another connection has to precede; False if they are not to wait for it."""
         if message.token != self._token:
             return False  # which is what they will be told
@@ -405,6 +448,8 @@ class Host:
         while self._outbox:
             peer, _ = self._outbox.popitem()
             replies, frames, session, nbytes = peer.replies, peer.frames, peer.session, peer.reply_bytes
+            if peer.parts:
+                self._send_parts(peer)
             if not replies or session.ended:
                 continue
             peer.replies, peer.reply_bytes = [], 0
@@ -418,6 +463,36 @@ class Host:
                 self._send_message(peer, replies, returned, frames)
             except PeerNotReadingError:
                 self._violated(peer, "it does not read its answers")
+
+    def _send_parts(self, peer: Peer) -> None:
+        """Send the parts of streams that wait; if nobody gets them any more, end the streams of that connection."""
+        parts, peer.parts = peer.parts, []
+        frames, peer.part_frames = peer.part_frames, []
+        session, at = peer.session, 0
+        while parts and not session.ended:
+            count = nbytes = 0
+            for part in parts[: data.MAX_CALLS]:
+                if count and nbytes + part.nbytes > MESSAGE_BYTES:
+                    break
+                count += 1
+                nbytes += part.nbytes
+            some, parts = parts[:count], parts[count:]
+            first, at = at, at + sum([part.frames for part in some])
+            session.sent += 1
+            leases = [lease for part in some for lease in part.leases]
+            try:
+                message = data.Parts(self._token, some, session.sent)
+                delivered = self._data.send(peer.routing_id, _encode(message), frames[first:at])
+            except PeerNotReadingError:
+                self._violated(peer, "it does not read the parts of its streams")
+                return
+            if not delivered:
+                self._take_back(session, [lease for part in (*some, *parts) for lease in part.leases], [])
+                self._dispatcher.streams.leave([peer])
+                self._completions.wake()  # their ends are to be taken
+                return
+            if leases:
+                peer.carried.append(Carried(session.sent, leases, []))
 
     def _send_singly(self, peer: Peer, replies: list[data.CallReply], frames: list[Buffer]) -> None:
         """Send answers that are too large to be sent together, as those of a call with items may be, or too many."""
@@ -463,6 +538,7 @@ class Host:
             for due_ns in (
                 self._store.shares.next_expiry_ns,
                 self._dispatcher.due_ns if self._dispatcher.turns else None,
+                self._dispatcher.streams.due_ns,
             ):
                 if due_ns is not None:
                     left_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)

@@ -97,6 +97,8 @@ class LoadedMethod(Method):
         self.batch = options.batch
         self.most_queued = options.queue or sys.maxsize
         self.apart = options.thread or options.batch is not None
+        self.streams = info.streams
+        self.exclusive = options.exclusive
         self.options: Final = options
         self.info: Final = info
         by_position = _struct(name, parameters, array_like=True)

@@ -27,7 +27,7 @@ from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loaded_method import LoadedMethod, parameter_of
-from atomr_mp_workers.schemas import OPENAI_FORMS, Described, item_of, schema_of
+from atomr_mp_workers.schemas import OPENAI_FORMS, Described, item_of, part_of, schema_of
 
 MAX_THREADS: Final = 64
 """Of an actor; the board has room for 256."""
@@ -172,8 +172,7 @@ def _requests(cls: type[Actor]) -> Iterator[tuple[str, MethodOptions]]:
 def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions) -> LoadedMethod:
     function = getattr(instance, name)
     where = f"{spec.target}.{name}"
-    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise ActorLoadFailed(f"{where} is a coroutine or generator; requests are plain methods")
+    _check_kind(where, function, options)
     try:
         hints = typing.get_type_hints(function, include_extras=True)
     except Exception as error:
@@ -197,7 +196,11 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     if options.batch is not None and not parameters:
         raise ActorLoadFailed(f"{where}: a batched method takes at least one parameter, a list")
     doc = inspect.getdoc(function) or ""
-    returned = hints.get("return", Any)
+    returned, streams = hints.get("return", Any), inspect.isgeneratorfunction(function)
+    if streams:
+        returned = part_of(returned)
+    elif options.batch is not None:
+        returned = item_of(returned)
     info = MethodInfo(
         name,
         [parameter.name for parameter in parameters],
@@ -207,11 +210,8 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         options.batch.max_items if options.batch is not None else 0,
         options.batch.call_items if options.batch is not None else 0,
         _resend(where, instance, options),
-        schema_of(
-            described,
-            returned if options.batch is None else item_of(returned),
-            _openai(where, described, options),
-        ),
+        schema_of(described, returned, _openai(where, described, options)),
+        streams,
     )
     try:
         method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
@@ -220,6 +220,19 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     method.key = _key(where, instance, options.batch)
     method.hang_timeout_s = _hang_timeout_s(where, instance, options)
     return method
+
+
+def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions) -> None:
+    """Check that a method is one that can be called in the way in which its decorator says."""
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ActorLoadFailed(f"{where} is a coroutine or asynchronous generator; requests are methods or generators")
+    streams = inspect.isgeneratorfunction(function)
+    if streams and not options.thread:
+        raise ActorLoadFailed(f"{where} is a generator, which runs on the actor's thread: mark it @method(thread=True)")
+    if streams and options.batch is not None:
+        raise ActorLoadFailed(f"{where} is a generator, so it takes its requests one by one; leave out batch=")
+    if options.exclusive and not streams:
+        raise ActorLoadFailed(f"{where} is no generator, so it has its thread for itself anyway; leave out exclusive=")
 
 
 def _hang_timeout_s(where: str, instance: Actor, options: MethodOptions) -> float | None:

@@ -81,6 +81,13 @@ def item_of(result: Any) -> Any:
     return Any
 
 
+def part_of(result: Any) -> Any:
+    """Return the annotation of one part of a generator, by that of what it returns; `Any` if unknown."""
+    given = typing.get_args(result)
+    kinds = {collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator}
+    return given[0] if typing.get_origin(result) in kinds and given else Any
+
+
 def _schema(annotation: Any, decoded_as: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     array = _array_schema(annotation)
     if array is not None:

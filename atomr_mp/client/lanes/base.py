@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -21,7 +23,7 @@ from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.memory.leases import Lease
-from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply import ArrivedPart, ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import values
 from atomr_mp.protocol.flight import Flight
@@ -148,6 +150,75 @@ class Lane(ABC):
                 link.outbox.append(reply)
                 self._queued(link)
         return reply
+
+    def submit_stream(self, stream: StreamReply, device: int | None, arguments: object) -> None:
+        """Send the request of a stream, or hold it while its device comes back; see `submit`.
+
+        Args:
+            stream: It has its method and deadlines; the lane does the rest.
+            device: Where to; None for the one with the fewest unanswered requests of this lane.
+            arguments: As those of a call.
+        """
+        method = stream.method
+        alone = self._suspicions.admit(method, arguments) if method in self._suspicions.methods else None
+        stream.body, stream.payload, placed = values.encode(arguments, self._place_array)
+        if placed:
+            stream.kept, stream.copies, stream.refs, device = self._client.memory.attach(placed, device)
+        with self._lock:
+            if self._lost is not None:
+                raise _copy(self._lost)
+            link = self._sender.choose() if device is None else self._links[device]
+            if not link.sending:
+                if link.state in REFUSING:
+                    raise unavailable(link)
+                self._failover.reach(link)
+            link.flight.add_stream(stream.id, stream)
+            stream.device = link.device
+            stream.pinned = device is not None
+            if (tracer := tracing.tracer) is not None:
+                stream.trace, stream.span = tracer.begin(method)
+            if alone is not None:
+                self._retry.isolate(stream, alone)
+            self._sender.put(link, stream)
+        self.watch_stream(stream)
+
+    def read_part(self, stream: StreamReply) -> ArrivedPart | None:
+        """Return the next part of a stream that is there, None if none is; let the worker go on."""
+        try:
+            part = stream.arrived.popleft()
+        except IndexError:
+            return None
+        if stream.credit.read(part.nbytes) and not stream.done:
+            self._grant(stream)
+        return part
+
+    @interrupts.defer_interrupts
+    def _grant(self, stream: StreamReply) -> None:
+        with self._lock:
+            if stream.state is ReplyState.STREAMING:
+                stream.expect_next(time.monotonic_ns())
+                self._links[stream.device].grant(stream)
+
+    @interrupts.defer_interrupts
+    def close_stream(self, stream: StreamReply) -> None:
+        """Let go of a stream: its worker is told that nobody reads it any more. From any thread."""
+        with self._lock:
+            if not stream.done:
+                self._outcomes.feed(stream, ReplyEvent.EXPIRE, errors.Cancelled("closed", maybe_executed=True))
+            stream.arrived.clear()
+        self.call_back()
+
+    def close_streams(self, error: errors.AtomrError) -> None:
+        """Let go of all streams, which end with an error. From any thread."""
+        with self._lock:
+            for link in self._links:
+                for _, reply in link.flight.items():  # noqa: PERF102 - no dict
+                    if isinstance(reply, StreamReply) and not reply.done:
+                        self._outcomes.feed(reply, ReplyEvent.EXPIRE, copy.copy(error))
+        self.call_back()
+
+    def watch_stream(self, _stream: StreamReply) -> None:  # noqa: B027 - threads look at deadlines when they wait
+        """See that a stream's deadline is looked at."""
 
     def _hold(self, reply: Reply, device: int | None, payload_bytes: int, alone: RequestKey | None) -> None:
         """Let a call wait for room. With the lock held.
@@ -407,7 +478,8 @@ class Lane(ABC):
         """End a reply whose deadline has passed; its credit comes back with its late answer."""
         with self._lock:
             self._receive(self._links[reply.device])  # its answer may have come in time, and nobody has looked
-            if not reply.done:
+            is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # by a part that came
+            if not reply.done and not is_later:
                 self._outcomes.feed(reply, ReplyEvent.EXPIRE, reply.poison_error or _too_late(reply))
                 self._make_room()
         self.call_back()
@@ -428,12 +500,17 @@ class Lane(ABC):
         return values.Decoder[Any]().decode(body, frames, self._client.memory.resolver(leases))
 
 
-_AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.CANCELLING})
+_AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.STREAMING, ReplyState.CANCELLING})
 
 
 def _too_late(reply: Reply) -> errors.DeadlineExceeded:
     """Return what a reply ends with whose deadline has passed."""
     sent = reply.state in _AT_WORKER
+    if isinstance(reply, StreamReply) and reply.credit.received:
+        late = reply.deadline_ns >= reply.until_ns
+        why = "by its deadline (deadline_s)" if late else f"for {reply.between_ns / 1e9:g} s (between_s)"
+        what = "the end of the stream" if late else f"part {reply.credit.received} of the stream"
+        return errors.DeadlineExceeded(f"{what} of {reply.method} has not come {why}", maybe_executed=True)
     if sent:
         why = "it may be running still"
     elif reply.state is ReplyState.BACKLOG:

@@ -10,7 +10,7 @@ from atomr_mp import errors
 from atomr_mp.client.lanes.link_life import LinkState
 from atomr_mp.client.lanes.retry_policy import Lost
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.protocol import token
 from atomr_mp.protocol.flight import Flight
 from atomr_mp.protocol.messages import data
@@ -88,12 +88,23 @@ class DeviceLink:
             self.held.remove(reply)
 
     def tell_cancelled(self, reply: Reply) -> None:
-        """Ask the worker that has a request not to start it."""
-        connection, current = self.connection, self.token
-        if self.former is not None and self.former.generation == reply.generation:
-            connection, current = self.former.connection, self.former.releases.token
+        """Ask the worker that has a request not to start it, or to end its stream."""
+        connection, current = self._connection_of(reply)
         if connection is not None:
             connection.send(data.FROM_CLIENT.encode(data.Cancel(current, [reply.id])), [])
+
+    def grant(self, stream: StreamReply) -> None:
+        """Tell the worker that has a stream how far it may go on."""
+        connection, current = self._connection_of(stream)
+        if connection is not None:
+            grant = data.Grant(stream.id, stream.credit.parts, stream.credit.nbytes)
+            connection.send(data.FROM_CLIENT.encode(data.Credit(current, [grant])), [])
+
+    def _connection_of(self, reply: Reply) -> tuple[ClientEnd | None, bytes]:
+        """Return the connection to the incarnation that has a request, if there is one, and that one's token."""
+        if self.former is not None and self.former.generation == reply.generation:
+            return self.former.connection, self.former.releases.token
+        return self.connection if self.generation == reply.generation else None, self.token
 
 
 def unavailable(link: DeviceLink) -> errors.DeviceUnavailable:

@@ -14,7 +14,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.base import Lane, Told
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
-from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.wire.ends import ClientEnd
@@ -216,6 +216,28 @@ class EventLoopLane(Lane):
             return
         if self._timer is None or reply.deadline_ns < self._timer_ns:
             self._set_timer(reply.deadline_ns)
+
+    def watch_stream(self, stream: StreamReply) -> None:
+        """See that the loop looks at a stream's deadline."""
+        self.watch(stream)
+
+    def _grant(self, stream: StreamReply) -> None:
+        super()._grant(stream)
+        self.watch(stream)
+
+    def close_stream(self, stream: StreamReply) -> None:
+        """Let go of a stream; from any thread."""
+        if _running_loop() is self._loop or self._loop.is_closed():
+            super().close_stream(stream)
+        else:
+            self._call_soon(self.close_stream, stream)
+
+    def close_streams(self, error: errors.AtomrError) -> None:
+        """Let go of all streams; from any thread."""
+        if _running_loop() is self._loop or not self._loop.is_running():
+            super().close_streams(error)
+        else:
+            self._call_soon(self.close_streams, error)
 
     def _set_timer(self, deadline_ns: int) -> None:
         if self._timer is not None:

@@ -21,7 +21,7 @@ from atomr_mp.client.lanes.receiving import Receiver
 from atomr_mp.client.lanes.retry import Retry
 from atomr_mp.client.lanes.retry_policy import EndFacts
 from atomr_mp.client.lanes.sending import Sender
-from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo, StandbyInfo
@@ -116,7 +116,7 @@ class Failover:
         for request_id, reply in link.flight.items() if connected else ():
             if reply.done or not _is_on(reply, ended.generation):
                 continue  # of one that has expired the answer is of no interest
-            if facts.may_be_answered(request_id, reply.sent_ns) or isinstance(reply, ItemsReply):
+            if facts.may_be_answered(request_id, reply.sent_ns) or isinstance(reply, ItemsReply | StreamReply):
                 return
         self.ended(link, ended)
 
@@ -341,9 +341,10 @@ class Failover:
 
     def _condemn(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         if ended.error.code == errors.WorkerHung.code:
-            # Of a call with items some may be answered well, and it is never sent again by itself.
+            # Of a call with items some may be answered well, and parts of a stream may be on their way.
+            in_parts = (ItemsReply, StreamReply)
             self._resolve_requests(
-                link, ended, {each for each in ended.running if not isinstance(link.flight.find(each), ItemsReply)}
+                link, ended, {each for each in ended.running if not isinstance(link.flight.find(each), in_parts)}
             )
 
     def _resolve_requests(self, link: DeviceLink, ended: IncarnationEnded, only: Container[int] | None = None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -12,7 +13,7 @@ from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.client.reply import ItemsPart, ItemsReply, Reply, set_done
+from atomr_mp.client.reply import ArrivedPart, ItemsPart, ItemsReply, Reply, StreamReply, set_done
 from atomr_mp.client.reply_life import ReplyAction, ReplyEvent, ReplyState, step
 from atomr_mp.protocol.messages import data
 
@@ -24,7 +25,7 @@ _LOG: Final = logging.getLogger("atomr_mp.client")
 class AnswerFacts(NamedTuple):
     """An answer that has arrived, for the table's actions."""
 
-    message: data.CallReply
+    message: data.CallReply | data.Part
     frames: Sequence[memoryview]
     releases: Releases
     """Of the incarnation that has sent it."""
@@ -87,7 +88,10 @@ class Outcomes:
             case ReplyAction.TELL_WORKER:
                 link.tell_cancelled(reply)
             case ReplyAction.FREE:
-                link.flight.take(reply.id)
+                if isinstance(reply, StreamReply):
+                    link.flight.take_stream(reply.id)
+                else:
+                    link.flight.take(reply.id)
                 reply.kept = reply.copies = ()
             case ReplyAction.REQUEUE:
                 reply.generation = 0
@@ -105,6 +109,10 @@ class Outcomes:
             releases.give_back(message.leases)
             return
         leases = releases.leases(message.leases) if message.leases else None
+        if isinstance(message, data.Part):
+            assert isinstance(reply, StreamReply)
+            self._take_part(reply, ArrivedPart(message.body, frames, leases, message.nbytes))
+            return
         if isinstance(reply, ItemsReply):
             if message.items:
                 reply.parts.append(ItemsPart(message.items, message.body, frames, leases, failed))
@@ -113,8 +121,23 @@ class Outcomes:
             return
         reply.body, reply.frames, reply.leases = message.body, frames, leases
 
-    def settle_copies(self, reply: Reply, releases: Releases, message: data.CallReply) -> None:
+    def _take_part(self, stream: StreamReply, part: ArrivedPart) -> None:
+        """Keep a part for whoever reads the stream, and wake them."""
+        if stream.state is not ReplyState.STREAMING:  # cancelled: nobody wants it, and its leases go with it
+            return
+        stream.arrived.append(part)
+        stream.expect_next(time.monotonic_ns())
+        stream.replays = 0
+        if stream.alone is not None:
+            self._client.acquit(stream)  # it has got on, and its worker lives
+            stream.alone = None
+        self.tell_news(stream)
+        if stream.future is not None:
+            set_done(stream.future)
+
+    def settle_copies(self, reply: Reply, releases: Releases, message: data.CallReply | data.Part) -> None:
         """Settle what an answered call has copied into shared memory."""
+        assert isinstance(message, data.CallReply)  # a part answers nothing
         executed = message.error is None or bool(message.error.fields.get("maybe_executed", True))
         copies, reply.copies = reply.copies, ()
         self._client.memory.answered(copies, releases, executed=executed)
@@ -124,6 +147,8 @@ class Outcomes:
         if error is not None:
             if reply.may_have_run and isinstance(error, errors.RequestError):
                 error.maybe_executed = True
+            if isinstance(reply, StreamReply):
+                error.parts = reply.credit.received
             reply.error = error
         if reply.payload:
             reply.payload = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final, cast
 
 from atomr_mp import errors
 from atomr_mp.client.lanes.backlog import Backlog
@@ -12,7 +12,7 @@ from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.outcomes import AnswerFacts, Outcomes
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.zmtp.framing import unpack
@@ -85,6 +85,9 @@ class Receiver:
             except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame
                 _LOG.exception("device %d sent a message that is dropped", link.device)
                 continue
+            if decoded.__class__ is not _REPLIES:
+                self._take_parts(link, releases, number, decoded, frames, former=former)
+                continue
             if decoded.returned:
                 self._client.memory.returned(decoded.returned)
             releases.unheard = 0
@@ -121,6 +124,38 @@ class Receiver:
             link.unread = connection.has_message
             if self._backlog.count:
                 self._room()
+
+    def _take_parts(
+        self,
+        link: DeviceLink,
+        releases: Releases,
+        number: int,
+        message: data.Parts,
+        frames: list[memoryview],
+        *,
+        former: bool,
+    ) -> None:
+        """Take in parts of streams."""
+        releases.unheard = 0
+        releases.read[number] = message.number
+        generation = link.former.generation if former and link.former is not None else link.generation
+        at = 0
+        for part in message.parts:
+            first, at = at, at + part.frames
+            stream = link.flight.find(part.id)
+            if not isinstance(stream, StreamReply) or stream.generation != generation:  # it went on elsewhere
+                releases.give_back(part.leases)
+                continue
+            event, error = ReplyEvent.PART, None
+            if stream.state is ReplyState.STREAMING:
+                try:
+                    stream.credit.receive(part.number)
+                except errors.ProtocolError as broken:
+                    _LOG.error("device %d breaks the rules of a stream: %s", link.device, broken)
+                    event, error = ReplyEvent.EXPIRE, broken
+                    releases.give_back(part.leases)
+            answer = None if error else AnswerFacts(part, frames[first:at], releases, {})
+            self._outcomes.feed(stream, event, error, answer)
 
     def _take(
         self,
@@ -174,4 +209,5 @@ def _answers(reply: Reply, message: data.CallReply) -> bool:
     return sound and isinstance(reply, ItemsReply) and reply.open.issuperset(items)
 
 
-_decode_replies: Final = data.FROM_WORKER.decode
+_decode_replies: Final = cast("Callable[[memoryview], Any]", data.FROM_WORKER.decode)
+_REPLIES: Final = data.Replies

@@ -16,7 +16,7 @@ from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.lanes.outcomes import Outcomes
 from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, poison
 from atomr_mp.client.lanes.sending import Sender
-from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicions, Verdict
@@ -147,12 +147,17 @@ class Retry:
             return link
         try:
             to = self._sender.choose()
-            if to is not link:
+            if to is not link and isinstance(reply, StreamReply):
+                to.flight.add_stream(reply.id, reply)
+            elif to is not link:
                 to.flight.add(reply.id, reply, len(reply.body) + sum(map(len, reply.payload)))
         except (errors.DeviceUnavailable, errors.Overloaded):
             return link
         if to is not link:
-            link.flight.take(reply.id)
+            if isinstance(reply, StreamReply):
+                link.flight.take_stream(reply.id)
+            else:
+                link.flight.take(reply.id)
             reply.device = to.device
         return to
 

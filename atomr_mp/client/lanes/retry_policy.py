@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
-from atomr_mp.client.reply import ItemsReply, Reply
+from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.devices import MethodInfo, Resend
 from atomr_mp.protocol.messages.session import IncarnationEnded
@@ -139,6 +139,8 @@ def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
 def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
     """Return whether a request that a worker's end took along may be sent again; that end counts already."""
     if max_replays == 0 or info is None or reply.refs or reply.replays > max_replays:
+        return False
+    if isinstance(reply, StreamReply) and reply.credit.received:  # it would begin anew
         return False
     return info.idempotent or (info.resend is Resend.UNSTARTED and not reply.may_have_run)
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.link_life import REFUSING
-from atomr_mp.client.reply import Reply
-from atomr_mp.client.reply_life import ReplyState
+from atomr_mp.client.reply import Reply, StreamReply
+from atomr_mp.client.reply_life import ReplyEvent, ReplyState, step
 from atomr_mp.protocol import limits, values
 from atomr_mp.protocol.messages import data
 
@@ -62,9 +62,11 @@ class Sender:
         return min(waiting, key=lambda link: len(link.flight.requests))
 
     def put(self, link: DeviceLink, reply: Reply) -> None:
-        """Send a request that is to run alone; have any other wait for others, or for the device."""
+        """Send a stream, or a request that is to run alone; have any other wait for others, or for the device."""
         if not link.sending:
             link.held.append(reply)
+        elif isinstance(reply, StreamReply):
+            self.open_stream(link, reply)
         elif reply.alone is not None:
             self.send(link, [reply], data.Alone)
         else:
@@ -73,9 +75,9 @@ class Sender:
     def send_held(self, link: DeviceLink) -> None:
         """Send all that waits, what was held first."""
         held, link.held = link.held, deque()
-        link.outbox[:0] = [reply for reply in held if reply.alone is None]
+        link.outbox[:0] = [reply for reply in held if not _goes_by_itself(reply)]
         for reply in held:
-            if reply.alone is not None:
+            if _goes_by_itself(reply):
                 self.put(link, reply)
         self.flush(link)
 
@@ -140,6 +142,38 @@ class Sender:
         connection.send(_encode_calls(kind(link.token, calls, releases.serial)), frames)
         if connection.broken:
             self._broken(link, replies)
+
+    def open_stream(self, link: DeviceLink, stream: StreamReply) -> None:
+        """Send a stream's request. With the credit that its reader has given so far."""
+        connection, releases = link.connection, link.releases
+        assert connection is not None
+        if releases.pending or releases.ending:
+            self._give_back(link)
+        stream.sent_ns = time.monotonic_ns()
+        stream.generation = link.generation
+        stream.state = step(stream.state, ReplyEvent.OPEN).state
+        call = data.StreamCall(
+            stream.id,
+            stream.method,
+            stream.deadline_ns,
+            len(stream.payload),
+            stream.body,
+            stream.credit.parts,
+            stream.credit.nbytes,
+            stream.between_ns,
+            stream.until_ns,
+            stream.refs,
+            stream.priority,
+            stream.trace,
+        )
+        message = data.Streams(link.token, [call], releases.serial, stream.alone is not None)
+        connection.send(_encode_calls(message), list(stream.payload))
+        if connection.broken:
+            self._broken(link, [stream])
+
+
+def _goes_by_itself(reply: Reply) -> bool:
+    return reply.alone is not None or isinstance(reply, StreamReply)
 
 
 _encode_calls: Final = data.FROM_CLIENT.encode

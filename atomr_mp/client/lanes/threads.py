@@ -16,7 +16,7 @@ from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.sending import MESSAGE_CALLS
 from atomr_mp.client.memory.leases import Releases
-from atomr_mp.client.reply import Reply
+from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo
@@ -29,6 +29,9 @@ for any reply meanwhile."""
 
 FAR_NS: Final = 2**63 - 1
 """A time that does not come."""
+
+LONGEST_WAIT_S: Final = 3600.0
+"""Longest wait at a time: what polls takes no more than some weeks."""
 
 MAX_UNHEARD: Final = 64
 """Releases that are sent for themselves while the worker is not heard of; further ones travel with the next call. So
@@ -109,6 +112,24 @@ class ThreadsLane(Lane):
             raise
         if reply.error is not None and reply.generation == 0:
             raise reply.error
+
+    def wait_for_part(self, stream: StreamReply, timeout_s: float | None) -> bool:
+        """Return when a part of a stream is there, or its end; False if neither is within `timeout_s`."""
+        until_ns = FAR_NS if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
+
+        def is_there() -> bool:
+            return bool(stream.arrived) or stream.done
+
+        while not is_there():
+            now_ns = time.monotonic_ns()
+            if now_ns >= until_ns:
+                return False
+            left_s = (min(stream.deadline_ns, until_ns) - now_ns) / 1e9
+            if left_s > 0:
+                self.wait_for_news(stream, is_there, min(left_s, LONGEST_WAIT_S))
+            else:
+                self._expire(stream)
+        return True
 
     @interrupts.defer_interrupts
     def wait_for_news(self, reply: Reply, is_there: Callable[[], bool], timeout_s: float) -> None:

@@ -33,6 +33,8 @@ class Execution(Message, frozen=True):
     inline_bytes: U64
     max_queue: U64 = 2**62
     hang_timeout_s: float = 0.0
+    stall_s: float = 0.0
+    """How long a stream may lack credit; 0 for ever."""
 
 
 # --- supervisor to worker ------------------------------------------------------------------------------------------

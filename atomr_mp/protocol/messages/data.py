@@ -35,6 +35,9 @@ MAX_PRIORITY: Final = 7
 MAX_TRACE_BYTES: Final = 128
 """Longest context of a trace."""
 
+MAX_AHEAD: Final = 4096
+"""Most parts for which a stream may have credit beyond those that were sent."""
+
 Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES)]
 Body = Annotated[bytes, msgspec.Meta(max_length=MAX_BODY_BYTES)]
 FrameCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)]
@@ -144,10 +147,96 @@ class Alone(Calls, frozen=True, tag=4):
     """Client to worker: do this one call while nothing else runs; it may be what ends workers."""
 
 
-FromClient = Calls | Cancel | Release | Alone | Unread
+class StreamCall(Message, frozen=True):
+    """A request that is answered by parts, and then by a reply."""
+
+    id: U64
+    """Unique in the session, growing, among all its requests."""
+    method: Name
+    """"Actor.method", one that streams."""
+    deadline_ns: U64
+    """CLOCK_MONOTONIC; one that has not started by then is dropped and answered `DeadlineExceeded`."""
+    frames: FrameCount
+    """How many of the message's payload frames are this call's."""
+    body: Body
+    """Arguments, as those of a call."""
+    parts: U64
+    """How many parts may be sent, see `Grant`."""
+    nbytes: U64
+    """After how many bytes of parts none may be sent."""
+    between_ns: U64
+    """How long a step may take before it is late; the watchdog's limit begins there."""
+    until_ns: U64
+    """CLOCK_MONOTONIC; the stream ends then, by `DeadlineExceeded`."""
+    refs: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """How many refs are among the arguments."""
+    priority: Annotated[int, msgspec.Meta(ge=MIN_PRIORITY, le=MAX_PRIORITY)] = 0
+    """Of what waits in the worker, higher ones come first; step by step."""
+    trace: Annotated[bytes, msgspec.Meta(max_length=MAX_TRACE_BYTES)] | None = None
+    """W3C's `traceparent` of the client's span; None if it makes none."""
+
+
+class Streams(Message, frozen=True, tag=6):
+    """Client to worker: open these streams."""
+
+    token: Token
+    calls: Annotated[list[StreamCall], msgspec.Meta(min_length=1, max_length=MAX_CALLS)]
+    after: U64 = 0
+    """As in `Calls`."""
+    alone: bool = False
+    """Each may be what ends workers: take its first step while nothing else runs."""
+
+
+class Grant(Message, frozen=True):
+    """How far a stream may go: all counted from its first part, so that to repeat it does no harm."""
+
+    id: U64
+    """The stream's."""
+    parts: U64
+    """How many parts may be sent in all."""
+    nbytes: U64
+    """Once so many bytes of parts were sent, by `Part.nbytes`, none may be sent."""
+
+
+class Credit(Message, frozen=True, tag=7):
+    """Client to worker: these streams may go on. Not answered; what is not open any more is passed over."""
+
+    token: Token
+    grants: Annotated[list[Grant], msgspec.Meta(max_length=MAX_CALLS)]
+
+
+class Part(Message, frozen=True):
+    """One part of a stream."""
+
+    id: U64
+    """The stream's."""
+    number: U64
+    """Its place, from 0."""
+    frames: FrameCount
+    """How many of the message's payload frames are this part's."""
+    body: Body
+    """Its value, see `values`."""
+    nbytes: U64
+    """What it counts for in the stream's credit: body, frames, and arrays in shared memory."""
+    leases: Annotated[list[BufferId], msgspec.Meta(max_length=MAX_RELEASED)] = msgspec.field(default_factory=list)
+    """As in `CallReply`."""
+
+
+class Parts(Message, frozen=True, tag=2):
+    """Worker to client: parts of streams. The end of each is in a `Replies` that comes after them."""
+
+    token: Token
+    parts: Annotated[list[Part], msgspec.Meta(max_length=MAX_CALLS)]
+    number: U64 = 0
+    """Counts the worker's messages to this session, together with `Replies`."""
+
+
+NoCalls = Cancel | Release | Unread | Streams | Credit
+FromClient = Calls | Alone | NoCalls
+FromWorker = Replies | Parts
 
 FROM_CLIENT: Final[Codec[FromClient]] = Codec(FromClient, channel="data")
-FROM_WORKER: Final[Codec[Replies]] = Codec(Replies, channel="data")
+FROM_WORKER: Final[Codec[FromWorker]] = Codec(FromWorker, channel="data")
 
 
 def routing_id(session: bytes, lane: int) -> bytes:

@@ -68,6 +68,8 @@ class MethodInfo(Message, frozen=True):
     schema: Text = ""
     """JSON: `arguments`, the JSON Schema of an object with the arguments by name; `result`, that of the result;
     `$defs`; and `openai`, where it answers in that form. Empty if there is none, or only a very long one."""
+    streams: bool = False
+    """It is answered by parts: opened by `Streams`, and never by `Calls`."""
 
 
 class ActorInfo(Message, frozen=True):

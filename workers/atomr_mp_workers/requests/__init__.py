@@ -44,6 +44,14 @@ An end that the device reports is no outcome yet: `completions` brings it back t
 order in which the requests had begun. If one has failed that wrote memory, its readers are refused (`contents`), also
 those that have run meanwhile. Therefore a reader whose writer has not been answered waits in `Dispatcher._early`.
 
+Streams
+-------
+
+A request whose method is a generator comes back to the loop many times (`streams`). It is in the midst of a turn, in
+its thread's queue, or aside: without credit, or while a suspect runs alone. `streams.open_streams.OpenStreams` carries
+out the table of that. What it yields is encoded on its thread and sent by the loop, at the end of the turn, or while a
+long step goes on.
+
 A turn of the loop
 ------------------
 

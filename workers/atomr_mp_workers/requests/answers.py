@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, cast
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
@@ -17,6 +17,8 @@ from atomr_mp_workers.requests.batches.items import ItemsSlice
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.raised import wire_form
 from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.requests.streams.stream import MadePart, StreamRequest
+from atomr_mp_workers.requests.streams.stream_life import StreamState
 
 ERROR_BYTES: Final = 4096
 """What an item's error counts for among answers that wait: about what it takes where many have failed."""
@@ -31,6 +33,8 @@ class Answers:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self.streams: Final[set[StreamRequest]] = set()
+        """Those that have not been answered."""
         self.withheld: list[tuple[Request, errors.AtomrError | None, Sequence[Block]]] = []
         """Answers of writers that did not start, and what they have not written. As long as they wait, whoever reads it
         cannot know; from then on it does."""
@@ -43,12 +47,32 @@ class Answers:
             self.withheld.append((request, error, request.missed))
             request.missed = ()
             return
-        if type(request) is ItemsSlice:  # to ask an abstract class's instance what it is takes as long as the answer
-            self._give_part(request, error)
+        kind = type(request)  # to ask an abstract class's instance what it is takes as long as the answer
+        if kind is ItemsSlice:
+            self._give_items(cast("ItemsSlice", request), error)
         else:
+            if kind is StreamRequest:
+                self.forget(cast("StreamRequest", request))
+                request.peer.unanswered += 1  # it is not among them
             self.reply(request.peer, request.id, request.encoded, error)
 
-    def _give_part(self, part: ItemsSlice, error: errors.AtomrError | None) -> None:
+    def forget(self, stream: StreamRequest) -> None:
+        """Take note that a stream is answered, or need not be."""
+        stream.state = StreamState.OVER
+        self.streams.discard(stream)
+        stream.peer.streams.pop(stream.id, None)
+
+    def give_part(self, stream: StreamRequest, part: MadePart) -> None:
+        """Put a part of a stream into the peer's outbox."""
+        peer, session = stream.peer, stream.peer.session
+        if session.ended:
+            return
+        body, frames, placed = part.encoded
+        leases = [self._store.lease(session.holder, array) for array in placed if isinstance(array, DeviceArray)]
+        peer.parts.append(data.Part(stream.id, part.number, len(frames), body, part.nbytes, leases))
+        peer.part_frames += frames
+
+    def _give_items(self, part: ItemsSlice, error: errors.AtomrError | None) -> None:
         """Put what the items of a part have come to into the peer's outbox."""
         peer, many = part.peer, part.many
         many.unanswered -= part.items
@@ -130,3 +154,4 @@ class Answers:
                 for reply in peer.replies
             ]
             peer.frames = []
+            peer.parts, peer.part_frames = [], []

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.board import BoardWriter
 from atomr_mp_workers.device.base import Event, Stream, WorkerDevice
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.requests import contents, operands
@@ -26,6 +27,9 @@ from atomr_mp_workers.requests.isolation import Isolation
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
 from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.requests.streams.open_streams import NEVER_NS, OpenStreams
+from atomr_mp_workers.requests.streams.stream import StreamRequest
+from atomr_mp_workers.requests.streams.stream_life import StreamEvent
 from atomr_mp_workers.requests.threads import ActorThreads
 
 TURN_NS: Final = 500_000
@@ -54,6 +58,8 @@ class Dispatcher:
         batched: What waits of batched methods, by method.
         outbox: Peers with replies to send.
         flush: Sends them.
+        board: Shows the steps of streams.
+        stall_ns: How long a stream may lack credit before it is ended.
     """
 
     def __init__(
@@ -65,6 +71,8 @@ class Dispatcher:
         batched: dict[str, BatchedMethod],
         outbox: dict[Peer, None],
         flush: Callable[[], None],
+        board: BoardWriter,
+        stall_ns: int = NEVER_NS,
     ) -> None:
         self.queue: Final[FairQueue[Request]] = FairQueue(WEIGHT)
         """Requests that have not been looked at."""
@@ -91,12 +99,15 @@ class Dispatcher:
         for name, each in batched.items():
             if name in threads:
                 threads[name].batched.append(each)
+        self.streams: Final = OpenStreams(
+            envelope.answers, board, threads, outbox, lambda: self.isolation.active, stall_ns
+        )
         self.isolation: Final = Isolation(envelope, self._is_at_work, flush, completions.wake, self._run_alone)
 
     @property
     def busy(self) -> bool:
-        """Whether requests run elsewhere, wait for some that do, for a batch, or to run alone."""
-        return self.isolation.active or self._is_at_work()
+        """Whether requests run elsewhere, wait for some that do, for a batch, or to run alone, or streams are open."""
+        return self.isolation.active or self._is_at_work() or bool(self.streams.open)
 
     @property
     def only_threads(self) -> bool:
@@ -164,9 +175,11 @@ class Dispatcher:
             name = run.method.name
             if name in self._threads:
                 threads = self._threads[name]
-                threads.ahead -= 1
+                threads.came_back(run)
                 if isinstance(run, Request) and threads.waiting.levels:
-                    threads.waiting.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
+                    threads.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
+                if type(run) is StreamRequest and self.streams.rest(run):
+                    continue
             elif name in self._batched:
                 self._batched[name].running -= 1
             elif (stream := run.method.stream) is not None:
@@ -185,6 +198,8 @@ class Dispatcher:
 
     def advance(self) -> None:
         """Start what has waited for a thread, or for memory, that has become free; and what waits for that in turn."""
+        if self.streams.paused and not self.isolation.active:
+            self.streams.resume()
         freed = True
         while freed:
             freed = False
@@ -222,6 +237,18 @@ class Dispatcher:
                 self._outbox[request.peer] = None
                 self._envelope.fail(request, error)
         self._parked.clear()
+        for stream in list(self.streams.open):
+            if stream.place >= 0:
+                stream.items, stream.received_ns = 0, 0  # it was counted with its first step
+                self._outbox[stream.peer] = None
+                self._envelope.fail(stream, error)
+
+    def end_late_streams(self) -> None:
+        """End the streams whose time is over, or that nobody reads; send what those have that are in a long step."""
+        now_ns = time.monotonic_ns()
+        self.streams.look_at_turns(now_ns)
+        if self.streams.end_late(now_ns):
+            self.advance()
 
     def _start(self, request: Request) -> bool:
         """Run a request that has begun, or put it on its stream; False if what it waits for has to end first."""
@@ -383,6 +410,8 @@ class Dispatcher:
             self._start_run(self._batched[name], self._batched[name].single(request))
         elif threads is not None:
             self._completions.begin(request)
+            if type(request) is StreamRequest:
+                request.feed(StreamEvent.TURN)
             threads.run(request)
         elif not self._start(request):  # its plan is made
             self._park(request)
@@ -397,16 +426,33 @@ class Dispatcher:
         while threads.ahead < threads.count and threads.waiting:
             if threads.owes_batch and any(batched.is_due() for batched in threads.batched):
                 break  # it is started once all has been read that may be in it
-            request = threads.waiting.take(_is_free)
+            request = threads.waiting.take(
+                _is_free if threads.is_plain else lambda each: _is_free(each) and threads.has_room(each)
+            )
             if request is None:
                 break
-            if self._envelope.begin(request, time.monotonic_ns()):
+            if (
+                self._begin(request)
+                if type(request) is StreamRequest
+                else self._envelope.begin(request, time.monotonic_ns())
+            ):
                 self._completions.begin(request)
                 threads.run(request)
             else:
                 freed = True
             self._outbox[request.peer] = None
         return freed
+
+    def _begin(self, stream: StreamRequest) -> bool:
+        """Begin a stream, or let it go on; False if it has been answered."""
+        now_ns = time.monotonic_ns()
+        if stream.place >= 0:
+            self.streams.begin_turn(stream, now_ns)
+            return True
+        begun = self._envelope.begin(stream, now_ns)
+        if begun:
+            stream.feed(StreamEvent.TURN)
+        return begun
 
     def _unpark(self) -> bool:
         """Start those requests whose memory has become free; return whether there were any."""

@@ -15,6 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS
+from atomr_mp.protocol.flight import MAX_STREAMS
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers import tracing
@@ -28,6 +29,7 @@ from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.raised import explain, wire_form
 from atomr_mp_workers.requests.request import Request
+from atomr_mp_workers.requests.streams.stream import StreamRequest
 
 SHORTEST_TEXT: Final = 1024
 """Characters that each text of an error has at least, however many items of a call have failed."""
@@ -50,6 +52,7 @@ class Envelope:
         libraries: Find the methods of libraries.
         store: The device's memory.
         most_queued: How many requests may wait.
+        most_streams: How many streams may be open.
         watched: Returns what the board says of a method's requests.
     """
 
@@ -61,12 +64,15 @@ class Envelope:
         libraries: MethodFinder,
         store: Store,
         most_queued: int = sys.maxsize,
+        most_streams: int = MAX_STREAMS,
         watched: Callable[[Method], int] = lambda _: 0,
     ) -> None:
         self._most_queued = most_queued
         self._queued = 0
         """Requests that have been received and have not started."""
-        self._methods = methods
+        self._methods = {name: each for name, each in methods.items() if not each.streams}
+        self._streaming = {name: each for name, each in methods.items() if each.streams}
+        self._most_streams = most_streams
         self._watched = watched
         for each in methods.values():
             each.watched = watched(each)
@@ -131,6 +137,53 @@ class Envelope:
             requests.append(request)
         self._board.receive(self._queued - waiting)
         return requests
+
+    def open_streams(
+        self, peer: Peer, message: data.Streams, frames: list[memoryview], refusal: errors.RequestError | None = None
+    ) -> list[Request]:
+        """Return the streams in a message; those that cannot be opened are answered. See `open`.
+
+        Raises:
+            ProtocolError: The streams and the payload frames do not add up, or have more credit than there may be.
+        """
+        if sum([call.frames for call in message.calls]) != len(frames):
+            raise errors.ProtocolError(f"{counted(len(frames), 'payload frame')} for streams, too many or few")
+        refusal = refusal if message.token == self._token else token.refusal(message.token, self._token)
+        found: list[Request] = []
+        at, now_ns = 0, time.monotonic_ns()
+        for call in message.calls:
+            first, at = at, at + call.frames
+            try:
+                if refusal is not None:
+                    raise refusal
+                method = self._streaming.get(call.method) or self._no_stream(call.method)
+                if call.id in peer.queued or call.id in peer.streams:
+                    raise errors.InvalidRequest(f"request id {call.id} is in use already")
+                if len(self.answers.streams) >= self._most_streams:
+                    raise errors.Overloaded(
+                        f"{counted(len(self.answers.streams), 'stream')} are open in this worker, as many as may "
+                        "(max_streams)"
+                    )
+                if self._queued >= self._most_queued or method.queued >= method.most_queued:
+                    raise self._overloaded(method)
+            except errors.RequestError as error:
+                peer.unanswered += 1  # streams are not among them, and the answer takes it away
+                self._reject(peer, call.id, error)
+                continue
+            stream = StreamRequest(peer, call, method, now_ns)
+            stream.frames = frames[first:at]
+            peer.queued[call.id] = peer.streams[call.id] = stream
+            self.answers.streams.add(stream)
+            self._queued += 1
+            method.queued += 1
+            found.append(stream)
+        self._board.receive(len(found))
+        return found
+
+    def _no_stream(self, name: str) -> Method:
+        """Say why there is no such stream."""
+        self._methods.get(name) or self._find(name)
+        raise errors.InvalidRequest(f"{name} does not stream; call it")
 
     def _check_items(self, method: Method, call: data.Call, *, alone: bool) -> None:
         """Check a call with items.
@@ -281,6 +334,8 @@ class Envelope:
 
     def _discard(self, request: Request) -> None:
         """Let go of a request whose session has ended."""
+        if isinstance(request, StreamRequest):
+            self.answers.forget(request)
         self._board.count(Counter.DISCARDED, request.items)
         self._take_out(request)
 
@@ -452,9 +507,11 @@ class Envelope:
         Raises:
             RequestError: There is none.
         """
+        if name in self._streaming:
+            raise errors.InvalidRequest(f"{name} streams what it returns: open it with Pool.stream")
         method = self._libraries.find(name)
         if method is None:
-            known = ", ".join(sorted(self._methods)) or "none"
+            known = ", ".join(sorted([*self._methods, *self._streaming])) or "none"
             raise errors.InvalidRequest(f"there is no request {name!r}; this pool's requests are: {known}")
         self._methods[name] = method
         method.watched = self._watched(method)

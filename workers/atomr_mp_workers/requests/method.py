@@ -41,6 +41,10 @@ class Method(ABC):
     """Which of them may be in one batch."""
     most_queued = sys.maxsize
     """How many of its requests may wait."""
+    streams = False
+    """It is a generator: its requests are answered by parts, see `streams`."""
+    exclusive = False
+    """Such a request keeps its thread until it ends."""
     apart = False
     """Its requests wait for their turn apart from others: those of a thread, and those of batches."""
     stream: Stream | None = None

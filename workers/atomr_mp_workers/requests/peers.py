@@ -14,6 +14,7 @@ from typing import Final, NamedTuple, Protocol
 from atomr_mp import errors
 from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import control, data
+from atomr_mp.protocol.messages.data import MAX_AHEAD
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
@@ -125,20 +126,23 @@ class Peer:
     __slots__ = (
         "carried",
         "frames",
+        "part_frames",
+        "parts",
         "payload_bytes",
         "queued",
         "replies",
         "reply_bytes",
         "routing_id",
         "session",
+        "streams",
         "unanswered",
     )
 
     def __init__(self, routing_id: bytes, session: AdmittedSession, window: Window) -> None:
         self.routing_id: Final = routing_id
         self.session: Final = session
-        self.carried: Final[deque[Carried]] = deque(maxlen=window.requests)
-        """Of the last messages: more than a window's cannot be on their way."""
+        self.carried: Final[deque[Carried]] = deque(maxlen=window.requests + MAX_AHEAD)
+        """Of the last messages: more than a window's, and the credit of a stream, are not on their way."""
         self.unanswered = 0
         self.payload_bytes = 0
         """Payload of the unanswered requests."""
@@ -148,6 +152,11 @@ class Peer:
         """Answers that wait to be sent together."""
         self.reply_bytes = 0
         self.frames: list[Buffer] = []
+        self.parts: list[data.Part] = []
+        """Parts of streams that wait to be sent together, before the answers."""
+        self.part_frames: list[Buffer] = []
+        self.streams: dict[int, Queued] = {}
+        """Streams that have not been answered, by id."""
 
 
 class Peers:
@@ -223,7 +232,7 @@ class Peers:
     def _forget_idle(self, session: AdmittedSession, keep: Peer | None = None) -> bool:
         """Forget the session's oldest connection with nothing under way: nobody says when one was closed."""
         for peer in session.peers:
-            if peer is not keep and not peer.unanswered and not peer.replies:
+            if peer is not keep and not (peer.unanswered or peer.replies or peer.streams):
                 session.peers.remove(peer)
                 del self._by_routing_id[peer.routing_id]
                 return True

@@ -144,7 +144,7 @@ class Request(Run):
     items = 1
     """How many it is in one, see `many`."""
 
-    def __init__(self, peer: Peer, call: data.Call, method: Method, received_ns: int = 0) -> None:
+    def __init__(self, peer: Peer, call: data.Call | data.StreamCall, method: Method, received_ns: int = 0) -> None:
         self.peer = peer
         self.id = call.id
         self.method = method

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from queue import SimpleQueue
 from typing import Final, Protocol
 
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.requests.fair_queue import FairQueue
-from atomr_mp_workers.requests.peers import WEIGHT
+from atomr_mp_workers.requests.peers import WEIGHT, AdmittedSession
 from atomr_mp_workers.requests.request import Request, Run
+from atomr_mp_workers.requests.streams.stream import StepOwner, StreamRequest
 
 
 class WaitingBatches(Protocol):
@@ -22,6 +24,8 @@ class WaitingBatches(Protocol):
 class ActorThreads:
     """Run requests of one actor off the loop; they begin in order, as many at a time as there are threads.
 
+    The steps of a stream stay on the thread of its first one.
+
     Args:
         name: The actor's name.
         count: How many there are.
@@ -32,27 +36,98 @@ class ActorThreads:
         self.count: Final = count
         self._device = device
         self.waiting: FairQueue[Request] = FairQueue(WEIGHT)
-        """Requests that have not started; the next one is started when a thread is idle."""
+        """Requests that have not started, and streams that go on; the next one is started when a thread is idle."""
         self.ahead = 0
         """How much they have been given that has not come back."""
         self.batched: list[WaitingBatches] = []
         """The actor's methods whose requests are put together."""
         self.owes_batch = False
         """What ran last was a single request, so a batch is next, if there is one."""
-        self._inbox: SimpleQueue[Run] = SimpleQueue()
-        for _ in range(count):
+        self._inboxes: Final[list[SimpleQueue[Run]]] = [SimpleQueue() for _ in range(count)]
+        self._idle = deque(range(count))
+        self._on: dict[Run, int] = {}
+        """On which thread something runs."""
+        self._next: deque[Run] = deque()
+        """What the next idle thread runs."""
+        self._reserved: dict[int, StreamRequest] = {}
+        """Threads that streams keep for themselves until they end."""
+        for inbox in self._inboxes:
             # A daemon: a method that never returns must not keep a worker alive that was told to leave.
-            threading.Thread(target=self._run, name=name, daemon=True).start()
+            threading.Thread(target=self._run, args=(inbox,), name=name, daemon=True).start()
+
+    def put(self, request: Request) -> None:
+        """Let a request wait for a thread, or for its own."""
+        if not isinstance(request, StreamRequest) or request.thread < 0:
+            self.waiting.add(request, request.peer.session, request.priority)
+        elif request in self._reserved.values():
+            self.waiting.put_back(request, self._owner(request), request.priority)  # or it might wait for itself
+        else:
+            self.waiting.add(request, self._owner(request), request.priority)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether any request may run on any of the threads."""
+        return self.count == 1 and not self._reserved
+
+    def has_room(self, request: Request) -> bool:
+        """Return whether a thread is idle that a request may run on."""
+        thread = request.thread if isinstance(request, StreamRequest) else -1
+        if thread >= 0:
+            return thread in self._idle and self._reserved.get(thread, request) is request
+        return any(each not in self._reserved for each in self._idle)
+
+    def charge(self, session: AdmittedSession, ns: int) -> None:
+        """Note for how long a thread has worked for a session."""
+        self.waiting.charge(session, ns)
+        if self.count > 1:
+            for thread in range(self.count):
+                self.waiting.charge(StepOwner(session, thread), ns)
 
     def run(self, request: Run) -> None:
         """Run what has begun; then it says that it has `finished`."""
         self.ahead += 1
         self.owes_batch = isinstance(request, Request)
-        self._inbox.put(request)
+        if self.count == 1:
+            thread = 0
+        elif isinstance(request, StreamRequest) and request.thread >= 0:
+            thread = request.thread
+        else:
+            found = next((each for each in self._idle if each not in self._reserved), None)
+            if found is None:
+                self._next.append(request)
+                return
+            thread = found
+        self._start(request, thread)
 
-    def _run(self) -> None:
+    def came_back(self, request: Run) -> None:
+        """Note that what has run has come back: its thread is idle."""
+        self.ahead -= 1
+        thread = self._on.pop(request)
+        if isinstance(request, StreamRequest) and request.method.exclusive:
+            if request.goes_on:
+                self._reserved[thread] = request
+            else:
+                self._reserved.pop(thread, None)
+        self._idle.append(thread)
+        if self._next and thread not in self._reserved:
+            self._start(self._next.popleft(), thread)
+
+    def _start(self, request: Run, thread: int) -> None:
+        if isinstance(request, StreamRequest):
+            request.thread = thread
+        self._on[request] = thread
+        if self.count > 1:
+            self._idle.remove(thread)
+        else:
+            self._idle.clear()
+        self._inboxes[thread].put(request)
+
+    def _owner(self, stream: StreamRequest) -> AdmittedSession | StepOwner:
+        return stream.peer.session if self.count == 1 else stream.owner
+
+    def _run(self, inbox: SimpleQueue[Run]) -> None:
         while True:
-            request = self._inbox.get()
+            request = inbox.get()
             try:
                 self._device.on_thread(request.call)
             except BaseException as error:  # noqa: BLE001 - of the device, which has not done what it was given

@@ -1,0 +1,255 @@
+"""What a request that streams returns at once: its parts, as they come."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+from atomr_mp import errors
+from atomr_mp.client.reply import ArrivedPart, StreamReply, decode
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class StreamLane(Protocol):
+    """What a stream asks of the lane that has sent its request."""
+
+    def read_part(self, stream: StreamReply) -> ArrivedPart | None:
+        """Return the next part that is there, None if none is."""
+
+    def close_stream(self, stream: StreamReply) -> None:
+        """Let go of a stream."""
+
+    def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the lane is driven by this event loop."""
+
+    def watch(self, reply: StreamReply) -> None:
+        """See that the stream's deadline is looked at."""
+
+
+class ReplyStream:
+    """The answer to a request that streams: its parts in order, each once, then its end or an error.
+
+    One that was opened in a running event loop is read there, by `async for`. Any other is read by threads, by `for`;
+    several threads that read one share its parts. Parts come as far ahead as `Pool.stream` was told; a worker whose
+    reader is slower waits, and holds up nobody else.
+
+    Whoever leaves it before its end, by `close`, at the end of a `with` or `async with`, by a task that is cancelled
+    while it waits, or because nobody refers to it any more, has the generator closed: it gets `GeneratorExit` at its
+    `yield`.
+
+    What has arrived is always delivered before an error is raised. An error's `parts` says how many parts had arrived.
+    """
+
+    def __init__(
+        self, reply: StreamReply, lane: StreamLane, wait: Callable[[StreamReply, float | None], bool] | None
+    ) -> None:
+        self._reply = reply
+        self._lane = lane
+        self._wait = wait
+        """Waits in a thread; None if it belongs to an event loop."""
+        self._closed = False
+        self.parts = 0
+        """How many parts were read."""
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else ("ended" if self._reply.done else "open")
+        return f"<ReplyStream {self._reply.id} of {self._reply.method}: {state}, {self.parts} parts read>"
+
+    @property
+    def method(self) -> str:
+        """The request, as "Actor.method"."""
+        return self._reply.method
+
+    @property
+    def device(self) -> int:
+        """Index of the device that it comes from."""
+        return self._reply.device
+
+    @property
+    def generation(self) -> int:
+        """The incarnation that it comes from, 0 while it waits for one."""
+        return self._reply.generation
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended; parts may be left to be read."""
+        return self._reply.done
+
+    # --- threads ---------------------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next part; blocks until it is there.
+
+        Raises:
+            StopIteration: There are no more; its value is the stream's result.
+            RuntimeError: The stream belongs to an event loop.
+            AtomrError: What the stream has ended with.
+        """
+        found = self._read_in_thread(None)
+        if found is None:
+            raise StopIteration(self._result())
+        return self._decode(found)
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """Return what the generator has returned. Blocks until the end; parts that were not read are dropped.
+
+        Args:
+            timeout_s: How long to wait for each part; None until the stream's deadlines.
+
+        Raises:
+            TimeoutError: No part, nor the end, within `timeout_s`; the stream goes on.
+            RuntimeError: The stream belongs to an event loop, and has not ended; await it.
+            AtomrError: What the stream has ended with.
+        """
+        while self._read_in_thread(timeout_s) is not None:
+            pass
+        return self._result()
+
+    def close(self) -> None:
+        """Let go of the stream; does not wait. May be called twice, and from any thread."""
+        self._closed = True
+        if not self._reply.done or self._reply.arrived:
+            self._lane.close_stream(self._reply)
+
+    def cancel(self) -> None:
+        """The same as `close`."""
+        self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _read_in_thread(self, timeout_s: float | None) -> ArrivedPart | None:
+        """Return the next part, None at the end."""
+        reply = self._reply
+        while not self._closed:
+            part = self._lane.read_part(reply)
+            if part is not None:
+                self.parts += 1
+                return part
+            if reply.done and not reply.arrived:
+                return None
+            if self._wait is None:
+                raise RuntimeError("this stream belongs to an event loop: read it there, by `async for`")
+            if not self._wait(reply, timeout_s):
+                raise TimeoutError(f"no part of {reply.method} within {timeout_s} s; the stream goes on")
+        return None
+
+    # --- event loops -----------------------------------------------------------------------------------------------
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        """Return the next part.
+
+        Raises:
+            StopAsyncIteration: There are no more; see `result`.
+            RuntimeError: The stream was not opened in this event loop, or another task waits for its next part.
+            AtomrError: What the stream has ended with.
+        """
+        found = await self._read_in_loop()
+        if found is None:
+            self._result()
+            raise StopAsyncIteration
+        return self._decode(found)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        """Return what the generator has returned, at the end; parts that were not read are dropped."""
+        return self._drain().__await__()
+
+    async def aclose(self) -> None:
+        """Let go of the stream; does not wait. May be called twice."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _drain(self) -> Any:
+        while await self._read_in_loop() is not None:
+            pass
+        return self._result()
+
+    async def _read_in_loop(self) -> ArrivedPart | None:
+        """Return the next part, None at the end."""
+        import asyncio  # whoever awaits has it
+
+        reply = self._reply
+        while not self._closed:
+            part = self._lane.read_part(reply)
+            if part is not None:
+                self.parts += 1
+                return part
+            if reply.done and not reply.arrived:
+                return None
+            loop = asyncio.get_running_loop()
+            if not self._lane.belongs_to(loop):
+                raise RuntimeError("this stream was opened elsewhere: open it in this event loop, or read it there")
+            if reply.future is not None:
+                raise RuntimeError("another task waits for the next part of this stream")
+            reply.future = loop.create_future()
+            self._lane.watch(reply)
+            try:
+                await reply.future
+            except asyncio.CancelledError:
+                self.close()
+                raise
+            finally:
+                reply.future = None
+        return None
+
+    # --- both ------------------------------------------------------------------------------------------------------
+
+    def _decode(self, part: ArrivedPart) -> Any:
+        if part.leases is not None:
+            return self._reply.lane.decode(part.body, part.frames, part.leases)
+        return decode(part.body, part.frames)
+
+    def _result(self) -> Any:
+        reply = self._reply
+        if self._closed:
+            raise errors.Cancelled(f"this stream of {reply.method} was closed", maybe_executed=True)
+        if reply.error is not None:
+            raise reply.error
+        if reply.leases is not None:
+            return reply.lane.decode(reply.body, reply.frames, reply.leases)
+        return decode(reply.body, reply.frames)
+
+    def __del__(self) -> None:
+        reply = getattr(self, "_reply", None)
+        if reply is None or reply.done:
+            return
+        # Not here: whoever collects just now may hold the lane's lock.
+        closing = threading.Thread(target=self._lane.close_stream, args=(reply,), daemon=True)
+        with contextlib.suppress(RuntimeError):  # the interpreter ends
+            closing.start()
+
+
+AHEAD: Final = 16
+"""Parts that may be on their way or unread, if the caller does not say."""
+
+AHEAD_BYTES: Final = 16 * 2**20
+"""The same in bytes."""
+
+BETWEEN_S: Final = 60.0
+"""How long a part may take, if the caller does not say."""
+
+NO_DEADLINE_S: Final = 10.0 * 365 * 86400
+"""Of a stream without one, as the whole."""

@@ -1,0 +1,97 @@
+"""The credit of a stream: how many parts, and how many bytes of them, may be on their way or unread. Pure.
+
+Both ends count from the stream's first part. A part is sent while there is credit for one more and the bytes granted
+are not used up, so the last may go beyond these by its own size.
+"""
+
+from __future__ import annotations
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages.data import MAX_AHEAD
+
+
+class SenderCredit:
+    """The worker's side.
+
+    Args:
+        parts: How many parts were granted.
+        nbytes: How many bytes of them.
+
+    Raises:
+        ProtocolError: More than may be granted at a time.
+    """
+
+    __slots__ = ("_bytes", "_parts", "sent", "sent_bytes")
+
+    def __init__(self, parts: int, nbytes: int) -> None:
+        self._parts = self._bytes = 0
+        self.sent = 0
+        """Parts that were sent."""
+        self.sent_bytes = 0
+        self.grant(parts, nbytes)
+
+    def __bool__(self) -> bool:
+        return self.sent < self._parts and self.sent_bytes < self._bytes
+
+    def grant(self, parts: int, nbytes: int) -> None:
+        """Take in how far the stream may go; what says less than an earlier one changes nothing.
+
+        Raises:
+            ProtocolError: More than may be granted at a time.
+        """
+        if parts > self.sent + MAX_AHEAD:
+            raise errors.ProtocolError(f"credit for {parts - self.sent} parts of a stream; the limit is {MAX_AHEAD}")
+        self._parts, self._bytes = max(parts, self._parts), max(nbytes, self._bytes)
+
+    def send(self, nbytes: int) -> int:
+        """Note that a part is sent; return its number."""
+        self.sent += 1
+        self.sent_bytes += nbytes
+        return self.sent - 1
+
+
+class ReaderCredit:
+    """The client's side.
+
+    Args:
+        parts: How many parts may be on their way or unread at a time.
+        nbytes: How many bytes of them.
+    """
+
+    __slots__ = ("_ahead", "_ahead_bytes", "_read", "_read_bytes", "nbytes", "parts", "received")
+
+    def __init__(self, parts: int, nbytes: int) -> None:
+        self._ahead, self._ahead_bytes = parts, nbytes
+        self.parts, self.nbytes = parts, nbytes
+        """What was granted."""
+        self.received = 0
+        """Parts that have come."""
+        self._read = self._read_bytes = 0
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether no part is to come before more is granted, as far as parts go."""
+        return self.received >= self.parts
+
+    def receive(self, number: int) -> None:
+        """Note that a part has come.
+
+        Raises:
+            ProtocolError: Not the next one, or none was granted.
+        """
+        if number != self.received or self.received >= self.parts:
+            raise errors.ProtocolError(
+                f"part {number} of a stream, where part {self.received} of {self.parts} that were granted would come"
+            )
+        self.received += 1
+
+    def read(self, nbytes: int) -> bool:
+        """Note that a part was read; return whether it is time to grant more, which is noted too."""
+        self._read += 1
+        self._read_bytes += nbytes
+        parts, granted_bytes = self._read + self._ahead, self._read_bytes + self._ahead_bytes
+        # Half of it at a time: each grant is a message. A step of one byte more must not wait for ever.
+        if 2 * (parts - self.parts) < self._ahead and 2 * (granted_bytes - self.nbytes) < self._ahead_bytes:
+            return False
+        self.parts, self.nbytes = parts, granted_bytes
+        return True

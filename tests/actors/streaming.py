@@ -1,0 +1,170 @@
+"""An actor whose methods stream, in every way that tests ask for."""
+
+from __future__ import annotations
+
+import contextvars
+import os
+import threading
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp_workers import Actor, Context, method
+from tests.actors.probe import arrive, die, note
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="")
+
+
+class Streamer(Actor):
+    """One thread."""
+
+    def setup(self, context: Context) -> None:
+        """Remember where this is."""
+        self._context = context
+
+    @method(thread=True)
+    def count(self, upto: int) -> Generator[int, None, int]:
+        """Yield the numbers up to one, and return their sum."""
+        yield from range(upto)
+        return sum(range(upto))
+
+    @method(thread=True, idempotent=True)
+    def again(self, upto: int, tag: str, gate: str = "", at: int = -1, how: str = "") -> Iterator[list[int]]:
+        """Yield (pid, number); at one of them note it, wait at a gate, or die, in the first incarnation only."""
+        note(f"{tag}-begun")
+        for n in range(upto):
+            if n == at and self._context.generation == 1:
+                if gate:
+                    arrive(gate)
+                if how:
+                    die(how)
+            yield [os.getpid(), n]
+
+    @method(thread=True)
+    def doomed(self, upto: int, at: int, how: str, gate: str = "") -> Iterator[int]:
+        """Yield numbers, and die at one."""
+        for n in range(upto):
+            if n == at:
+                if gate:
+                    arrive(gate)
+                die(how)
+            yield n
+
+    @method(thread=True, idempotent=True)
+    def deadly(self, how: str, _padding: str = "") -> Iterator[int]:
+        """Die before the first part, always."""
+        die(how)
+        yield 0
+
+    @method(thread=True)
+    def held(self, gate: str, parts: int = 1) -> Iterator[int]:
+        """Yield, wait at a gate, and go on; note how it ends."""
+        try:
+            yield from range(parts)
+            arrive(gate)
+            yield parts
+        except GeneratorExit:
+            note("closed")
+            raise
+        finally:
+            note("over")
+
+    @method(thread=True)
+    def endless(self, tag: str, nbytes: int = 0) -> Iterator[Any]:
+        """Yield for ever; note when it is closed, and on which thread."""
+        thread = threading.get_ident()
+        try:
+            n = 0
+            while True:
+                yield bytes(nbytes) if nbytes else n
+                n += 1
+                assert threading.get_ident() == thread
+        finally:
+            note(f"{tag}-closed-{threading.get_ident() == thread}-{n}")
+
+    @method(thread=True)
+    def stubborn(self) -> Iterator[int]:
+        """Yield also when it is to end."""
+        try:
+            yield 0
+            yield 1
+        finally:
+            yield 2
+
+    @method(thread=True)
+    def failing(self, at: int, kind: str = "value") -> Iterator[int]:
+        """Yield numbers, and raise at one."""
+        yield from range(at)
+        if kind == "typed":
+            raise errors.OutOfMemory("on purpose", requested_bytes=7)
+        raise ValueError("on purpose")
+
+    @method(thread=True)
+    def odd(self, what: str) -> Generator[Any, None, Any]:
+        """Yield what cannot be sent, or return it."""
+        yield 1
+        if what == "part":
+            yield object()
+        return object()
+
+    @method(thread=True)
+    def arrays(self, count: int, length: int) -> Iterator[Any]:
+        """Yield arrays, inline, in frames or in shared memory."""
+        for n in range(count):
+            yield np.full(length, n, np.float32)
+
+    @method(thread=True)
+    def refs(self, array: Any, count: int) -> Iterator[Any]:
+        """Yield refs to new arrays, made of one that is borrowed meanwhile."""
+        for n in range(count):
+            yield self._context.keep(np.asarray(array) + n)
+
+    @method(thread=True)
+    def with_variable(self, value: str, parts: int) -> Iterator[str]:
+        """Set a context variable, and yield what it is."""
+        VARIABLE.set(value)
+        for _ in range(parts):
+            yield VARIABLE.get()
+
+    @method(thread=True)
+    def slow(self, parts: int, seconds: float) -> Iterator[int]:
+        """Yield numbers, each after a time."""
+        for n in range(parts):
+            time.sleep(seconds)
+            yield n
+
+    @method(thread=True, exclusive=True)
+    def alone_on_thread(self, parts: int) -> Iterator[int]:
+        """Yield numbers, keeping the thread."""
+        yield from range(parts)
+
+    @method(thread=True, hang_timeout_s=1.0)
+    def hanging(self, at: int) -> Iterator[int]:
+        """Yield numbers, and hang at one."""
+        yield from range(at)
+        die("hang")
+
+    @method(thread=True)
+    def where(self) -> int:
+        """Return our pid."""
+        return os.getpid()
+
+    @method(thread=True)
+    def note(self, tag: str) -> str:
+        """Note that this ran."""
+        note(tag)
+        return tag
+
+    @method
+    def one(self) -> int:
+        """Return one, from the loop."""
+        return 1
+
+
+class Crew(Streamer):
+    """Three threads."""
+
+    threads = 3

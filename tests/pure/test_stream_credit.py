@@ -1,0 +1,106 @@
+"""The credit of a stream, at both ends: any reader and any worker, and messages on their way."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages.data import MAX_AHEAD
+from atomr_mp.protocol.stream_credit import ReaderCredit, SenderCredit
+
+
+class Flow(RuleBasedStateMachine):
+    """A worker that yields parts of any size, a reader of any speed, and a connection in each direction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead, self.ahead_bytes = 3, 100
+        self.reader = ReaderCredit(self.ahead, self.ahead_bytes)
+        self.worker = SenderCredit(self.reader.parts, self.reader.nbytes)
+        self.parts: deque[tuple[int, int]] = deque()
+        self.grants: deque[tuple[int, int]] = deque()
+        self.unread: deque[tuple[int, int]] = deque()
+        self.read = 0
+
+    @rule(nbytes=st.integers(0, 250))
+    def take_a_step(self, nbytes: int) -> None:
+        """Yield a part, if there is credit."""
+        if self.worker:
+            self.parts.append((self.worker.send(nbytes), nbytes))
+
+    @precondition(lambda self: self.parts)
+    @rule()
+    def receive(self) -> None:
+        """Take in a part: the next one, and one that was granted."""
+        number, nbytes = self.parts.popleft()
+        self.reader.receive(number)
+        self.unread.append((number, nbytes))
+
+    @precondition(lambda self: self.unread)
+    @rule()
+    def read_one(self) -> None:
+        """Read a part; say now and then that more may come."""
+        number, nbytes = self.unread.popleft()
+        assert number == self.read
+        self.read += 1
+        if self.reader.read(nbytes):
+            self.grants.append((self.reader.parts, self.reader.nbytes))
+
+    @precondition(lambda self: self.grants)
+    @rule(twice=st.booleans())
+    def grant(self, twice: bool) -> None:  # noqa: FBT001 - Hypothesis names it
+        """Let the worker go on; to say it twice does no harm."""
+        grant = self.grants.popleft()
+        for _ in range(1 + twice):
+            self.worker.grant(*grant)
+
+    @invariant()
+    def is_bounded(self) -> None:
+        """What was made and not read is within the credit, in bytes but for the last part."""
+        made = [nbytes for _, nbytes in (*self.unread, *self.parts)]
+        assert len(made) <= self.ahead
+        assert sum(made[:-1]) < self.ahead_bytes or len(made) <= 1
+
+    @invariant()
+    def goes_on(self) -> None:
+        """Where everything has been read and said, the worker may go on: no credit is lost."""
+        if not (self.parts or self.unread or self.grants):
+            assert self.worker
+
+
+TestFlow = Flow.TestCase
+
+
+@pytest.mark.parametrize("number", [0, 2, 3])
+def test_a_part_out_of_order_breaks_the_rules(number: int) -> None:
+    """One that has come, or would leave a gap."""
+    reader = ReaderCredit(4, 100)
+    reader.receive(0)
+    with pytest.raises(errors.ProtocolError, match=f"part {number}"):
+        reader.receive(number)
+
+
+def test_a_part_that_was_not_granted_breaks_the_rules() -> None:
+    """However the worker counts."""
+    reader = ReaderCredit(1, 100)
+    reader.receive(0)
+    assert reader.is_used_up
+    with pytest.raises(errors.ProtocolError, match="part 1"):
+        reader.receive(1)
+
+
+def test_too_much_credit_breaks_the_rules() -> None:
+    """At once, or later; less than before changes nothing."""
+    with pytest.raises(errors.ProtocolError, match="credit for"):
+        SenderCredit(MAX_AHEAD + 1, 1)
+    worker = SenderCredit(MAX_AHEAD, 10)
+    worker.send(5)
+    worker.grant(MAX_AHEAD + 1, 10)
+    with pytest.raises(errors.ProtocolError, match="credit for"):
+        worker.grant(MAX_AHEAD + 2, 10)
+    worker.grant(0, 0)
+    assert worker

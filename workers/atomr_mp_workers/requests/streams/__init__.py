@@ -1,0 +1,1 @@
+"""Requests that are answered by parts: their steps, their credit, and their ends."""

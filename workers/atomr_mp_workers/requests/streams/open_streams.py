@@ -1,0 +1,228 @@
+"""The streams that are open on this worker: whose turn may come, who lacks credit, who is to end. With the loop's turn.
+
+Carries out the table of `stream_life`. Between its steps a stream occupies nothing but its own place on the board, and
+what its arguments borrow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
+from atomr_mp.protocol.messages import data
+from atomr_mp_workers.requests.answers import Answers
+from atomr_mp_workers.requests.peers import Peer
+from atomr_mp_workers.requests.streams.stream import StreamRequest
+from atomr_mp_workers.requests.streams.stream_life import StreamEvent, StreamState
+from atomr_mp_workers.requests.threads import ActorThreads
+
+LOOK_NS: Final = 2_000_000
+"""When a turn is looked at that has not come back. By then only a step can be under way that takes long, and what was
+yielded before it has waited."""
+
+NEVER_NS: Final = 2**63 - 1
+
+
+class OpenStreams:
+    """The streams of all peers.
+
+    Args:
+        answers: Has those that are open; takes their parts.
+        board: Shows their steps.
+        threads: Actors' threads, by method.
+        outbox: Peers with something to be sent.
+        pauses: Returns whether what has begun is to pause: a suspect waits to run alone, or does.
+        stall_ns: How long one may lack credit before it is ended.
+    """
+
+    def __init__(
+        self,
+        answers: Answers,
+        board: BoardWriter,
+        threads: dict[str, ActorThreads],
+        outbox: dict[Peer, None],
+        pauses: Callable[[], bool],
+        stall_ns: int,
+    ) -> None:
+        self.open: Final = answers.streams
+        self.paused: Final[list[StreamRequest]] = []
+        """Those that could go on, while a suspect runs alone."""
+        self._answers = answers
+        self._board = board
+        self._threads = threads
+        self._outbox = outbox
+        self._pauses = pauses
+        self._stall_ns = stall_ns
+        self._due_ns = NEVER_NS
+        """When one of those aside may have to be ended, if nothing else happens."""
+        self._turns: Final[dict[StreamRequest, int]] = {}
+        """Turns that have not been looked at, and when they are to be."""
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to look at streams again, if nothing else happens; None if there is no need to."""
+        if not self.open:
+            return None
+        due_ns = min(self._due_ns, next(iter(self._turns.values()), NEVER_NS))
+        return due_ns if due_ns < NEVER_NS else None
+
+    def begin_turn(self, stream: StreamRequest, now_ns: int) -> None:
+        """Note that a stream which has begun takes a turn."""
+        if stream.closing is None and now_ns > stream.until_ns:
+            stream.closing = _late(stream)
+        stream.feed(StreamEvent.TURN)
+        stream.started_ns = now_ns
+        self._turns[stream] = now_ns + LOOK_NS
+        self._board.start_step(
+            stream.place,
+            stream.peer.session.number,
+            stream.id,
+            now_ns,
+            min(now_ns + stream.between_ns, stream.until_ns),
+            stream.method.watched,
+        )
+
+    def rest(self, stream: StreamRequest) -> bool:
+        """Take a stream back from its thread, and send what it has yielded; return whether it goes on."""
+        self._turns.pop(stream, None)
+        if stream.made:
+            self._give_parts(stream)
+        now_ns = time.monotonic_ns()
+        self._note_step(stream, now_ns)
+        if not stream.goes_on:
+            stream.feed(StreamEvent.END)
+            return False
+        if stream.peer.session.ended and stream.closing is None:
+            stream.closing = errors.Cancelled("its client has gone")
+        if self._pauses():
+            stream.feed(StreamEvent.REST_PAUSED)
+            self.paused.append(stream)
+        elif stream.credit or stream.closing is not None:
+            self._queue(stream, StreamEvent.REST)
+        else:
+            stream.feed(StreamEvent.REST_DRY)
+            stream.parked_ns = now_ns
+            self._due_ns = min(self._due_ns, self._due_of(stream))
+        return True
+
+    def _give_parts(self, stream: StreamRequest) -> None:
+        made = stream.made
+        if stream.closing is None or stream.closing is stream.error:  # else nobody wants them
+            self._outbox[stream.peer] = None
+            while made:
+                self._answers.give_part(stream, made.popleft())
+        made.clear()
+
+    def _note_step(self, stream: StreamRequest, now_ns: int) -> None:
+        """Show on the board that a turn has ended; the first one is among the starts of all requests."""
+        board = self._board
+        if stream.place >= 0:
+            board.end_step(stream.place, now_ns)
+            if not stream.goes_on:
+                board.close_stream(stream.place)
+                stream.items, stream.received_ns = 0, 0  # it was counted with its first step
+                if stream.error is not None or stream.raised is not None:
+                    board.count(Counter.FAILED)
+        elif stream.goes_on:
+            stream.place = board.open_stream(stream.peer.session.number, stream.id, stream.started_ns, now_ns)
+            board.end(stream.slot, now_ns, stream.received_ns)
+            stream.slot = OFF_BOARD
+            stream.method.took(now_ns - stream.started_ns)
+
+    def grant(self, peer: Peer, grants: Iterable[data.Grant]) -> None:
+        """Let streams go on.
+
+        Raises:
+            ProtocolError: Too far.
+        """
+        for grant in grants:
+            stream = peer.streams.get(grant.id)
+            if isinstance(stream, StreamRequest):
+                stream.credit.grant(grant.parts, grant.nbytes)
+                if stream.credit:
+                    self._queue(stream, StreamEvent.GRANT)
+
+    def cancel(self, peer: Peer, ids: Iterable[int]) -> None:
+        """End streams that their client does not want any more, at their next step."""
+        for request_id in ids:
+            stream = peer.streams.get(request_id)
+            if isinstance(stream, StreamRequest):
+                self._close(stream, errors.Cancelled("cancelled", maybe_executed=True))
+
+    def leave(self, peers: Iterable[Peer]) -> None:
+        """End all streams of connections that nobody reads any more."""
+        for peer in peers:
+            for stream in list(peer.streams.values()):
+                if isinstance(stream, StreamRequest) and stream.closing is None:
+                    self._close(stream, errors.Cancelled("its client has gone", maybe_executed=True))
+
+    def look_at_turns(self, now_ns: int) -> None:
+        """Send what streams have yielded in a turn that goes on for long: in a step that they have taken since."""
+        while self._turns:
+            stream, look_ns = next(iter(self._turns.items()))
+            if look_ns > now_ns:
+                return
+            del self._turns[stream]
+            if stream.made:
+                self._give_parts(stream)
+
+    def end_late(self, now_ns: int) -> bool:
+        """End those whose time is over, or that nobody reads; return whether there were any."""
+        if now_ns < self._due_ns:
+            return False
+        found = False
+        self._due_ns = NEVER_NS
+        for stream in list(self.open):
+            if stream.state is not StreamState.PARKED or stream.closing is not None:
+                continue
+            if (due_ns := self._due_of(stream)) > now_ns:
+                self._due_ns = min(self._due_ns, due_ns)
+                continue
+            found = True
+            self._close(stream, _late(stream) if stream.until_ns <= now_ns else self._stalled(stream))
+        return found
+
+    def resume(self) -> None:
+        """Let those go on that have paused."""
+        paused = list(self.paused)
+        self.paused.clear()
+        for stream in paused:
+            if stream.state is not StreamState.PAUSED:
+                continue
+            if stream.credit or stream.closing is not None:
+                self._queue(stream, StreamEvent.RESUME)
+            else:  # as if it had just rested
+                stream.state = StreamState.RUNNING
+                stream.feed(StreamEvent.REST_DRY)
+                stream.parked_ns = time.monotonic_ns()
+                self._due_ns = min(self._due_ns, self._due_of(stream))
+
+    def _close(self, stream: StreamRequest, error: errors.AtomrError) -> None:
+        if stream.state is StreamState.WAITING or stream.state is StreamState.OVER:
+            return  # it has not begun: whoever drops requests drops it
+        if stream.closing is None:
+            stream.closing = error
+        self._queue(stream, StreamEvent.CLOSE)
+
+    def _queue(self, stream: StreamRequest, event: StreamEvent) -> None:
+        """Do what an event means, and put the stream into its thread's queue if it says so."""
+        if stream.feed(event):
+            self._threads[stream.method.name].put(stream)
+
+    def _due_of(self, stream: StreamRequest) -> int:
+        return min(stream.until_ns, stream.parked_ns + self._stall_ns)
+
+    def _stalled(self, stream: StreamRequest) -> errors.DeadlineExceeded:
+        return errors.DeadlineExceeded(
+            f"nobody has read this stream of {stream.method.name} for {self._stall_ns / 1e9:g} s (stall_s)",
+            maybe_executed=True,
+        )
+
+
+def _late(stream: StreamRequest) -> errors.DeadlineExceeded:
+    return errors.DeadlineExceeded(
+        f"the stream of {stream.method.name} had not ended by its deadline", maybe_executed=True
+    )

@@ -1,0 +1,131 @@
+"""A stream: a request whose method is a generator, which runs step by step."""
+
+from __future__ import annotations
+
+import contextvars
+import time
+from collections import deque
+from collections.abc import Generator
+from typing import Any, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.protocol import values
+from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.stream_credit import SenderCredit
+from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.peers import AdmittedSession, Peer
+from atomr_mp_workers.requests.request import Next, Request, encode, unsendable
+from atomr_mp_workers.requests.streams.stream_life import StreamEvent, StreamState, step
+from atomr_mp_workers.requests.streams.thread_state import ThreadState
+
+BEYOND_NS: Final = 200_000
+"""How long a turn goes on after its first step, if the stream has credit: then it is others' turn. A step that takes
+longer ends it too."""
+
+
+class MadePart(NamedTuple):
+    """A part that was yielded and not sent."""
+
+    number: int
+    encoded: values.Encoded
+    nbytes: int
+    """What it counts for in the stream's credit."""
+
+
+class StepOwner(NamedTuple):
+    """A session, as the owner of the steps that have to be taken on one thread of several.
+
+    Apart from its other requests, so that these do not wait behind a step whose thread is busy.
+    """
+
+    session: AdmittedSession
+    thread: int
+
+    @property
+    def weight(self) -> float:
+        """Its session's."""
+        return self.session.weight
+
+
+class StreamRequest(Request):
+    """A request that is answered by parts. Its steps are taken by `call`, on one thread."""
+
+    def __init__(self, peer: Peer, call: data.StreamCall, method: Method, received_ns: int = 0) -> None:
+        super().__init__(peer, call, method, received_ns)
+        self.payload_bytes = 0  # it uses no window
+        self.credit: Final = SenderCredit(call.parts, call.nbytes)
+        self.between_ns: Final = call.between_ns
+        self.until_ns: Final = call.until_ns
+        self.state = StreamState.WAITING
+        self.thread = -1
+        """Its thread among those of its actor, from the first step on."""
+        self.closing: errors.AtomrError | None = None
+        """What it is to end with at its next step."""
+        self.made: deque[MadePart] = deque()
+        """What it has yielded and was not sent; its thread appends, and the loop takes."""
+        self.place = -1
+        """On the board among the streams, once it has taken a step."""
+        self.parked_ns = 0
+        """Since when it has had no credit."""
+        self._generator: Generator[Any, None, Any] | None = None
+        self._context: Final = contextvars.copy_context()
+        self._thread_state: Final = ThreadState()
+
+    @property
+    def owner(self) -> AdmittedSession | StepOwner:
+        """Who is charged for its steps."""
+        return self.peer.session if self.thread < 0 else StepOwner(self.peer.session, self.thread)
+
+    def feed(self, event: StreamEvent) -> bool:
+        """Take in what has happened; return whether the stream is to be put into its thread's queue."""
+        self.state, queue = step(self.state, event)
+        return queue
+
+    def call(self) -> None:
+        """Take a turn of steps, with what the stream itself has set on its thread; never raises."""
+        self._thread_state.enter()
+        try:
+            super().call()
+        finally:
+            self._thread_state.leave()
+
+    def take(self, result: Any) -> None:
+        """Take steps: from the generator that the method has returned, or, after the first turn, go on."""
+        if self._generator is None:
+            self._generator = result
+        begun_ns, until_ns = time.monotonic_ns(), 0
+        while self.closing is None:
+            try:
+                part = self._context.run(next, self._generator)
+            except StopIteration as stop:
+                super().take(stop.value)
+                return
+            self._keep(part)
+            if self.error is not None:
+                self.closing = self.error
+                break
+            now_ns = time.monotonic_ns()
+            until_ns = until_ns or now_ns + BEYOND_NS
+            took_ns, begun_ns = now_ns - begun_ns, now_ns
+            # The first part leaves at once, and so does one that has taken long: the next may too.
+            if self.place < 0 or now_ns >= until_ns or took_ns >= BEYOND_NS or not self.credit:
+                self.next = _GO_ON
+                return
+        self._context.run(self._generator.close)
+        self.error = self.closing
+
+    def _keep(self, part: Any) -> None:
+        try:
+            encoded = encode(part, self.peer)
+        except errors.InvalidRequest as refused:
+            self.error = unsendable(refused)
+            return
+        body, frames, placed = encoded
+        nbytes = len(body) + sum(map(len, frames))
+        nbytes += sum([array.nbytes for array in placed if isinstance(array, DeviceArray)])
+        self.made.append(MadePart(self.credit.send(nbytes), encoded, nbytes))
+
+
+_GO_ON: Final = Next(lambda: None)
+"""What a stream has to do next: its following steps."""

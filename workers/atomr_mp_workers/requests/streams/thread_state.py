@@ -1,0 +1,100 @@
+"""What libraries keep by thread, and a stream has set: kept while others run on the thread, and put back for it.
+
+A generator may yield inside `with torch.no_grad():` or `with cupy.cuda.Stream():`. Those set something for the thread,
+which the stream's own end would undo; the steps of others that come in between must neither see it nor undo it.
+Context variables are not here: each stream has its own context.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+
+class ThreadState:
+    """Of one stream. `enter` and `leave` are called on its thread, around each turn."""
+
+    __slots__ = ("_cupy", "_inference", "_outside", "_torch")
+
+    def __init__(self) -> None:
+        self._torch: tuple[Any, ...] | None = None
+        """What torch had at the end of its last turn, if that was not what the thread had before."""
+        self._cupy: tuple[int, Any] | None = None
+        self._inference: Any = None
+        """What holds torch's inference mode off, between turns, that the stream is in."""
+        self._outside: tuple[tuple[Any, ...] | None, tuple[int, Any] | None] = (None, None)
+
+    def enter(self) -> None:
+        """Put back what the stream has set."""
+        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        if torch is None and cupy is None:
+            return
+        self._outside = _read_torch(torch), _read_cupy(cupy)
+        if self._inference is not None:
+            self._inference.__exit__(None, None, None)
+            self._inference = None
+        if self._torch is not None:
+            _write_torch(torch, self._torch)
+        if self._cupy is not None:
+            _write_cupy(cupy, self._cupy)
+
+    def leave(self) -> None:
+        """Keep what the stream has set, and leave the thread as it was before."""
+        torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+        outside_torch, outside_cupy = self._outside
+        found_torch, found_cupy = _read_torch(torch), _read_cupy(cupy)
+        self._torch = self._cupy = None
+        if found_torch is not None and outside_torch is not None and found_torch != outside_torch:
+            self._torch = found_torch
+            if torch is not None and torch.is_inference_mode_enabled() != outside_torch[0]:
+                self._inference = torch.inference_mode(outside_torch[0])
+                self._inference.__enter__()
+            _write_torch(torch, outside_torch)
+        if found_cupy is not None and outside_cupy is not None and found_cupy != outside_cupy:
+            self._cupy = found_cupy
+            _write_cupy(cupy, outside_cupy)
+
+
+def _read_torch(torch: Any) -> tuple[Any, ...] | None:
+    """Return (inference mode, gradient mode, autocast by kind of device, current CUDA device and stream)."""
+    if torch is None or not hasattr(torch, "is_autocast_cache_enabled"):  # it is being imported just now
+        return None
+    autocast = (
+        torch.is_autocast_enabled(),
+        torch.get_autocast_gpu_dtype(),
+        torch.is_autocast_cpu_enabled(),
+        torch.get_autocast_cpu_dtype(),
+        torch.is_autocast_cache_enabled(),
+    )
+    cuda = None
+    if torch.cuda.is_initialized():
+        cuda = torch.cuda.current_device(), torch.cuda.current_stream()
+    return torch.is_inference_mode_enabled(), torch.is_grad_enabled(), autocast, cuda
+
+
+def _write_torch(torch: Any, found: tuple[Any, ...]) -> None:
+    """Set what `_read_torch` has returned, but for the inference mode."""
+    _, gradient, autocast, cuda = found
+    torch._C._set_grad_enabled(gradient)  # noqa: SLF001 - `torch.set_grad_enabled` is this, and more
+    enabled, gpu_dtype, cpu_enabled, cpu_dtype, cached = autocast
+    torch.set_autocast_enabled(enabled)
+    torch.set_autocast_gpu_dtype(gpu_dtype)
+    torch.set_autocast_cpu_enabled(cpu_enabled)
+    torch.set_autocast_cpu_dtype(cpu_dtype)
+    torch.set_autocast_cache_enabled(cached)
+    if cuda is not None:
+        torch.cuda.set_stream(cuda[1])
+        torch.cuda.set_device(cuda[0])
+
+
+def _read_cupy(cupy: Any) -> tuple[int, Any] | None:
+    """Return the current device and stream."""
+    if cupy is None or not hasattr(cupy, "cuda"):
+        return None
+    return cupy.cuda.runtime.getDevice(), cupy.cuda.get_current_stream()
+
+
+def _write_cupy(cupy: Any, found: tuple[int, Any]) -> None:
+    device, stream = found
+    cupy.cuda.runtime.setDevice(device)
+    stream.use()
