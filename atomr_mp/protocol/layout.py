@@ -50,6 +50,10 @@ class Layout(NamedTuple):
             stride *= max(n, 1)
         return cls(dtype, shape, tuple(reversed(strides) if order == "C" else strides), offset)
 
+    def at(self, offset: int) -> Layout:
+        """Return the same at another offset; `_replace` takes three times as long."""
+        return Layout(self.dtype, self.shape, self.strides, offset)
+
     @property
     def item_bytes(self) -> int:
         """Bytes of an element."""

@@ -306,3 +306,54 @@ def test_a_step_that_is_declared_so_is_not_recorded(programs: Programs, monkeypa
         assert p.run(x=value).array.tolist() == [1.0] * N
     assert programs.counts == GraphCounts(not_capturable=1)
     assert not programs.recorder.needed
+
+
+@pytest.mark.parametrize("kind", ["empty is read", "a part is written", "a triangle is written", "empty is returned"])
+def test_a_temporary_that_may_show_what_was_there_is_not_shared(
+    programs: Programs, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of sessions that run the same program each has a graph of its own then, and no run gets another's memory."""
+    here = programs.libraries
+    with here.program() as p:
+        x, scratch = p.input("x", (N, N), "float64"), p.empty((N, N), "float64")
+        if kind == "empty is read":
+            p.returns(p.elementwise.copy(scratch))
+            p.elementwise.copy(x, scratch)
+        elif kind == "a part is written":
+            p.elementwise.copy(x[1:], scratch[1:])
+            p.returns(p.elementwise.negative(scratch))
+        elif kind == "a triangle is written":
+            p.blas.syrk(x, scratch, uplo="L")
+            p.returns(p.elementwise.negative(scratch))
+        else:
+            p.elementwise.copy(x[1:], scratch[1:])
+            p.returns(scratch)
+    value, store = np.ones((N, N)), here._context.store
+    for _ in range(3):
+        p.run(x=value)
+    (prepared,) = [each.get() for each in here._threads.libraries._libraries.plans["program"]._plans.values()]
+    assert not prepared.overwrites
+    assert not prepared.frames
+    assert programs.counts.captured == 1
+    monkeypatch.setattr(store.buffers.ours, "number", 7)  # another session, whose the next run is
+    p.run(x=value)
+    assert programs.counts == GraphCounts(captured=1, replayed=2)
+
+
+def test_temporaries_that_are_overwritten_are_kept_between_runs(programs: Programs) -> None:
+    """Those of a small program, as long as it is done step by step; a result never is."""
+    programs.recorder.refused = RuntimeError("no")
+    with programs.libraries.program() as p:
+        x = p.input("x", (N,), "float64")
+        p.returns(p.elementwise.add(p.elementwise.negative(x), x))
+    value, results = np.ones(N), []
+    for turn in range(5):
+        value[:] = turn
+        results.append(p.run(x=value))
+        results[-1].array[:] = turn
+    assert [result.array.tolist() for result in results] == [[float(turn)] * N for turn in range(5)]
+    (prepared,) = [
+        each.get() for each in programs.libraries._threads.libraries._libraries.plans["program"]._plans.values()
+    ]
+    assert prepared.overwrites
+    assert len(prepared.frames) == 1

@@ -22,12 +22,14 @@ class DeviceArray(Operand):
         writable: Whether it may be written through `array`.
     """
 
-    __slots__ = ("block", "layout", "value", "writable")
+    __slots__ = ("_made", "block", "layout", "value", "writable")
 
     def __init__(self, block: Block, layout: Layout, *, writable: bool = False) -> None:
         self.block: Final = block
         self.layout = layout
         self.writable = writable
+        self._made: Any = None
+        """The array, once it was asked for: to make it takes several times as long as its `view()`."""
         self.value = False
         """It is sent as an array, not as a ref."""
 
@@ -57,7 +59,10 @@ class DeviceArray(Operand):
     def array(self) -> Any:
         """The array itself, zero-copy: NumPy's on the host backend. Not writable unless borrowed for writing."""
         if self.writable:
-            return self._over(self.layout)
+            made = self._made
+            if made is None:
+                made = self._made = self._over(self.layout)
+            return made.view()
         layout, array = self.block.last_read
         if layout is not self.layout:
             array = self._over(self.layout)

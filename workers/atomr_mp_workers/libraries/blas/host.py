@@ -111,7 +111,7 @@ class HostBlas(Library):
         a = _conjugated(array(request.a), wanted=request.conj_a)
         b = _conjugated(array(request.b), wanted=request.conj_b)
         c = array(request.c)
-        if scalar(request.alpha) == 1 and scalar(request.beta) == 0 and _wide(c) is c:
+        if request.alpha == 1 and request.beta == 0 and c.dtype.itemsize > 2:
             np.matmul(a, b, out=c)
         else:
             c[...] = _sum(request, a, b, c)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import program
@@ -23,6 +23,10 @@ from atomr_mp_workers.libraries.program import running
 from atomr_mp_workers.libraries.program.preparation import Preparation, Prepared
 from atomr_mp_workers.libraries.program.replay import GraphRuns, Recorder
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Holder
+
+KEPT_BYTES: Final = 2**20
+"""Temporaries of a program that take no more are kept between runs: to make them takes longer than a small step."""
 
 
 class ProgramLibrary(Library):
@@ -66,18 +70,19 @@ class ProgramLibrary(Library):
             cast("DeviceArray", each) if isinstance(each, Operand) else store.buffers.keep(holder, each)
             for each in given
         ]
-        return running.started(plan, slots + self._temporaries(plan, results))
+        keeps = plan.overwrites and plan.nbytes <= KEPT_BYTES
+        frame = plan.frames.pop() if plan.frames else self._frame(plan, store.buffers.ours if keeps else holder)
+        temporaries = list(frame)
+        for number in plan.apart:
+            layout, result = plan.temporaries[number], results.get(plan.first + number)
+            temporaries[number] = result or store.buffers.allocate(holder, layout.dtype, layout.shape)
+        return running.started(plan, slots + temporaries, frame if keeps else None)
 
-    def _temporaries(self, plan: Prepared, results: dict[int, DeviceArray]) -> list[DeviceArray]:
-        store, holder = self.context.store, self.context.holder()
-        scratch = store.buffers.allocate(holder, "uint8", (plan.nbytes,)) if plan.nbytes else None
-        found = []
-        for number, layout in enumerate(plan.temporaries):
-            result = results.get(plan.first + number)
-            if result is not None:
-                found.append(result)
-            elif number in plan.apart or scratch is None:
-                found.append(store.buffers.allocate(holder, layout.dtype, layout.shape))
-            else:
-                found.append(scratch.viewed(layout._replace(offset=scratch.layout.offset + layout.offset)))
-        return found
+    def _frame(self, plan: Prepared, holder: Holder) -> list[DeviceArray]:
+        """Return memory for temporaries; nothing useful for those that are returned."""
+        scratch = self.context.store.buffers.allocate(holder, "uint8", (plan.nbytes,))
+        begin = scratch.layout.offset
+        return [
+            scratch if number in plan.apart else scratch.viewed(layout.at(begin + layout.offset))
+            for number, layout in enumerate(plan.temporaries)
+        ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -75,6 +76,10 @@ class Prepared(NamedTuple):
     """Inputs that a graph has copied to buffers of its own, and how they lie there: as far from an aligned address as
     the caller's, so that libraries choose the same kernels."""
     graphs: GraphTable[Any]
+    overwrites: bool
+    """Each temporary is written as a whole before it is read, so that no run sees what an earlier one has left."""
+    frames: list[list[DeviceArray]]
+    """The temporaries of a run that has ended, kept for the next one; those that are returned are not among them."""
 
 
 class Preparation:
@@ -109,7 +114,24 @@ class Preparation:
         graphs: GraphTable[Any] = GraphTable(
             None if all(each.request.is_captured() for each in steps) else Refusal.STEP
         )
-        return Prepared(steps, temporaries, end, apart, returns, first, self._copied(), graphs)
+        overwrites = self._overwrites(steps, {slot for slot, _ in returns})
+        return Prepared(steps, temporaries, end, apart, returns, first, self._copied(), graphs, overwrites, [])
+
+    def _overwrites(self, steps: Sequence[PreparedStep], returned: set[int]) -> bool:
+        """Return whether each temporary is written as a whole before it is read, or returned."""
+        definition, whole = self._definition, set[int]()
+        for step in steps:
+            request = step.request
+            if any(view.slot >= definition.first_temporary and view.slot not in whole for view in request.read()):
+                return False
+            for view in request.written():
+                if not request.triangle_of(view) and view.within.nbytes == self._slot_bytes(view.slot):
+                    whole.add(view.slot)
+        return returned <= whole
+
+    def _slot_bytes(self, slot: int) -> int:
+        wires = [*self._definition.inputs, *self._definition.refs, *self._definition.temporaries]
+        return wires[slot].layout.nbytes
 
     def _copied(self) -> dict[int, Layout]:
         """Return the inputs that may be copied: small ones that no step writes, also not by another name."""
@@ -214,4 +236,4 @@ def _array(slots: list[DeviceArray], view: SlotView) -> DeviceArray:
 
 def placed(slot: Layout, within: Layout) -> Layout:
     """Return where a view of a slot lies in the slot's memory."""
-    return within._replace(offset=slot.offset + within.offset)
+    return within.at(slot.offset + within.offset)

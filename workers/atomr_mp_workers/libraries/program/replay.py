@@ -195,11 +195,14 @@ class GraphRuns:
         layouts = [(number, plan.temporaries[number]) for number in sorted(plan.apart)]
         return {plan.first + number: buffers.allocate(holder, each.dtype, each.shape) for number, each in layouts}
 
-    @staticmethod
-    def _key(plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray]) -> Hashable:
-        """Return the addresses that a graph cannot do without, and what libraries keep with these buffers."""
+    def _key(self, plan: Prepared, given: Sequence[Any], results: dict[int, DeviceArray]) -> Hashable:
+        """Return the addresses that a graph cannot do without, and what libraries keep with these buffers.
+
+        Also whose run it is, where a temporary is read before it is written: in a graph it has what was there before.
+        """
         fixed = [_identity(each) for slot, each in enumerate(given) if slot not in plan.copied]
-        return (*fixed, *(each.address for each in results.values() if each.nbytes > COPIED_BYTES))
+        whose = () if plan.overwrites else (self._context.holder().number,)
+        return (*whose, *fixed, *(each.address for each in results.values() if each.nbytes > COPIED_BYTES))
 
     def _own(self, plan: Prepared) -> dict[int, DeviceArray]:
         """Return new memory for a graph: copies of inputs, temporaries, and results that are copied, by slot.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
@@ -12,14 +11,15 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import Later, Next
 
 
-def started(plan: Prepared, slots: list[DeviceArray]) -> Any:
+def started(plan: Prepared, slots: list[DeviceArray], frame: list[DeviceArray] | None = None) -> Any:
     """Do the steps; return the run's result, `Later` it, or `Next` where a step has to wait for what is on the stream.
 
     Args:
         plan: The program.
         slots: The arrays of its slots.
+        frame: Temporaries among them that a later run may have: all are put on one stream, one after the other.
     """
-    return _advanced(_running(plan, slots))
+    return _advanced(_running(plan, slots, frame))
 
 
 def recorded(plan: Prepared, slots: list[DeviceArray]) -> list[tuple[int, Later]]:
@@ -30,7 +30,7 @@ def recorded(plan: Prepared, slots: list[DeviceArray]) -> list[tuple[int, Later]
     """
     laters = []
     for number, step in enumerate(plan.steps):
-        result = _named(number, step, functools.partial(_done, step, slots))
+        result = step.method.step(step.actual(slots), step.plan)
         if type(result) is Next:
             raise errors.Unsupported(f"step {number} ({step.name}) goes on where the data decide")
         if type(result) is Later:
@@ -44,22 +44,26 @@ def answer(plan: Prepared, array: Callable[[int], DeviceArray]) -> Any:
     return returned[0] if len(returned) == 1 else returned or None
 
 
-def _running(plan: Prepared, slots: list[DeviceArray]) -> Generator[None, None, Any]:
+def _running(plan: Prepared, slots: list[DeviceArray], frame: list[DeviceArray] | None) -> Generator[None, None, Any]:
     """Do the steps; stop where the next part of one has to wait for what is on the stream. Returns the run's result."""
     laters: list[tuple[int, Later]] = []
     failed: Exception | None = None
+    number = 0
     try:
         for number, step in enumerate(plan.steps):
-            result = _named(number, step, functools.partial(_done, step, slots))
+            result = step.method.step(step.actual(slots), step.plan)
             while type(result) is Next:
                 yield
-                result = _named(number, step, result.enqueue)
+                result = result.enqueue()
             if type(result) is Later:
                 laters.append((number, result))
     except Exception as error:
+        _name(error, number, plan.steps)
         if not laters:
             raise
         failed = error
+    if frame is not None and not plan.frames:
+        plan.frames.append(frame)
     result = answer(plan, slots.__getitem__)
     return Later(lambda: judged(plan.steps, laters, failed, result)) if laters else result
 
@@ -73,20 +77,14 @@ def _advanced(running: Generator[None, None, Any]) -> Any:
     return Next(lambda: _advanced(running))
 
 
-def _done(step: PreparedStep, slots: list[DeviceArray]) -> Any:
-    return step.method.step(step.actual(slots), step.plan)
-
-
-def _named(number: int, step: PreparedStep, function: Callable[[], Any]) -> Any:
-    """Do something for a step, whose errors name it."""
-    try:
-        return function()
-    except errors.AtomrError as error:
-        error.message = f"step {number} ({step.name}): {error.message}"
+def _name(error: Exception, number: int, steps: Sequence[PreparedStep]) -> None:
+    """Have an error say which step it is of."""
+    if isinstance(error, errors.AtomrError):
+        name = steps[number].name
+        error.message = f"step {number} ({name}): {error.message}"
         if isinstance(error, errors.NumericalError):
-            error.library = error.library or step.name.partition(".")[0]
+            error.library = error.library or name.partition(".")[0]
             error.undefined = ""  # what it names is the step's, and later steps may have used it
-        raise
 
 
 def judged(
@@ -104,8 +102,9 @@ def judged(
     """
     for number, later in reversed(laters):
         try:
-            _named(number, steps[number], later.read)
+            later.read()
         except Exception as error:  # noqa: BLE001 - raised once all are read
+            _name(error, number, steps)
             failed = error
     if failed is not None:
         raise failed
