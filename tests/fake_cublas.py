@@ -124,11 +124,12 @@ class CudaDataType(enum.IntEnum):
     CUDA_R_16F = 2
     CUDA_C_32F = 4
     CUDA_C_64F = 5
+    CUDA_R_32I = 10
     CUDA_R_16BF = 14
 
 
 DTYPES: Final = dict(
-    zip(CudaDataType, ("float32", "float64", "float16", "complex64", "complex128", "bfloat16"), strict=True)
+    zip(CudaDataType, ("float32", "float64", "float16", "complex64", "complex128", "int32", "bfloat16"), strict=True)
 )
 REAL_OF: Final = {"complex64": "float32", "complex128": "float64"}
 

@@ -17,6 +17,7 @@ from unittest import mock
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 from scipy.linalg import lapack
 
 from tests.fake_cublas import (
@@ -43,9 +44,11 @@ WORK: Final = 96
 """Bytes that every routine wants to work in, on the device and on the host."""
 
 REAL: Final = {
-    name: importlib.import_module(f"nvmath.bindings.{name}") for name in ("cublas", "cusolver", "cusolverDn")
+    name: importlib.import_module(f"nvmath.bindings.{name}") for name in ("cublas", "cudss", "cusolver", "cusolverDn")
 }
 """The bindings, which can be imported without a GPU."""
+
+CUDA_R_32I: Final = 10
 
 ALIGNED: Final = 256
 """Where allocations begin."""
@@ -95,12 +98,18 @@ def installed(cusolver: FakeCusolver, cublas: FakeCublas) -> AbstractContextMana
     """Return a context in which the stand-ins are imported; what is imported on top of them is forgotten after it."""
     nvmath, bindings = ModuleType("nvmath"), ModuleType("nvmath.bindings")
     nvmath.__dict__.update(CudaDataType=CudaDataType, bindings=bindings)
-    bindings.__dict__.update(cublas=cublas, cusolver=REAL["cusolver"], cusolverDn=cusolver)
+    pathfinding = ModuleType("cuda")
+    pathfinding.pathfinder = SimpleNamespace(load_nvidia_dynamic_lib=str, DynamicLibNotFoundError=RuntimeError)  # type: ignore[attr-defined]
+    cudss = FakeCudss()
+    bindings.__dict__.update(cudss=cudss, cublas=cublas, cusolver=REAL["cusolver"], cusolverDn=cusolver)
     modules = {
+        "cuda": pathfinding,
+        "cuda.pathfinder": pathfinding.pathfinder,
         "cupy": FakeCupy(),
         "nvmath": nvmath,
         "nvmath.bindings": bindings,
         "nvmath.bindings.cublas": cublas,
+        "nvmath.bindings.cudss": cudss,
         "nvmath.bindings.cusolver": REAL["cusolver"],
         "nvmath.bindings.cusolverDn": cusolver,
     }
@@ -112,11 +121,82 @@ class FakeCupy(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("cupy")
-        self.cuda = SimpleNamespace(alloc=_Allocated, alloc_pinned_memory=_Pinned)
+        stream = SimpleNamespace(ptr=STREAM, synchronize=lambda: None)
+        self.cuda = SimpleNamespace(
+            alloc=_Allocated, alloc_pinned_memory=_Pinned, Stream=lambda non_blocking: stream if non_blocking else None
+        )
+        self.ElementwiseKernel = _residual
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)
         return found if isinstance(found, type) else functools.partial(_as_on_device, found)
+
+
+class FakeCudss(ModuleType):
+    """cuDSS: factors are dense here, and a singular matrix gives NaNs."""
+
+    def __init__(self) -> None:
+        super().__init__("nvmath.bindings.cudss")
+        self._matrices: dict[int, SimpleNamespace] = {}
+        self._analysed: set[tuple[int, ...]] = set()
+        for name in ("MatrixType", "MatrixViewType", "IndexBase", "Layout", "Phase"):
+            setattr(self, name, getattr(REAL["cudss"], name))
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        parameters = list(inspect.signature(getattr(REAL["cudss"], name)).parameters)
+        if name.startswith("matrix_create"):
+            return functools.partial(self._create, parameters)
+        return lambda *given: HANDLE if len(given) == len(parameters) and "create" in name else None
+
+    def _create(self, parameters: list[str], *given: int) -> int:
+        number = len(self._matrices) + 1
+        self._matrices[number] = SimpleNamespace(**dict(zip(parameters, given, strict=True)))
+        return number
+
+    def matrix_set_values(self, matrix: int, values: int) -> None:
+        """Let a matrix have other values."""
+        self._matrices[matrix].values = values
+
+    def matrix_destroy(self, matrix: int) -> None:
+        """Forget a matrix."""
+        del self._matrices[matrix]
+
+    def execute(self, handle: int, phase: int, config: int, data: int, *matrices: int) -> None:
+        """Do a phase."""
+        assert (handle, config, data) == (HANDLE, HANDLE, HANDLE)
+        if phase == REAL["cudss"].Phase.ANALYSIS:
+            self._analysed.add(matrices)
+        assert matrices in self._analysed
+        if phase != REAL["cudss"].Phase.SOLVE:
+            return
+        a, x, b = (self._matrices[each] for each in matrices)
+        dtype = DTYPES[CudaDataType(a.value_type)]
+        assert a.offset_type == a.index_type == CUDA_R_32I
+        indptr = _memory(a.row_start, a.nrows + 1, "int32")
+        dense = np.zeros((a.nrows, a.ncols), dtype)
+        rows = np.repeat(np.arange(a.nrows), np.diff(indptr))
+        if a.nnz:
+            dense[rows, _memory(a.col_indices, a.nnz, "int32")] = _memory(a.values, a.nnz, dtype)
+        right = _matrix(b.values, b.nrows, b.ncols, b.ld, dtype)
+        try:
+            if a.mtype in {REAL["cudss"].MatrixType.SPD, REAL["cudss"].MatrixType.HPD}:
+                np.linalg.cholesky(dense)
+            found = np.linalg.solve(dense, right)
+        except np.linalg.LinAlgError:
+            found = np.full_like(right, np.nan)
+        _matrix(x.values, x.nrows, x.ncols, x.ld, dtype)[...] = found
+
+
+def _residual(*_source: str) -> Callable[..., Any]:
+    """Return what stands for the kernel that judges solutions of sparse systems."""
+
+    def judge(data: Array, indices: Array, indptr: Array, x: Array, b: Array, n: int) -> Any:
+        a = scipy.sparse.csr_array((np.asarray(data), np.asarray(indices), np.asarray(indptr)), shape=(n, n))
+        scale = np.abs(b) + (abs(a) @ np.abs(x).T).T
+        with np.errstate(all="ignore"):
+            return np.where(b == (a @ x.T).T, 0, np.abs(b - (a @ x.T).T) / scale).view(DeviceValues)
+
+    return judge
 
 
 class DeviceValues(_ArrayWithAddress):

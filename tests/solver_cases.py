@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.declaration import arguments
 from atomr_mp.protocol.libraries import requests_of, solver
-from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.base import FULL, LibraryRequest
 from atomr_mp.protocol.libraries.solver_shapes import JACOBI
-from tests import declared
+from tests import declared, sparse_cases
 from tests.declared import Expected
 from tests.fake_arrays import FakeArray
 from tests.tolerances import assert_close, tolerance
@@ -29,6 +30,8 @@ REQUESTS: Final = requests_of("solver")
 def requests(draw: st.DrawFn, cls: type[LibraryRequest], lengths: Sequence[int] = declared.LENGTHS) -> Any:
     """Draw a request whose lengths fit each other."""
     name, fixed, sizes, shapes = cls.name, dict[str, Any](), dict[str, Any](), dict[str, tuple[int, ...]]()
+    if name == "spsolve":
+        return draw(sparse_systems(lengths))
     if name == "gesvdj_batched":
         lengths = [n for n in lengths if n <= JACOBI]
     m, n, k = (draw(st.sampled_from(lengths)) for _ in "mnk")
@@ -49,6 +52,22 @@ def requests(draw: st.DrawFn, cls: type[LibraryRequest], lengths: Sequence[int] 
     return draw(
         declared.requests(cls, lengths, fixed, {key: sizes[key] for key in sizes if _names(cls, key)}, None, shapes)
     )
+
+
+@st.composite
+def sparse_systems(draw: st.DrawFn, lengths: Sequence[int]) -> Any:
+    """Draw a sparse system: stored as rows, or as the columns of the transpose, symmetric for Cholesky factors."""
+    n, m = draw(st.sampled_from(lengths)), draw(st.sampled_from(lengths))
+    density = draw(st.sampled_from([0.0, 0.2, 0.7]))
+    mask = np.random.default_rng(draw(st.integers(0, 99))).random((n, n)) < density
+    factors, dtype = draw(st.sampled_from(["lu", "cholesky"])), draw(st.sampled_from(FULL))
+    mask = mask | np.eye(n, dtype=bool) | (mask.T & (factors == "cholesky"))
+    transposed = draw(st.booleans())
+    it = sparse_cases.of_mask("csc" if transposed else "csr", mask)
+    a = sparse_cases.matrix_of(it, dtype, transposed=transposed)
+    b = {"b": (n, m) if draw(st.booleans()) else (n,)}
+    fixed = {"a": a, "method": factors}
+    return draw(declared.requests(solver.Spsolve, lengths, fixed, letters={"T": dtype}, shapes=b))
 
 
 def _names(cls: type[LibraryRequest], size: str) -> bool:
@@ -72,6 +91,10 @@ def numbers(request: Any, name: str, values: Array) -> Array:
         values = taus(request.a.array, values)
     elif name == "b" and kind in {"sygvd", "hegvd"}:
         values = definite(values)
+    elif name == "a.structure":
+        values = np.zeros(values.shape)
+    elif name == "a.data":
+        values = sparse_values(request, values)
     elif name == "a":
         values = matrices_of(request, kind, values)
     return values
@@ -90,6 +113,17 @@ def matrices_of(request: Any, kind: str, values: Array) -> Array:
     if kind in {"eigh", "eigvalsh", "syevd", "heevd", "sygvd", "hegvd"}:
         return half_of(values + adjoint(values), lower=is_lower(request))
     return values
+
+
+def sparse_values(request: Any, values: Array) -> Array:
+    """Return values of a matrix whose diagonal outweighs what is beside it, Hermitian for Cholesky factors."""
+    a = sparse_cases.dense(request.a, values) / max(4, 2 * request.a.shape[0])
+    a = a - np.diag(np.diag(a)) + 3 * np.eye(len(a))
+    if request.method == "cholesky":
+        a = np.tril(a) + adjoint(np.tril(a, -1))
+    kept = a.T if request.a.transposed else a
+    found = [kept[row, column] for row, column, _ in sparse_cases.elements(request.a.structure.attached, values)]
+    return np.array(found, values.dtype)
 
 
 def is_lower(request: Any) -> bool:
@@ -345,6 +379,11 @@ def _qr(request: Any, dense: dict[str, Array]) -> Expected:
     return Expected({"q": request.q.array, "r": request.r.array})
 
 
+def _spsolve(request: Any, dense: dict[str, Array]) -> Expected:
+    x = np.linalg.solve(sparse_cases.dense(request.a, dense["a.data"]), dense["b"])
+    return Expected({"x": x}, 8 * max(1, request.a.shape[0]), 4 * float(np.abs(x).max(initial=1)))
+
+
 EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
     "getrf": _getrf,
     "getrf_batched": _getrf,
@@ -375,6 +414,7 @@ EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
     "svdvals": _svd,
     "eigh": _eigh,
     "eigvalsh": _eigh,
+    "spsolve": _spsolve,
 }
 
 
@@ -403,6 +443,14 @@ def spoiled(*shape: int, dtype: str = "float64") -> FakeArray:
     matrices = np.ones(shape)
     matrices[(-1,) * len(shape)] = np.inf if shape[-1] % 2 else np.nan
     return FakeArray.of(matrices, dtype)
+
+
+def sparse_system(*rows_of: list[float], method: solver.Factors = "lu") -> solver.Spsolve:
+    """Return a sparse system of these rows, whose zeros are not stored."""
+    dense = np.array(rows_of)
+    a = sparse_cases.matrix_of(sparse_cases.of_mask("csr", dense != 0), "float64")
+    typing.cast("FakeArray", a.data).array[...] = dense[dense != 0]
+    return solver.Spsolve(a, ones(len(dense)), ones(len(dense)), method)
 
 
 FAILING: Final[list[tuple[Callable[[], LibraryRequest], int, int, str]]] = [
@@ -445,6 +493,11 @@ FAILING: Final[list[tuple[Callable[[], LibraryRequest], int, int, str]]] = [
     (lambda: solver.Svdvals(spoiled(2, 5), ones(2)), -1, -1, ""),
     (lambda: solver.Eigh(spoiled(3, 3), ones(3), ones(3, 3), lower=False), -1, -1, ""),
     (lambda: solver.Eigvalsh(spoiled(3, 3), ones(3)), -1, -1, ""),
+    (lambda: sparse_system([1.0, 2.0], [2.0, 4.0]), -1, -1, "x"),
+    (lambda: sparse_system([1.0, 0.0], [1.0, 0.0]), -1, -1, "x"),
+    (lambda: sparse_system([0.0, 0.0], [0.0, 0.0]), -1, -1, "x"),
+    (lambda: sparse_system([1.0, 2.0], [2.0, 1.0], method="cholesky"), -1, -1, "x"),
+    (lambda: sparse_system([np.nan, 0.0], [0.0, 1.0]), -1, -1, "x"),
 ]
 """Requests that fail, the matrix of the batch and the row that tell, and what is undefined then."""
 

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.protocol.libraries.solver import Factors
 from tests.support import Ledger
 from tests.tolerances import assert_close
 
@@ -94,3 +96,27 @@ def test_systems_are_solved_within_a_program(device: atomr_mp.Device) -> None:
         assert_close(values @ x, sides, "float64", 100)
         assert_close(same, x, "float64", 100)
         assert det == pytest.approx(np.linalg.det(values))
+
+
+def test_a_sparse_matrix_is_solved_with_other_values_and_right_hand_sides(
+    device: atomr_mp.Device, backend: str
+) -> None:
+    """Its structure is looked at once, its values may be others; one that is singular says so."""
+    laplace = scipy.sparse.diags([-1.0, 2.0, -1.0], [-1, 0, 1], (50, 50), format="csr")
+    a, b = device.sparse.csr(laplace), np.random.default_rng(4).uniform(-1, 1, (50, 2))
+    methods: tuple[Factors, ...] = ("lu", "cholesky")
+    for method in methods:
+        try:
+            x = device.solver.spsolve(a, device.put(b), method=method).result()
+        except errors.Unsupported as missing:
+            assert backend == "cuda"
+            pytest.skip(missing.message)
+        assert_close(laplace @ x.numpy(), b, "float64", 1000, 10.0)
+        one = device.solver.spsolve(a.with_data(device.put(laplace.data * 2)), device.put(b[:, 0]), method=method)
+        assert_close(one.result().numpy(), x.numpy()[:, 0] / 2, "float64", 1000, 10.0)
+    shifted = device.sparse.csr((laplace - 0.5 * scipy.sparse.eye_array(50)).tocsr())
+    assert device.solver.spsolve(shifted, device.put(b)).result().shape == (50, 2)
+    with pytest.raises(errors.NumericalError, match="or it is not positive definite"):
+        device.solver.spsolve(shifted, device.put(b), method="cholesky").result()
+    with pytest.raises(errors.Unsupported, match="takes a in csr with int32 indices"):
+        device.solver.spsolve(device.sparse.csc(laplace), device.put(b))

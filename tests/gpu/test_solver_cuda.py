@@ -1,9 +1,9 @@
 from __future__ import annotations
 
-import functools
+import contextlib
 import importlib.util
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,7 +32,12 @@ def pool() -> Iterator[atomr_mp.Pool]:
         yield pool
 
 
-run: Final = functools.partial(on_device.run, "solver")
+def run(request: LibraryRequest) -> Any:
+    """Do a request on the GPU; those of cuDSS are skipped where it is not installed."""
+    try:
+        return on_device.run("solver", request)
+    except errors.Unsupported as error:
+        pytest.skip(error.message)
 
 
 @pytest.mark.parametrize("name", REQUESTS)
@@ -63,7 +68,8 @@ def test_hundreds_of_data_without_a_result_harm_nothing() -> None:
     """Each is an error that says where, and after all of them the context is well."""
     for _ in range(300 // len(FAILING) + 1):
         for case in range(len(FAILING)):
-            assert_fails(run, case)
+            with contextlib.suppress(pytest.skip.Exception):
+                assert_fails(run, case)
     for name in ("potrf", "getrf", "gesvd", "syevd", "solve", "lstsq"):
         test_results_are_those_of_dense_matrices(name)
 
@@ -82,7 +88,8 @@ def test_bad_requests_harm_nothing() -> None:
                 refused += 1
 
         broken()
-        test_results_are_those_of_dense_matrices(name)
+        with contextlib.suppress(pytest.skip.Exception):
+            test_results_are_those_of_dense_matrices(name)
     assert refused > 500
 
 

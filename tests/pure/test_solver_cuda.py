@@ -4,13 +4,14 @@ import importlib
 import sys
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.libraries.sparse.structures import Structure
 from atomr_mp_workers.requests.request import Later
 from tests.fake_cublas import AddressedArray, FakeStream
 from tests.fake_cusolver import DeviceValues, FakeCublasBatches, FakeCusolver, installed
@@ -18,7 +19,7 @@ from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, r
 
 NOTHING: Final[Any] = None
 LIBRARIES: Final = "atomr_mp_workers.libraries"
-PARTS: Final = ("cuda", "factors", "orthogonal", "spectral", "routines", "handle", "columns", "kinds")
+PARTS: Final = ("cuda", "direct", "factors", "orthogonal", "spectral", "routines", "handle", "columns", "kinds")
 MODULES: Final = tuple(
     f"{LIBRARIES}.{name}" for name in (*(f"solver.{part}" for part in PARTS), "blas.cuda", "blas.kinds", "slots")
 )
@@ -27,10 +28,20 @@ MODULES: Final = tuple(
 class PlacedArray(AddressedArray):
     """An array in a buffer of NumPy's, as the actor meets those on a device."""
 
+    attached: Any = None
+
     @property
     def array(self) -> Any:
         """The array itself, zero-copy."""
         return super().array.view(DeviceValues)
+
+
+def _placed(array: Any) -> PlacedArray:
+    made = PlacedArray(array.layout, array.slab)
+    if it := getattr(array, "attached", None):
+        indices, indptr = (each.view(DeviceValues) for each in (it.indices, it.indptr))
+        made.attached = Structure(it.stored, it.shape, it.blocksize, indices, indptr)
+    return made
 
 
 class Actor:
@@ -46,10 +57,7 @@ class Actor:
 
     def run(self, request: LibraryRequest) -> Any:
         """Do a request."""
-        arrays: dict[str, Any] = {field: array for field, _, array in request.arrays()}
-        placed = msgspec.structs.replace(
-            request, **{field: PlacedArray(array.layout, array.slab) for field, array in arrays.items()}
-        )
+        placed = with_arrays(request, _placed)
         prepare = getattr(self.solver, f"prepare_{request.name}", None)
         plan = () if prepare is None else (prepare(placed),)
         result = getattr(self.solver, request.name)(placed, *plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from atomr_mp.libraries.base import LibraryReference
-from atomr_mp.protocol.libraries import solver
+from atomr_mp.protocol.libraries import solver, sparse
 from atomr_mp.protocol.refs import Operand
 
 if TYPE_CHECKING:
@@ -736,3 +736,31 @@ class SolverRequests(LibraryReference):
             NumericalError: An element is a NaN or an infinity, or the iteration does not end. By the reply.
         """
         return self._request(solver.Eigvalsh(a=a, w=w, lower=lower), deadline_s)
+
+    def spsolve(
+        self,
+        a: sparse.Matrix,
+        b: Operand,
+        x: Operand | None = None,
+        *,
+        method: solver.Factors = "lu",
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Solve a·x = b for a sparse matrix, by LU factors, or by Cholesky factors if it is positive definite.
+
+        The matrix is one of `device.sparse`, in csr with int32 indices; all of it is given for Cholesky factors too. On
+        CUDA this needs cuDSS, which allocates device memory by itself. The order in which it eliminates is found by the
+        first request of a structure, on a thread of its own, and kept.
+
+        Args:
+            a: A sparse matrix, as `Sparse.csr` and its like make it.
+            b: Read; (rows of a), or (rows of a, any number).
+            x: Written; (rows of a), or (rows of a, any number).
+            method: "lu", or "cholesky" for a symmetric or Hermitian a that is positive definite.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+
+        Raises:
+            NumericalError: The matrix is singular, or so nearly that x is wrong; or it is not positive definite. By
+                the reply.
+        """
+        return self._request(solver.Spsolve(a=a, b=b, x=x, method=method), deadline_s)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from atomr_mp.protocol.declaration.arguments import Sizes, reads, updates, writes
 from atomr_mp.protocol.declaration.strides import matrices, matrix, packed
+from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.base import COMPLEX, FULL, REAL, LibraryRequest, Rule
 from atomr_mp.protocol.libraries.solver_shapes import (
     factored,
@@ -22,6 +23,7 @@ from atomr_mp.protocol.libraries.solver_shapes import (
     is_counted,
     is_one_system,
     is_small,
+    is_square,
     is_tall,
     left_of_all,
     left_vectors,
@@ -35,6 +37,7 @@ from atomr_mp.protocol.libraries.solver_shapes import (
     shorter,
     shorter_batched,
     solutions,
+    sparse_sides,
     stands_beside_c,
     trapezoid,
     values_and_vectors,
@@ -57,6 +60,8 @@ Vectors = Literal["V", "N"]
 """Values and vectors, values only."""
 Kind = Literal[1, 2, 3]
 """Of a generalised problem: a·v = w·b·v, a·b·v = w·v, b·a·v = w·v."""
+Factors = Literal["lu", "cholesky"]
+"""Of any matrix; of a positive definite one."""
 Mode = Literal["full", "economic"]
 """All columns of q, or as many as a has independent ones."""
 
@@ -574,3 +579,25 @@ class Eigvalsh(_SolverRequest, frozen=True):
     w: Annotated[Operand | None, writes("n", dtype=real_dtype)] = None
     lower: bool = True
     """The lower triangle of a is read, not the upper one."""
+
+
+class Spsolve(_SolverRequest, frozen=True):
+    """Solve a·x = b for a sparse matrix, by LU factors, or by Cholesky factors if it is positive definite.
+
+    The matrix is one of `device.sparse`, in csr with int32 indices; all of it is given for Cholesky factors too. On
+    CUDA this needs cuDSS, which allocates device memory by itself. The order in which it eliminates is found by the
+    first request of a structure, on a thread of its own, and kept.
+    """
+
+    name: ClassVar = "spsolve"
+    rules: ClassVar = (is_counted, *sparse.COMMON, is_square)
+    undefined: ClassVar = "The matrix is singular, or so nearly that x is wrong; or it is not positive definite."
+    a: sparse.Matrix
+    b: Annotated[Operand, reads(sparse_sides)]
+    x: Annotated[Operand | None, writes(sparse_sides)] = None
+    method: Factors = "lu"
+    """"lu", or "cholesky" for a symmetric or Hermitian a that is positive definite."""
+
+    def plan_key(self) -> tuple[object, ...]:
+        """Return everything that a plan may depend on: also which structure it is."""
+        return *super().plan_key(), self.a.structure.memory

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import Sizes
 
 COUNTED = 2**31
@@ -144,3 +145,17 @@ def right_of_all(request: Any, sizes: Sizes) -> tuple[int, int]:
     """(n, n), or (the shorter of m and n, n) without full_matrices."""
     m, n = sizes["m"], sizes["n"]
     return n if request.full_matrices else min(m, n), n
+
+
+def sparse_sides(request: Any, _sizes: Sizes) -> tuple[int, ...]:
+    """(rows of a), or (rows of a, any number)."""
+    rows: int = request.a.shape[0]
+    return (rows,) if request.b.ndim < 2 else (rows, request.b.shape[-1])
+
+
+def is_square(request: Any, _sizes: Sizes) -> bool:
+    """A sparse matrix must be square, in csr with int32 indices: that is all that cuDSS takes."""
+    a = request.a
+    if a.format != "csr" or a.index != "int32":
+        raise errors.Unsupported("solver.spsolve takes a in csr with int32 indices: convert it with index='int32'")
+    return bool(a.shape[0] == a.shape[1])

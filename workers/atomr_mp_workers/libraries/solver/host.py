@@ -11,13 +11,16 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse
 from scipy import linalg
 from scipy.linalg import lapack
+from scipy.sparse.linalg import splu
 
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import solver
 from atomr_mp_workers.libraries.base import Library, array
 from atomr_mp_workers.libraries.solver import verdicts
+from atomr_mp_workers.libraries.sparse import structures
 
 Array = npt.NDArray[Any]
 
@@ -208,6 +211,41 @@ class HostSolver(Library):
             x[...] = linalg.solve_triangular(r, q.conj().T @ b, check_finite=False)
         else:
             x[...] = q @ linalg.solve_triangular(r, b, trans="C", check_finite=False)
+
+    # --- sparse -------------------------------------------------------------------------------------------------------
+
+    def spsolve(self, request: solver.Spsolve) -> None:
+        """Solve a·x = b for a sparse matrix."""
+        it, b, x = structures.found(request.a), array(request.b), array(request.x)
+        if not b.size:
+            return
+        values = array(request.a.data)
+        a = scipy.sparse.csr_array((values, it.indices, it.indptr), shape=request.a.shape)
+        x[...] = _sparse_cholesky(a, b) if request.method == "cholesky" else _sparse_lu(a.tocsc(), b)
+        if not np.isfinite(x).all():
+            raise verdicts.unsolved()
+
+
+def _sparse_lu(a: Any, b: Array) -> Array:
+    x: Array = _superlu(a).solve(b)
+    return x
+
+
+def _sparse_cholesky(a: Any, b: Array) -> Array:
+    """Solve by the LU factors of a Hermitian matrix, with rows and columns exchanged alike: u is d·lᴴ then."""
+    factors = _superlu(a.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+    pivots = factors.U.diagonal()
+    if (a - a.conj().T).nnz or (factors.perm_r != factors.perm_c).any() or not (pivots.real > 0).all():
+        raise verdicts.unsolved()
+    x: Array = factors.solve(b)
+    return x
+
+
+def _superlu(a: Any, **options: Any) -> Any:
+    try:
+        return splu(a, **options)
+    except RuntimeError as error:  # "Factor is exactly singular"
+        raise verdicts.unsolved() from error
 
 
 def _getrf(a: Array, pivots: Array, batch: int = -1) -> None:

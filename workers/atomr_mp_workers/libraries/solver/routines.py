@@ -73,13 +73,13 @@ class SolverRoutines(Library):
 
         return Later(read)
 
-    def _judged(self, info: Any, failure: Callable[[int, int], errors.NumericalError], host: Any = None) -> Later:
+    def _judged(self, info: Any, failure: Callable[[int, int], errors.NumericalError], keep: Any = None) -> Later:
         """Have the first element of info that is not 0 brought to the host.
 
         Args:
             info: An array on the device, with an element for each matrix.
             failure: Makes an error of the number of the element and its value, if that is positive.
-            host: Memory that routines work in until they have ended.
+            keep: What routines work with until they have ended.
         """
         flat = info.reshape(-1)
         first = (flat != 0).argmax()
@@ -92,7 +92,7 @@ class SolverRoutines(Library):
             self._slots.give(slot)
             raise
 
-        def read(_host: Any = host) -> None:
+        def read(_keep: Any = keep) -> None:
             number, code = (int(each) for each in pair)
             self._slots.give(slot)
             if code:

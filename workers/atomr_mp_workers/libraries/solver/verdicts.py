@@ -38,6 +38,11 @@ def without_values(info: int, batch: int = -1) -> errors.NumericalError:
     return _of(words, batch, -1, "")
 
 
+def unsolved() -> errors.NumericalError:
+    """Return the error of a sparse system."""
+    return _of("is singular, or so nearly that x is wrong; or it is not positive definite", -1, -1, "x")
+
+
 def without_pairs(info: int, n: int) -> errors.NumericalError:
     """Return the error of a generalised problem of n equations; n is added to info if it is b that is wrong."""
     if info == NOT_FINITE or info <= n:

@@ -14,7 +14,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.device.base import Stream
-from atomr_mp_workers.libraries.base import Library, LibraryContext, array, given
+from atomr_mp_workers.libraries.base import Library, LibraryContext, array
 from atomr_mp_workers.libraries.sparse import structures
 from atomr_mp_workers.libraries.sparse.structures import Structure
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -51,22 +51,10 @@ class SparseLibrary(Library):
         it, holder = self.found(request.a), self.context.holder()
         return [None if each is None else self._copied(each, holder) for each in (it.indices, it.indptr)]
 
-    def found(self, pattern: sparse.Pattern) -> Structure:
-        """Return the structure that a request names, which is as the request says.
-
-        Raises:
-            InvalidRequest: It is another one, or none at all.
-        """
-        it = given(pattern.structure).attached
-        if not isinstance(it, Structure):
-            raise errors.InvalidRequest(
-                "a matrix names no checked structure: make it with device.sparse.csr or its like"
-            )
-        if it.described != pattern.described:
-            raise errors.InvalidRequest(
-                f"a matrix says that it is {pattern.described}; its structure is {it.described}"
-            )
-        return it
+    @staticmethod
+    def found(pattern: sparse.Pattern) -> Structure:
+        """Return the structure that a request names, see `structures.found`."""
+        return structures.found(pattern)
 
     def _checked(self, it: Structure, data: Any = None, *, answered: bool = False) -> Next:
         """Return what answers with a structure once it has been checked.

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries.sparse import Format
+from atomr_mp.protocol.libraries.sparse import Format, Pattern
+from atomr_mp_workers.libraries.base import given
 
 PLANS_KEPT: Final = 16
 """Of one structure."""
@@ -67,6 +68,20 @@ class Structure:
         if len(plans) > PLANS_KEPT:
             plans.popitem(last=False)
         return made
+
+
+def found(pattern: Pattern) -> Structure:
+    """Return the structure that a request names, which is as the request says.
+
+    Raises:
+        InvalidRequest: It is another one, or none at all.
+    """
+    it = given(pattern.structure).attached
+    if not isinstance(it, Structure):
+        raise errors.InvalidRequest("a matrix names no checked structure: make it with device.sparse.csr or its like")
+    if it.described != pattern.described:
+        raise errors.InvalidRequest(f"a matrix says that it is {pattern.described}; its structure is {it.described}")
+    return it
 
 
 class Entries(NamedTuple):

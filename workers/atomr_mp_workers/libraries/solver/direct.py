@@ -1,0 +1,169 @@
+"""Sparse systems on CUDA, with cuDSS.
+
+cuDSS does not say what becomes of a singular matrix, or of one that is not positive definite: it may change a pivot and
+go on. So each solution is judged by its residual, in a kernel behind it. Nothing waits for the device but cuDSS itself.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, Final, cast
+from weakref import WeakKeyDictionary
+
+import cupy
+import numpy as np
+from cuda import pathfinder
+from nvmath import CudaDataType
+from nvmath.bindings import cudss
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries import solver
+from atomr_mp_workers.libraries.base import array
+from atomr_mp_workers.libraries.solver import verdicts
+from atomr_mp_workers.libraries.solver.columns import duplicate, empty
+from atomr_mp_workers.libraries.solver.kinds import KINDS
+from atomr_mp_workers.libraries.solver.routines import SolverRoutines
+from atomr_mp_workers.libraries.sparse import structures
+from atomr_mp_workers.requests.request import Later
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.device.base import Stream
+    from atomr_mp_workers.device.cuda_streams import CudaStream
+    from atomr_mp_workers.libraries.base import LibraryContext
+    from atomr_mp_workers.libraries.sparse.structures import Structure
+
+KEPT: Final = 4
+"""Analyses of a structure, each with its factors."""
+
+INDEX: Final = int(CudaDataType.CUDA_R_32I)
+GENERAL, FULL = int(cudss.MatrixType.GENERAL), int(cudss.MatrixViewType.FULL)
+DEFINITE: Final = {True: int(cudss.MatrixType.HPD), False: int(cudss.MatrixType.SPD)}
+"""Types of positive definite matrices, by whether they are complex."""
+FROM_ZERO, BY_COLUMNS = int(cudss.IndexBase.ZERO), int(cudss.Layout.COL_MAJOR)
+ANALYSIS, FACTORIZATION, SOLVE = (int(cudss.Phase[name]) for name in ("ANALYSIS", "FACTORIZATION", "SOLVE"))
+
+RESIDUAL: Final = cupy.ElementwiseKernel(
+    "raw T data, raw int32 indices, raw int32 indptr, raw T x, T b, int64 n",
+    "float64 error",
+    """
+    long long row = i % n, first = i - row;
+    T left = b;
+    double scale = abs(b);
+    for (int at = indptr[row]; at < indptr[row + 1]; ++at) {
+        T value = data[at], factor = x[first + indices[at]];
+        left -= value * factor;
+        scale += (double)abs(value) * (double)abs(factor);
+    }
+    double size = abs(left);
+    error = size == 0 ? 0 : size / scale;
+    """,
+    "atomr_mp_residual",
+)
+"""|b - a·x| / (|b| + |a|·|x|) for each row of each right-hand side: by how much a and b would have to be others."""
+
+
+class Analysis:
+    """A structure as cuDSS has analysed it, with its factors once there are some.
+
+    cuDSS is not safe for threads, so each has a handle of its own: it is made on the thread that makes plans.
+
+    Args:
+        request: A request of the kind.
+        it: The structure of its matrix, which outlives this.
+        stream: Where it is used, as CUDA's handle.
+    """
+
+    def __init__(self, request: solver.Spsolve, it: Structure, stream: int) -> None:
+        n, nrhs = request.a.shape[0], 1 if request.b.ndim < 2 else request.b.shape[-1]
+        kind, is_complex = KINDS[request.b.dtype].data, request.b.dtype.startswith("complex")
+        anywhere = cupy.cuda.alloc(max(1, n * nrhs * np.dtype(request.b.dtype).itemsize))
+        own = cupy.cuda.Stream(non_blocking=True)
+        self._handle: Final[int] = cudss.create()
+        cudss.set_stream(self._handle, own.ptr)
+        self._config: Final[int] = cudss.config_create()
+        self._data: Final[int] = cudss.data_create(self._handle)
+        self._matrix: Final[int] = cudss.matrix_create_csr(
+            n, n, it.count, it.indptr.data.ptr, 0, it.indices.data.ptr, array(request.a.data).data.ptr, INDEX, INDEX,
+            kind, DEFINITE[is_complex] if request.method == "cholesky" else GENERAL, FULL, FROM_ZERO,
+        )  # fmt: skip
+        self._x, self._b = (cudss.matrix_create_dn(n, nrhs, n, anywhere.ptr, kind, BY_COLUMNS) for _ in "xb")
+        self._execute(ANALYSIS)
+        own.synchronize()
+        cudss.set_stream(self._handle, stream)
+
+    def solve(self, values: Any, x: Any, b: Any) -> None:
+        """Factor the matrix with these values, and solve for right-hand sides in column order."""
+        for matrix, memory in ((self._matrix, values), (self._x, x), (self._b, b)):
+            cudss.matrix_set_values(matrix, memory.data.ptr)
+        self._execute(FACTORIZATION)
+        self._execute(SOLVE)
+
+    def _execute(self, phase: int) -> None:
+        cudss.execute(self._handle, phase, self._config, self._data, self._matrix, self._x, self._b)
+
+    def __del__(self) -> None:
+        if not hasattr(self, "_b"):
+            return
+        for matrix in (self._matrix, self._x, self._b):
+            cudss.matrix_destroy(matrix)
+        cudss.data_destroy(self._handle, self._data)
+        cudss.config_destroy(self._config)
+        cudss.destroy(self._handle)
+
+
+class SparseSolvers(SolverRoutines):
+    """Requests of sparse matrices."""
+
+    slow = frozenset({"spsolve"})
+
+    def __init__(self, context: LibraryContext, stream: Stream) -> None:
+        super().__init__(context, stream)
+        self._looking: Final = threading.Lock()
+        self._analysed: Final[WeakKeyDictionary[Structure, OrderedDict[object, Analysis]]] = WeakKeyDictionary()
+
+    def prepare_spsolve(self, request: solver.Spsolve) -> None:
+        """Analyse a structure, unless a program has only said how its matrix lies. It is kept with the structure.
+
+        Raises:
+            Unsupported: There is no cuDSS here.
+        """
+        if request.b.size and getattr(request.a.structure, "attached", None) is not None:
+            self._analysis(request, structures.found(request.a))
+
+    def spsolve(self, request: solver.Spsolve, _plan: None) -> Later | None:
+        """Solve a·x = b for a sparse matrix."""
+        it, b, x = structures.found(request.a), array(request.b), array(request.x)
+        if not b.size:
+            return None
+        if b.ndim < 2:
+            b, x = b[:, None], x[:, None]
+        analysis, values = self._analysis(request, it), array(request.a.data)
+        right, made = duplicate(b), empty(b.shape, b.dtype)
+        analysis.solve(values, made, right)
+        x[...] = made
+        errors_made = RESIDUAL(values, it.indices, it.indptr, made.T, right.T, b.shape[0])
+        largest = float(np.finfo(b.dtype).eps) ** 0.5
+        return self._judged(~(errors_made <= largest), lambda _number, _code: verdicts.unsolved(), analysis)
+
+    def _analysis(self, request: solver.Spsolve, it: Structure) -> Analysis:
+        """Return what was kept of a structure, or analyse it."""
+        key = request.b.dtype, request.b.shape, request.method
+        with self._looking:
+            kept = self._analysed.setdefault(it, OrderedDict())
+            found = kept.get(key)
+        if found is not None:
+            return found
+        try:
+            pathfinder.load_nvidia_dynamic_lib("cudss")
+        except pathfinder.DynamicLibNotFoundError as error:
+            raise errors.Unsupported(
+                "solver.spsolve needs cuDSS on CUDA: run `pip install 'atomr-mp[sparse-direct13]'`, or with 12 for an "
+                "older driver"
+            ) from error
+        made = Analysis(request, it, cast("CudaStream", self.stream).stream.ptr)
+        with self._looking:
+            kept[key] = made
+            if len(kept) > KEPT:
+                kept.popitem(last=False)
+        return made
