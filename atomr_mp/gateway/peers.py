@@ -57,6 +57,9 @@ class PeerHost(Protocol):
     def end(self, peer: RemotePeer, error: errors.AtomrError) -> None:
         """End a session."""
 
+    def ask_fates(self, peer: RemotePeer, unanswered: list[int]) -> None:
+        """Ask the supervisor what has started of a former gateway's calls."""
+
 
 class HeldRefs:
     """A buffer's leases that a remote session holds."""
@@ -80,6 +83,7 @@ class RemotePeer:
         client: The local session; owned from here on.
         window: How much may be unanswered.
         name: What the client calls itself.
+        former: A gateway that has ended has had the session: what it took along is asked for.
     """
 
     def __init__(
@@ -91,6 +95,8 @@ class RemotePeer:
         client: Client,
         window: Window,
         name: str,
+        *,
+        former: bool = False,
     ) -> None:
         self._host = host
         self.id: Final = number
@@ -114,6 +120,18 @@ class RemotePeer:
         """Of calls that run."""
         self._leases: dict[tuple[bytes, int], HeldRefs] = {}
         self._released = 0
+        self._former = former
+        """What the former gateway took along is not known yet."""
+        self._welcomed_ns = 0
+        """When the connection was welcomed, CLOCK_MONOTONIC: the client said its calls' ages later."""
+        self._resuming: remote.Resume | None = None
+        """What waits for that."""
+        self._lost: set[int] = set()
+        """Calls that may have started under a former gateway, until the client has settled or replayed them."""
+        self._quiet = not former
+        """Nothing of former gateways runs any more."""
+        self._parked: list[tuple[remote.RemoteCall, list[memoryview], int]] = []
+        """Calls that may run under a former gateway, until that is so; with their deadlines."""
         self._outbox: list[Kept] = []
         self._flushing = False
         client.listeners.append(self._on_event)
@@ -130,6 +148,7 @@ class RemotePeer:
         """Answer a hello."""
         client = self._client
         self.greeted = True
+        self._welcomed_ns = time.monotonic_ns()
         welcome = remote.RemoteWelcome(
             version=VERSION,
             epoch=self._host.epoch,
@@ -186,11 +205,43 @@ class RemotePeer:
         Raises:
             ProtocolError: The client names ids that it cannot have sent.
         """
-        known, settled = self._calls.resume([each.id for each in message.unanswered], message.next_id)
+        if self._former:
+            self._resuming = message
+            self._host.ask_fates(self, [each.id for each in message.unanswered])
+            return
+        self._resume(message)
+
+    def fates_known(self, started: list[int], known_since_ns: int) -> None:
+        """Take in what has started of the calls that a former gateway took along."""
+        message, self._resuming = self._resuming, None
+        if message is None or self.routing_id is None:
+            return  # the connection was cut meanwhile; the next one asks again
+        self._former = False
+        have_started = set(started)
+        self._lost = {
+            each.id
+            for each in message.unanswered
+            # The client's clock says only how long ago it was, so this is not later than the call was sent.
+            if each.id in have_started or self._welcomed_ns - each.age_us * 1000 <= known_since_ns
+        }
+        self._resume(message)
+
+    def former_quiet(self) -> None:
+        """Take in that nothing of former gateways runs any more: what waited for that is run."""
+        self._quiet = True
+        parked, self._parked = self._parked, []
+        for call, frames, deadline_ns in parked:
+            self._start(call, frames, deadline_ns)
+
+    def _resume(self, message: remote.Resume) -> None:
+        unanswered = [each.id for each in message.unanswered]
+        known, settled = self._calls.resume(unanswered, message.next_id)
         for number, step in settled:
             self._settled(number, step.action)
+        self._lost.intersection_update(unanswered)
+        lost = [remote.Fate(number, maybe_executed=True) for number in sorted(self._lost)]
         self.ready = True
-        self._say(remote.Resumed(self._host.epoch, known, released=self._released))
+        self._say(remote.Resumed(self._host.epoch, known, lost, self._released))
         for number in known:
             self._send_again(number)
 
@@ -234,6 +285,19 @@ class RemotePeer:
             raise errors.ProtocolError("a message with payload frames that are no call's")
 
     def _run(self, call: remote.RemoteCall, frames: list[memoryview]) -> None:
+        deadline_ns = time.monotonic_ns() + call.left_us * 1000
+        if call.id in self._lost:
+            if not call.replay:
+                error = errors.GatewayLost("this call may have run under an earlier gateway", maybe_executed=True)
+                self._answered(call.id, error, None)
+                return
+            self._lost.discard(call.id)
+        if call.replay and not self._quiet:
+            self._parked.append((call, frames, deadline_ns))
+        else:
+            self._start(call, frames, deadline_ns)
+
+    def _start(self, call: remote.RemoteCall, frames: list[memoryview], deadline_ns: int) -> None:
         try:
             if self.kept_bytes > self.window.payload_bytes or not self._host.has_room:
                 raise errors.Overloaded(
@@ -245,7 +309,6 @@ class RemotePeer:
                 raise errors.InvalidRequest(
                     f"there is no device {call.device}; this pool has {len(self._client.devices)}"
                 )
-            deadline_ns = time.monotonic_ns() + call.left_us * 1000
             kept = [self._hold(ref) for ref in call.refs]
             if any(_device(ref) != call.device for ref in call.refs):
                 self._host.loop.create_task(self._lend_and_submit(call, frames, deadline_ns, kept))
@@ -349,6 +412,7 @@ class RemotePeer:
         return info
 
     def _settled(self, number: int, action: CallAction | None) -> None:
+        self._lost.discard(number)
         if action is CallAction.ABANDON:
             reply = self._replies.get(number)
             if reply is not None:

@@ -8,7 +8,7 @@ import os
 import resource
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -35,11 +35,16 @@ from atomr_mp.wire.courier import Courier
 
 _LOG: Final = logging.getLogger("atomr_mp.gateway")
 
+FIND_S: Final = 10.0
+"""How long the supervisor may take to say whether it knows a session."""
+
+NO_SESSION: Final = "the gateway has no such session of this key: its client was away for too long, or has ended it"
+
 TICK_S: Final = 1.0
 """How often connections are tried: libzmq tells of a lost one when something is sent."""
 
-STOP_MS: Final = 300
-"""How long the last messages may take when the pool ends."""
+STOP_S: Final = 0.5
+"""How long clients may take to hear of the pool's end."""
 
 TOLD_SESSIONS: Final = 256
 """Most sessions that the supervisor is told of."""
@@ -64,6 +69,8 @@ class Gateway:
         """By session."""
         self._connections: dict[bytes, RemotePeer] = {}
         """By routing id."""
+        self._reopening: set[bytes] = set()
+        """Sessions of former gateways that are being taken over."""
         self._opening: set[bytes] = set()
         """Connections whose local session is being made."""
         self._asking: Counter[bytes] = Counter()
@@ -74,6 +81,12 @@ class Gateway:
         self._listening = False
         self._offences = 0
         self._told: remote.GatewayFigures | None = None
+        self._parting: dict[bytes, asyncio.Future[None]] = {}
+        """Connections whose clients are to hear of the pool's end."""
+        self._finding: dict[int, asyncio.Future[bool]] = {}
+        self._asked: dict[int, RemotePeer] = {}
+        """Sessions of former gateways of which the supervisor is to say what has started, by question."""
+        self._questions = 0
         self._full = False
         self._stopped: asyncio.Future[str]
 
@@ -96,8 +109,13 @@ class Gateway:
         self._tick()
         why = await self._stopped
         for peer in list(self._peers.values()):
+            if peer.routing_id is not None:
+                self._parting[peer.routing_id] = loop.create_future()
             self.end(peer, errors.PoolLost(why))
-        self._router.close(STOP_MS)
+        # Where a connection ends, libzmq drops what its client has not read: so each says that it has.
+        if self._parting:
+            await asyncio.wait(self._parting.values(), timeout=STOP_S)
+        self._router.close(0)
         handler.close()
         context.term()
         return 0
@@ -162,6 +180,10 @@ class Gateway:
             message = remote.FROM_REMOTE.decode(header)
             if isinstance(message, remote.RemoteHello):
                 self._greet(received, message, admitted)
+            elif isinstance(message, remote.RemoteBye) and received.routing_id in self._parting:
+                parted = self._parting[received.routing_id]
+                if not parted.done():
+                    parted.set_result(None)
             elif peer is None or message.epoch != self.epoch:
                 if received.routing_id not in self._opening:
                     self._say(received.routing_id, remote.HelloWanted())
@@ -199,10 +221,13 @@ class Gateway:
             raise errors.ProtocolError("a connection begins with one hello")
         if hello.session is not None:
             peer = self._peers.get(hello.session)
+            if peer is None and hello.session not in self._reopening:
+                self._opening.add(routing_id)
+                self._reopening.add(hello.session)
+                self.loop.create_task(self._reopen(received, hello, admitted, hello.session))
+                return
             if peer is None or peer.key != received.user_id:
-                raise errors.SessionLost(
-                    "the gateway has no such session of this key: it was away for too long, or has ended"
-                )
+                raise errors.SessionLost(NO_SESSION)
             if peer.routing_id is not None:
                 self._connections.pop(peer.routing_id, None)
             peer.attach(routing_id)
@@ -217,11 +242,33 @@ class Gateway:
                 retry_after_s=1.0,
             )
         self._opening.add(routing_id)
-        self.loop.create_task(self._open(received, hello, admitted))
+        self.loop.create_task(self._open(received, hello, admitted, os.urandom(16), former=False))
 
-    async def _open(self, received: Received, hello: remote.RemoteHello, admitted: AdmittedKey) -> None:
+    async def _reopen(
+        self, received: Received, hello: remote.RemoteHello, admitted: AdmittedKey, number: bytes
+    ) -> None:
+        """Take a session over from a gateway that has ended, if the supervisor knows it."""
+        self._questions += 1
+        question = self._questions
+        found = self._finding[question] = self.loop.create_future()
+        self._channel.tell(remote.FindSession(question, admitted.name, number))
+        try:
+            known = await asyncio.wait_for(found, FIND_S)
+        except TimeoutError:
+            known = False
+        finally:
+            del self._finding[question]
+        if known:
+            await self._open(received, hello, admitted, number, former=True)
+        else:
+            self._opening.discard(received.routing_id)
+            self._say(received.routing_id, remote.RemoteGoodbye(ErrorInfo.of(errors.SessionLost(NO_SESSION))))
+        self._reopening.discard(number)
+
+    async def _open(
+        self, received: Received, hello: remote.RemoteHello, admitted: AdmittedKey, number: bytes, *, former: bool
+    ) -> None:
         """Make the local session, in a thread: the supervisor has to answer."""
-        number = os.urandom(16)
         origin = session.RemoteOrigin(admitted.name, number)
         try:
             client = await asyncio.to_thread(self._open_client, hello.client, admitted, origin)
@@ -243,6 +290,7 @@ class Gateway:
                 min(window.payload_bytes * len(client.devices), admitted.max_bytes),
             ),
             hello.client,
+            former=former,
         )
         self._peers[number] = peer
         peer.attach(received.routing_id)
@@ -309,6 +357,7 @@ class Gateway:
                 self.end(peer, errors.SessionLost(f"its client was away for more than {self._settings.grace_s:g} s"))
         self._look_at_descriptors()
         self._tell_figures()
+        self._channel.tell(remote.GatewayAlive())
         self.loop.call_later(TICK_S, self._tick)
 
     def _cut(self, peer: RemotePeer) -> None:
@@ -317,7 +366,7 @@ class Gateway:
             self._connections.pop(peer.routing_id, None)
         peer.detach()
 
-    def _hear(self, message: remote.ToGateway) -> None:
+    def _hear(self, message: remote.ToGateway) -> None:  # noqa: C901 - one case for each kind
         match message:
             case remote.KeysChanged(number):
                 try:
@@ -330,9 +379,32 @@ class Gateway:
                         self.end(peer, errors.SessionLost(f"key {peer.admitted.name} was revoked"))
                 self._tell_figures()
                 self._channel.tell(remote.KeysRead(number))
+            case remote.SessionFound(number, found):
+                waiting = self._finding.get(number)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(found)
+            case remote.FatesKnown(number, started, known_since_ns):
+                self._of_former(number, lambda peer: peer.fates_known(started, known_since_ns))
+            case remote.SessionQuiet(number):
+                self._of_former(number, RemotePeer.former_quiet)
+                self._asked.pop(number, None)
             case remote.GatewayStops(why):
                 if not self._stopped.done():
                     self._stopped.set_result(why)
+
+    def ask_fates(self, peer: RemotePeer, unanswered: list[int]) -> None:
+        """Ask the supervisor what has started of a former gateway's calls."""
+        self._questions += 1
+        self._asked[self._questions] = peer
+        self._channel.tell(remote.AskFates(self._questions, peer.admitted.name, peer.id, unanswered))
+
+    def _of_former(self, number: int, take: Callable[[RemotePeer], object]) -> None:
+        peer = self._asked.get(number)
+        if peer is not None and not peer.ended:
+            try:
+                take(peer)
+            except errors.AtomrError as error:
+                self.end(peer, error)
 
     def _look_at_descriptors(self) -> None:
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)

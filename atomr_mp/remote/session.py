@@ -344,6 +344,7 @@ class RemoteSession:
             case session.DeviceChanged() | session.IncarnationEnded():
                 self._hear(decoded)
             case remote.RemoteGoodbye(why):
+                self._say(remote.RemoteBye(self._epoch))
                 self._goodbye(why.error())
             case remote.RemotePing():
                 pass

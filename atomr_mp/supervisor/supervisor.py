@@ -345,7 +345,9 @@ class Supervisor:
         def note(event: str, text: str, facts: dict[str, str]) -> None:
             self._note(event, text, **facts)
 
-        return GatewayKeeper(plan, self._plan.max_replays, self._run_dir, self._loop, self._helpers, note)
+        return GatewayKeeper(
+            plan, self._plan.max_replays, self._run_dir, self._loop, self._helpers, note, self._sessions.remotes
+        )
 
     def _on_hangup(self) -> None:
         """Reload, unless it is the terminal that has gone."""

@@ -73,6 +73,8 @@ class Host:
         self._envelope = parts.envelope
         self._answers = parts.envelope.answers
         self._ending: list[AdmittedSession] = []
+        self._discarding: list[int] = []
+        """Ended sessions of which the supervisor wants to hear that nothing is started any more."""
         """Sessions that have ended, with requests that still run."""
         self._outbox: dict[Peer, None] = {}
         """Peers with replies to send, in order."""
@@ -227,8 +229,8 @@ class Host:
                 case control.SessionOpened():
                     self._peers.admit(order)
                     self._channel.send(control.SessionAdmitted(order.number))
-                case control.SessionEnded(number):
-                    self._end_session(number)
+                case control.SessionEnded(number, discard):
+                    self._end_session(number, discard=discard)
                 case control.Reclaim(number):
                     self._store.reclaim(number)
                 case control.ExportSlab():
@@ -279,12 +281,14 @@ class Host:
         except errors.AtomrError as error:  # the requests that need it will say so
             self._log.error("slab %d of session %d: %s", order.slab, order.number, error)
 
-    def _end_session(self, number: int, *, expelled: bool = False) -> None:
+    def _end_session(self, number: int, *, expelled: bool = False, discard: bool = False) -> None:
         session = self._peers.end(number, expelled=expelled)
         if session is None:
             self._channel.send(control.SessionClosed(number))
         else:
             self._ending.append(session)
+            if discard:
+                self._discarding.append(number)
             self._data.forget(session.session)
 
     def _close_ended(self) -> None:
@@ -298,6 +302,9 @@ class Host:
                 self._completions.wake()  # others may have waited for its memory
             elif any(peer.streams for peer in session.peers):
                 self._dispatcher.advance()
+        for number in self._discarding:
+            self._channel.send(control.SessionDiscarded(number))
+        self._discarding.clear()
         for session in [session for session in self._ending if not session.running]:
             self._ending.remove(session)
             self._store.close_mappings(session.number)

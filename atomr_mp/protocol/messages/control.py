@@ -94,6 +94,8 @@ class SessionEnded(Message, frozen=True, tag="session_ended"):
     """
 
     number: U32
+    discard: bool = False
+    """Answer `SessionDiscarded` too, before that."""
 
 
 class Reclaim(Message, frozen=True, tag="reclaim"):
@@ -211,6 +213,12 @@ class SessionAdmitted(Message, frozen=True, tag="session_admitted"):
     number: U32
 
 
+class SessionDiscarded(Message, frozen=True, tag="session_discarded"):
+    """Nothing of the session will be started any more; what has started is on the board."""
+
+    number: U32
+
+
 class SessionClosed(Message, frozen=True, tag="session_closed"):
     """Nothing of the session runs or will be started any more; what was mapped for it is closed."""
 
@@ -293,6 +301,7 @@ class ResidentRejected(OfResident, frozen=True, tag="resident_rejected"):
 FromWorker = (
     Ready
     | SessionAdmitted
+    | SessionDiscarded
     | SessionClosed
     | SlabExported
     | ResultSlab

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text
+from atomr_mp.protocol.codec import MAX_U64, U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text
 from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import operators, session
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
@@ -297,7 +297,30 @@ class GatewayStops(Message, frozen=True, tag="gateway_stops"):
     why: Text
 
 
-ToGateway = KeysChanged | GatewayStops
+class SessionFound(Message, frozen=True, tag="session_found"):
+    """Answer to `FindSession`."""
+
+    id: U32
+    found: bool
+
+
+class FatesKnown(Message, frozen=True, tag="fates_known"):
+    """Answer to `AskFates`: nothing of former gateways is started any more."""
+
+    id: U32
+    started: list[RemoteId]
+    """Those of the unanswered calls that have started."""
+    known_since_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_U64)]
+    """CLOCK_MONOTONIC; calls that were sent earlier may have started without being listed."""
+
+
+class SessionQuiet(Message, frozen=True, tag="session_quiet"):
+    """Follows `FatesKnown`: nothing of former gateways runs any more."""
+
+    id: U32
+
+
+ToGateway = KeysChanged | GatewayStops | SessionFound | FatesKnown | SessionQuiet
 
 
 class KeysRead(Message, frozen=True, tag="keys_read"):
@@ -325,7 +348,28 @@ class GatewayFigures(Message, frozen=True, tag="gateway_figures"):
     """Handshakes, hellos and messages that were refused."""
 
 
-FromGateway = KeysRead | GatewayEvent | GatewayFigures
+class FindSession(Message, frozen=True, tag="find_session"):
+    """Ask whether a remote session is known whose gateway has ended; answered `SessionFound`."""
+
+    id: U32
+    key: Name
+    session: Bytes16
+
+
+class AskFates(Message, frozen=True, tag="ask_fates"):
+    """Ask what has started of calls that a former gateway took along; answered `FatesKnown`, then `SessionQuiet`."""
+
+    id: U32
+    key: Name
+    session: Bytes16
+    unanswered: Ids
+
+
+class GatewayAlive(Message, frozen=True, tag="gateway_alive"):
+    """Said every second: the gateway's loop turns."""
+
+
+FromGateway = KeysRead | GatewayEvent | GatewayFigures | FindSession | AskFates | GatewayAlive
 
 FROM_REMOTE: Final[Codec[FromRemote]] = Codec(FromRemote, channel="remote")
 TO_REMOTE: Final[Codec[ToRemote]] = Codec(ToRemote, channel="remote")

@@ -8,16 +8,17 @@ import os
 import select
 import socket
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import operators, remote
+from atomr_mp.supervision.remote_records import Fates
 from atomr_mp.supervisor.care.helpers import Helpers
-from atomr_mp.supervisor.loop import Loop
+from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import GatewayPlan
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
@@ -36,10 +37,16 @@ LAST_AGAIN_S: Final = 5.0
 WELL_S: Final = 10.0
 """After so long a life it is started at once again."""
 
-STOP_S: Final = 0.5
+STOP_S: Final = 3.0
 """How long it may take to say goodbye to its clients at the pool's end."""
 
 PACKET_BYTES: Final = 2**18
+
+QUIET_S: Final = 5.0
+"""A gateway that has said nothing for so long is killed: its loop says every second that it turns."""
+
+LOOK_S: Final = 1.0
+"""How often that is looked at."""
 
 Done = Callable[[errors.AtomrError | None], object]
 Note = Callable[[str, str, dict[str, str]], object]
@@ -56,6 +63,7 @@ class GatewayKeeper:
         loop: The supervisor's loop.
         helpers: Start processes.
         note: Notes events.
+        remotes: What is known of remote sessions.
 
     Raises:
         ConfigurationError: The address cannot be used.
@@ -69,7 +77,9 @@ class GatewayKeeper:
         loop: Loop,
         helpers: Helpers,
         note: Note,
+        remotes: Remotes,
     ) -> None:
+        self._remotes = remotes
         self._plan = plan
         self._max_replays = max_replays
         self._run_dir = run_dir
@@ -82,7 +92,9 @@ class GatewayKeeper:
         self._control: socket.socket | None = None
         self._pid = 0
         self._starts = 0
-        self._started_at = 0.0
+        self._started_at = self._heard_at = 0.0
+        self._kill: Callable[[], None] | None = None
+        self._watching: Timer | None = None
         self._again_s = 0.0
         self._figures = remote.GatewayFigures(listening=False, sessions=[], refused=0)
         self._reading: dict[int, Done] = {}
@@ -107,10 +119,10 @@ class GatewayKeeper:
             grace_s=self._plan.grace_s,
             max_replays=self._max_replays,
         )
-        before = self._helpers.pids
+        before, kill = self._helpers.pids, None
         with theirs:
             try:
-                self._helpers.start(
+                kill = self._helpers.start(
                     MODULE,
                     [msgspec.json.encode(settings).decode()],
                     [self._listener.fileno(), theirs.fileno()],
@@ -123,7 +135,10 @@ class GatewayKeeper:
                 return
         (self._pid,) = self._helpers.pids - before
         self._starts += 1
-        self._started_at = time.monotonic()
+        self._started_at = self._heard_at = time.monotonic()
+        if self._watching is None:
+            self._watching = self._loop.call_later(LOOK_S, self._watch)
+        self._kill = kill
         ours.setblocking(False)
         self._control = ours
         self._loop.watch(ours.fileno(), select.EPOLLIN, self._on_readable)
@@ -161,7 +176,15 @@ class GatewayKeeper:
             self._control = None
         self._listener.close()
 
+    def _watch(self) -> None:
+        """Kill a gateway whose loop does not turn."""
+        self._watching = self._loop.call_later(LOOK_S, self._watch)
+        if self._kill is not None and time.monotonic() - self._heard_at > QUIET_S:
+            self._note("gateway_hung", f"the gateway has said nothing for {QUIET_S:g} s, and is killed", {})
+            self._kill()
+
     def _ended(self, status: int) -> None:
+        self._kill = None
         if self._control is not None:
             self._read()  # its last words
         if self._control is not None:
@@ -207,7 +230,15 @@ class GatewayKeeper:
                 _LOG.exception("the gateway sent a message that is dropped")
 
     def _take(self, message: remote.FromGateway) -> None:
+        self._heard_at = time.monotonic()
         match message:
+            case remote.FindSession(number, key, session):
+                self._send(remote.SessionFound(number, self._remotes.find(key, session)))
+            case remote.AskFates(number, key, session, unanswered):
+                self._remotes.when_known(
+                    key, session, unanswered, lambda fates: self._send(remote.FatesKnown(number, *fates))
+                )
+                self._remotes.when_quiet(key, session, lambda: self._send(remote.SessionQuiet(number)))
             case remote.GatewayFigures():
                 if message.listening and not self._figures.listening:
                     self._note("gateway_start", f"remote clients are admitted at {self.address}", {})
@@ -220,11 +251,25 @@ class GatewayKeeper:
                     done(None if error is None else error.error())
 
     def _send(self, message: remote.ToGateway) -> None:
-        assert self._control is not None
+        if self._control is None:
+            return
         try:
             self._control.send(remote.TO_GATEWAY.encode(message))
         except OSError as error:
             _LOG.warning("the gateway takes no message: %s", error)
+
+
+class Remotes(Protocol):
+    """What is known of remote sessions."""
+
+    def find(self, key: str, session: bytes) -> bool:
+        """Return whether a remote session is known whose gateway has ended."""
+
+    def when_known(self, key: str, session: bytes, unanswered: Sequence[int], done: Callable[[Fates], object]) -> None:
+        """Call `done` with what has started, once nothing of former gateways is started any more."""
+
+    def when_quiet(self, key: str, session: bytes, done: Callable[[], object]) -> None:
+        """Call `done` once nothing of former gateways runs any more."""
 
 
 class Address(NamedTuple):

@@ -62,6 +62,9 @@ class DeviceListener(Protocol):
     def admitted(self, device: DeviceView, number: int) -> None:
         """A worker, or a standby that is ready, has acknowledged a session."""
 
+    def discarded(self, device: DeviceView, generation: int, number: int) -> None:
+        """A worker starts nothing for an ended session any more."""
+
     def acknowledged(self, device: DeviceView, generation: int, number: int) -> None:
         """A worker does nothing for a session any more."""
 

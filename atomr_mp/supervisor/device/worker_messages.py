@@ -59,6 +59,8 @@ class WorkerMessages:
             case control.SessionAdmitted(number):
                 worker.acknowledged(number)
                 self.caught_up(worker)
+            case control.SessionDiscarded(number):
+                self._sessions.discarded(self._device, worker.generation, number)
             case control.SessionClosed(number):
                 worker.closed(number)
                 self._sessions.acknowledged(self._device, worker.generation, number)

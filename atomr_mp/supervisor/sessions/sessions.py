@@ -21,6 +21,7 @@ from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room
+from atomr_mp.supervisor.sessions.remote_records import RemoteRecords
 from atomr_mp.supervisor.sessions.result_slabs import ResultSlabs
 from atomr_mp.supervisor.sessions.session_reclaim import SessionReclaim
 from atomr_mp.supervisor.sessions.slabs import workers_of
@@ -118,6 +119,8 @@ class ClientSession:
         """Whether it can open slabs."""
         self.weight = 1.0
         """How much of a busy device's time it gets, beside others."""
+        self.is_remote = False
+        """It is the gateway's, for a client on another machine."""
         self.hello_timer: Timer | None = None
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
@@ -162,6 +165,8 @@ class Sessions:
         self._slabs = slabs.Slabs(lambda: orders.devices, self._reply, self.results)
         self.suspects: Final = Suspects(plan.max_suspicions, loop, lambda: orders.devices, self._announce)
         self._reclaim = SessionReclaim(loop, lambda: orders.devices)
+        grace_s = 0.0 if plan.gateway is None else plan.gateway.grace_s
+        self.remotes: Final = RemoteRecords(grace_s, loop, lambda: orders.devices)
         self._last_number = 0
         self._actors: list[devices.ActorInfo] = []
         self._snapshot: operators.Status | None = None
@@ -258,6 +263,7 @@ class Sessions:
 
     def incarnation_ended(self, _device: DeviceView, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended."""
+        self.remotes.incarnation_ended(make)
         self._tell_all(make)
 
     def _tell_all(self, make: Callable[[int], session.FromSupervisor]) -> None:
@@ -274,10 +280,16 @@ class Sessions:
         """Let go of what clients and other workers had of an incarnation that has ended."""
         self._slabs.incarnation_over(device.index, generation)
         self._reclaim.worker_ended((device.index, generation))
+        self.remotes.worker_ended((device.index, generation))
 
     def acknowledged(self, device: DeviceView, generation: int, number: int) -> None:
         """Give a session's memory back if this worker was the last to work for it."""
+        self.remotes.closed(number, (device.index, generation))
         self._reclaim.acknowledged(number, (device.index, generation))
+
+    def discarded(self, device: DeviceView, generation: int, number: int) -> None:
+        """Keep what a worker has started of a remote client's session that has ended."""
+        self.remotes.discarded(number, (device.index, generation))
 
     def exported(
         self, device: DeviceView, generation: int, message: control.SlabExported, descriptor: Descriptor | None
@@ -433,6 +445,9 @@ class Sessions:
         session.check_weight(hello.weight, self._plan.max_weight)
         each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
         each.weight = hello.weight
+        if hello.origin is not None:
+            each.is_remote = True
+            self.remotes.opened(each.number, hello.origin)
         _cancel_hello_timer(each)
         welcome = session.Welcome(
             version=VERSION,
@@ -499,8 +514,10 @@ class Sessions:
                 for worker in device.workers:  # a standby too: it knows the session, and may be called next
                     if worker.withdraw(each.number):
                         continue
-                    worker.tell(control.SessionEnded(each.number))
+                    worker.tell(control.SessionEnded(each.number, each.is_remote and not bye))
                     told.append((device.index, worker.generation))
+            if each.is_remote:
+                self.remotes.ended(each.number, told, bye=bye)
             self._reclaim.ended(each.number, told, bye=bye)
         if each.owner:
             # Later: whoever tells clients of a device is in the middle of a step of that device.

@@ -1,0 +1,149 @@
+"""Remote sessions, as the supervisor remembers them: what their calls have started, whichever gateway they came by."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from atomr_mp.protocol.codec import MAX_U64
+from atomr_mp.protocol.messages.session import IncarnationEnded, RemoteOrigin
+from atomr_mp.supervision.reclaim import Worker
+from atomr_mp.supervision.remote_records import Fates, RemoteRecord
+from atomr_mp.supervisor.device.device import SupervisedDevice
+from atomr_mp.supervisor.loop import Loop, Timer
+
+FORGET_S: Final = 60.0
+"""On top of the grace: how long what is known of a session is kept after its gateway's end. The next one has to come
+up, and its clients to connect to it."""
+
+
+class RemoteRecords:
+    """What is known of remote sessions.
+
+    Args:
+        grace_s: How long a gateway keeps sessions after a cut.
+        loop: The supervisor's loop.
+        devices: Returns the pool's devices, by index.
+    """
+
+    def __init__(self, grace_s: float, loop: Loop, devices: Callable[[], Sequence[SupervisedDevice]]) -> None:
+        self._grace_s = grace_s
+        self._loop = loop
+        self._devices = devices
+        self._records: dict[tuple[str, bytes], RemoteRecord] = {}
+        self._origins: dict[int, tuple[str, bytes]] = {}
+        """By number of the local session, ended ones too, for as long as there is a record."""
+        self._timers: dict[tuple[str, bytes], Timer] = {}
+        self._waiting: list[tuple[tuple[str, bytes], Callable[[RemoteRecord], bool], Callable[[], object]]] = []
+        """Who waits for a record: which, for what, and what is called then."""
+
+    # --- what sessions and workers tell ----------------------------------------------------------------------------
+
+    def opened(self, number: int, origin: RemoteOrigin) -> None:
+        """A local session is there for a remote one."""
+        key = origin.key, origin.session
+        self._records.setdefault(key, RemoteRecord()).local = number
+        self._origins[number] = key
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def ended(self, number: int, told: Iterable[Worker], *, bye: bool) -> None:
+        """A session has ended; with `bye` by its gateway's wish, so nobody will ask for it again."""
+        key = self._origins.get(number)
+        if key is None:
+            return
+        self._records[key].ended(number, told)
+        if bye:
+            self._forget(key)
+        else:
+            self._timers[key] = self._loop.call_later(self._grace_s + FORGET_S, lambda: self._forget(key))
+        self._look()
+
+    def discarded(self, number: int, worker: Worker) -> None:
+        """A worker starts nothing of an ended session any more."""
+        key = self._origins.get(number)
+        if key is None:
+            return
+        record = self._records[key]
+        self._read_board(record, number, worker)
+        record.discarded(number, worker)
+        self._look()
+
+    def closed(self, number: int, worker: Worker) -> None:
+        """A worker runs nothing of an ended session any more."""
+        key = self._origins.get(number)
+        if key is None:
+            return
+        record = self._records[key]
+        self._read_board(record, number, worker)
+        record.closed(number, worker)
+        self._look()
+
+    def incarnation_ended(self, make: Callable[[int], IncarnationEnded]) -> None:
+        """An incarnation has ended: keep what it had started of each remote session."""
+        now_ns = time.monotonic_ns()
+        for number, key in self._origins.items():
+            told = make(number)
+            self._records[key].add(told.started, told.known_since_ns, now_ns)
+
+    def worker_ended(self, worker: Worker) -> None:
+        """A process has ended, and its end was told."""
+        for record in self._records.values():
+            record.worker_ended(worker)
+        self._look()
+
+    # --- what a gateway asks ---------------------------------------------------------------------------------------
+
+    def find(self, key: str, session: bytes) -> bool:
+        """Return whether a remote session is known whose gateway has ended."""
+        record = self._records.get((key, session))
+        return record is not None and record.local == 0
+
+    def when_known(self, key: str, session: bytes, unanswered: Sequence[int], done: Callable[[Fates], object]) -> None:
+        """Call `done` with what has started, once nothing of former gateways is started any more."""
+
+        def known() -> None:
+            record = self._records.get((key, session))
+            done(Fates([], MAX_U64) if record is None else record.fates(unanswered))
+
+        self._wait((key, session), lambda record: record.is_known, known)
+
+    def when_quiet(self, key: str, session: bytes, done: Callable[[], object]) -> None:
+        """Call `done` once nothing of former gateways runs any more."""
+        self._wait((key, session), lambda record: record.is_quiet, done)
+
+    def _wait(
+        self, key: tuple[str, bytes], condition: Callable[[RemoteRecord], bool], done: Callable[[], object]
+    ) -> None:
+        self._waiting.append((key, condition, done))
+        self._look()
+
+    def _look(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for key, condition, done in waiting:
+            record = self._records.get(key)
+            if record is None or condition(record):
+                done()
+            else:
+                self._waiting.append((key, condition, done))
+
+    def _forget(self, key: tuple[str, bytes]) -> None:
+        self._records.pop(key, None)
+        self._timers.pop(key, None)
+        self._origins = {number: of for number, of in self._origins.items() if of != key}
+
+    def _read_board(self, record: RemoteRecord, number: int, worker: Worker) -> None:
+        """Take in what a living worker has started of a session; all may have, if its board is not believed."""
+        index, generation = worker
+        process = self._devices()[index].worker(generation)
+        if process is None:  # its end is told by itself
+            return
+        board = process.live_board.read()
+        now_ns = time.monotonic_ns()
+        if board is None:
+            record.add((), now_ns, now_ns)
+            return
+        started = [request_id for _, session, request_id, _ in board.left() if session == number]
+        record.add(started, board.known_since_ns(), now_ns)

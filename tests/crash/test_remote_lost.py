@@ -1,0 +1,251 @@
+"""Remote clients through cuts and kills: each call has one outcome and at most one run, and nothing is left."""
+
+from __future__ import annotations
+
+import collections
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.protocol.messages.operators import RemoteSessionStatus
+from tests import remote as served
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled
+from tests.tcp_proxy import Proxy, faults
+
+ACTOR = f"{ACTORS}/noting.py:Noting"
+ROUNDS = int(os.environ.get("ATOMR_MP_TEST_ROUNDS", "12"))
+"""Rounds of the test under random faults; hours by a larger number."""
+
+
+def runs(ledger: Ledger, file: str = "runs") -> collections.Counter[str]:
+    """Return how often each call has run."""
+    path = ledger.path / file
+    return collections.Counter(path.read_text(encoding="utf-8").split()) if path.exists() else collections.Counter()
+
+
+def through(found: served.Served) -> Proxy:
+    """Return a proxy before a gateway."""
+    host, _, port = found.address.removeprefix("tcp://").rpartition(":")
+    return Proxy(host, int(port))
+
+
+def connect(found: served.Served, proxy: Proxy) -> atomr_mp.Pool:
+    """Connect through a proxy."""
+    return found._replace(address=proxy.address).connect()
+
+
+def test_faults_of_the_network_are_not_noticed(ledger: Ledger) -> None:
+    """Delays, drops, cuts at any byte, half-closes, flipped bits, stalls: one run and one answer for each call."""
+    rng = random.Random(7)
+    found = served.serve(ledger, ACTOR)
+    with found.pool, through(found) as proxy, connect(found, proxy) as pool:
+        pool.wait_ready()
+        number = 0
+        for _ in range(ROUNDS):
+            replies = {}
+            fault = rng.choice(faults(proxy, rng))
+            for step in range(40):
+                replies[number] = pool.call("Noting.once", str(number), deadline_s=DEADLINE_S)
+                number += 1
+                if step == 20:
+                    fault()
+            # The fault's time is its point; it is longer than a silent connection lives.
+            time.sleep(0.1 if rng.random() < 0.7 else 1.8)
+            proxy.heal()
+            for tag, reply in replies.items():
+                assert reply.result() == str(tag)
+        assert runs(ledger) == {str(tag): 1 for tag in range(number)}
+        remote = found.pool.status().remote
+        assert remote is not None
+        assert remote.restarts == 0
+        assert settled(lambda: _session(found).open_calls <= 64, DEADLINE_S)
+
+
+def test_calls_go_on_while_their_client_is_away(ledger: Ledger) -> None:
+    """And their answers are there when it is back; after the grace it is told that they may have run."""
+    found = served.serve(ledger, ACTOR, remote_grace_s=1.0)
+    with found.pool, through(found) as proxy, connect(found, proxy) as pool:
+        pool.wait_ready()
+        ref = pool.device().put(np.ones(3))
+        with ledger.gate("held") as gate:
+            held = pool.call("Noting.hold", gate.path, "held")
+            gate.wait()
+            behind = pool.call("Noting.once", "behind")
+            assert settled(lambda: _session(found).open_calls >= 2, DEADLINE_S)
+            proxy.stalled = {"up", "down"}
+            gate.open()
+            assert settled(lambda: runs(ledger)["behind"] == 1, DEADLINE_S)
+            proxy.heal()
+            assert (held.result(), behind.result()) == ("held", "behind")
+            assert ref.numpy().sum() == 3
+            late = pool.call("Noting.hold", gate.path, "late")
+            gate.wait()
+            proxy.stalled = {"up", "down"}
+            assert settled(lambda: not _sessions(found), DEADLINE_S)
+            proxy.heal()
+            proxy.cut()
+            with pytest.raises(errors.SessionLost) as lost:
+                late.result()
+            assert lost.value.maybe_executed
+            with pytest.raises(errors.SessionLost):
+                pool.call("Noting.once", "never")
+            with pytest.raises(errors.PoolLost):
+                ref.numpy()
+    assert runs(ledger) == {"held": 1, "behind": 1, "late": 1}
+
+
+def test_a_killed_gateway_costs_what_had_started(ledger: Ledger) -> None:
+    """What certainly had not is sent again, what is idempotent is replayed after its first copy, others are told."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        ref = pool.device().put(np.ones(3))
+        assert pool.call("Noting.once", "before").result() == "before"
+        with ledger.gate("held") as gate:
+            started = pool.call("Noting.hold", gate.path, "started")
+            gate.wait()
+            queued = [pool.call("Noting.once", f"queued-{number}") for number in range(20)]
+            again = pool.call("Noting.again", "again")
+            assert settled(lambda: _session(found).open_calls >= 22, DEADLINE_S)
+            os.kill(found.pid, signal.SIGKILL)
+            assert settled(lambda: found.pool.status().sessions == 1, DEADLINE_S)  # so its worker was told
+            gate.open()  # it cannot say what has started before its loop turns
+            with pytest.raises(errors.GatewayLost) as lost:
+                started.result()
+            assert lost.value.maybe_executed
+            assert [reply.result() for reply in queued] == [f"queued-{number}" for number in range(20)]
+            assert again.result() == "again"
+        with pytest.raises(errors.GpuRefStale, match="gateway"):
+            ref.numpy()
+        assert pool.device().put(np.ones(3)).numpy().sum() == 3
+        remote = found.pool.status().remote
+        assert remote is not None
+        assert remote.restarts == 1
+    counted = runs(ledger)
+    assert all(count == 1 for count in counted.values()), counted
+    assert len(counted) == 23
+
+
+def test_gateways_are_killed_again_and_again(ledger: Ledger) -> None:
+    """Under calls from a thread: no idempotent one fails, none of the others runs twice, each has one outcome."""
+    found = served.serve(ledger, ACTOR, gpus=2)
+    outcomes: collections.Counter[str] = collections.Counter()
+    wrong: list[str] = []
+
+    def settle(tag: str, reply: Reply) -> None:
+        error = reply.exception()
+        outcomes[type(error).__name__ if error else "answered"] += 1
+        if error is None and reply.result() != tag:
+            wrong.append(tag)
+        if error is not None and not (isinstance(error, errors.GatewayLost) and tag.startswith("once")):
+            wrong.append(f"{tag}: {error!r}")
+        if error is not None and not getattr(error, "maybe_executed", True):
+            wrong.append(f"{tag} was sent nowhere")
+
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        flying: collections.deque[tuple[str, Reply]] = collections.deque()
+        for number in range(1500):
+            kind = "again" if number % 2 else "once"
+            tag = f"{kind}-{number}"
+            flying.append((tag, pool.call(f"Noting.{kind}", tag, deadline_s=DEADLINE_S)))
+            if number in {300, 700, 1100}:
+                os.kill(found.pid, signal.SIGKILL)
+                served.listening(found.pool)
+            while len(flying) > 32:
+                settle(*flying.popleft())
+        while flying:
+            settle(*flying.popleft())
+    assert not wrong, wrong[:5]
+    counted = runs(ledger)
+    twice = {tag for tag, count in counted.items() if count > 1 and tag.startswith("once")}
+    assert not twice
+    assert sum(outcomes.values()) == 1500
+
+
+def test_a_worker_s_end_is_told_through_the_gateway(ledger: Ledger) -> None:
+    """As to local clients: what ran is told, what had not is sent to the next."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        ref = pool.device().put(np.ones(3))
+        with ledger.gate("held") as gate:
+            held = pool.call("Noting.hold", gate.path, "held")
+            again = pool.call("Noting.again", "again")
+            (pid,) = gate.wait()
+            os.kill(pid, signal.SIGKILL)
+            with pytest.raises(errors.WorkerLost):
+                held.result()
+            assert again.result() == "again"
+        with pytest.raises(errors.GpuRefStale):
+            ref.numpy()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> None:
+    """Its refs and calls go with its session, when its grace is over."""
+    found = served.serve(ledger, ACTOR, remote_grace_s=0.5)
+    code = (
+        "import sys, signal, numpy, atomr_mp\n"
+        "pool = atomr_mp.connect(sys.argv[1], keys=sys.argv[2])\n"
+        "pool.wait_ready()\n"
+        "ref = pool.device().put(numpy.ones(100))\n"
+        "print('ready', flush=True)\n"
+        "signal.pause()\n"
+    )
+    key = served.key_file(found.keys_dir, "alice")
+    with found.pool:
+        client = subprocess.Popen([sys.executable, "-c", code, found.address, key], stdout=subprocess.PIPE)
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == b"ready\n"
+            assert found.pool.status().workers[0].leases == 1
+            client.send_signal(how)
+            assert settled(lambda: not _sessions(found), DEADLINE_S)
+            assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
+        finally:
+            client.kill()
+            client.communicate()
+
+
+def test_a_pool_that_stops_says_so(ledger: Ledger) -> None:
+    """At once, and not after some deadline."""
+    found = served.serve(ledger, ACTOR)
+    with found.connect() as pool:
+        pool.wait_ready()
+        found.pool.close()
+        with pytest.raises(errors.PoolLost, match="stopped"):
+            pool._client.wait_until(lambda: False, DEADLINE_S)
+
+
+def test_a_gateway_that_hangs_is_replaced(ledger: Ledger) -> None:
+    """Its loop says that it turns; where it does not, the next one takes over."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, found.connect() as pool:
+        assert pool.call("Noting.once", "1").result() == "1"
+        pid = found.pid
+        os.kill(pid, signal.SIGSTOP)
+        assert pool.call("Noting.again", "2", deadline_s=DEADLINE_S).result() == "2"
+        assert found.pid != pid
+
+
+def _sessions(found: served.Served) -> list[object]:
+    remote = found.pool.status().remote
+    assert remote is not None
+    return list(remote.sessions)
+
+
+def _session(found: served.Served) -> RemoteSessionStatus:
+    remote = found.pool.status().remote
+    assert remote is not None
+    (session,) = remote.sessions
+    return session
