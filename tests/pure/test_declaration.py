@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,15 @@ def test_methods_and_the_table_are_written_from_the_declarations() -> None:
     command = [sys.executable, str(ROOT / "scripts" / "library-methods"), "--check"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_the_lines_of_every_library_are_counted() -> None:
+    """`scripts/library-cost` finds the files of each, and of what they share."""
+    command = [sys.executable, str(ROOT / "scripts" / "library-cost"), "--json"]
+    counts = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    assert set(counts) == {*DECLARED, "all", "programs", "core"}
+    assert all(row["product"] and row["tests"] for row in counts.values()), counts
+    assert counts["all"]["requests"] == sum(len(requests_of(library)) for library in DECLARED)
 
 
 @pytest.mark.parametrize("library", DECLARED)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -11,8 +12,9 @@ from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.messages import data
+from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.base import Library
-from atomr_mp_workers.libraries.plans import KEPT, LibraryPlan, LibraryPlans
+from atomr_mp_workers.libraries.plans import KEPT, SWITCH_S, LibraryPlan, LibraryPlans, Preparer
 from atomr_mp_workers.requests.peers import Peer
 from tests.pure.test_dispatch import DEADLINE_S, NEVER_NS, TOKEN, Worker, outcomes
 
@@ -168,3 +170,15 @@ def test_the_plan_that_was_not_used_for_longest_is_dropped() -> None:
     assert plans.keep("more", LibraryPlan()) is kept[1]
     assert plans.find(1) is None
     assert (plans.dropped, len(plans)) == (1, KEPT)
+
+
+def test_python_that_makes_a_plan_keeps_the_loop_waiting_for_a_moment_only() -> None:
+    """And no longer than that: elsewhere threads take turns as usual."""
+    usual_s, seen = sys.getswitchinterval(), []
+    plan, made = LibraryPlan(HostDevice().make_event()), threading.Event()
+    Preparer(HostDevice(), made.set).prepare(plan, lambda: seen.append(sys.getswitchinterval()))
+    assert made.wait(DEADLINE_S)
+    assert plan.event is not None
+    assert plan.event.done
+    assert seen == [pytest.approx(SWITCH_S)]
+    assert sys.getswitchinterval() == pytest.approx(usual_s)

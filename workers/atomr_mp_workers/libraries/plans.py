@@ -7,6 +7,7 @@ that makes what takes long.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, MutableSequence
@@ -15,6 +16,10 @@ from typing import Any, Final
 
 from atomr_mp.protocol.board import PLAN_WORDS
 from atomr_mp_workers.device.base import Event, WorkerDevice
+
+SWITCH_S: Final = 0.0002
+"""How long the thread that makes plans may keep the interpreter from the loop while it runs Python. By default that is
+5 ms, each time that the loop has waited for something."""
 
 KEPT: Final = 256
 """LibraryPlans of a library."""
@@ -134,10 +139,14 @@ class Preparer:
         self._queue.put(work)
 
     def _prepare(self, plan: LibraryPlan, prepare: Callable[[], Any]) -> None:
+        usual_s = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_S)
         try:
             self._device.on_thread(lambda: plan.make(prepare))
         except BaseException as error:  # noqa: BLE001 - of the device: the requests that wait are told
             plan.fail(error)
+        finally:
+            sys.setswitchinterval(usual_s)
         assert plan.event is not None
         plan.event.end()
         self._wake()
