@@ -38,6 +38,7 @@ TESTS: Final = (
     "tests/contract/test_rng.py",
     "tests/contract/test_tensor.py",
     "tests/contract/test_elementwise.py",
+    "tests/contract/test_solver.py",
     "tests/contract/test_sparse.py",
     "tests/contract/test_program.py",
     "tests/contract/test_actor_libraries.py",
