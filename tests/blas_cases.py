@@ -77,6 +77,11 @@ def _dot(request: blas.Dot, dense: dict[str, Array]) -> Expected:
     return Expected(np.sum(x * dense["y"]).item(), x.size, 8.0)
 
 
+def _inner(request: blas.Inner, dense: dict[str, Array]) -> Expected:
+    x = conjugated(dense["x"], wanted=request.conjugate)
+    return Expected({"out": np.sum(x * dense["y"])}, x.size, 8.0)
+
+
 def _asum(_request: blas.Asum, dense: dict[str, Array]) -> Expected:
     return Expected(float(np.sum(absolute(dense["x"]))), dense["x"].size, 3.0)
 
@@ -149,6 +154,7 @@ EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
     "scal": _scal,
     "nrm2": _nrm2,
     "dot": _dot,
+    "inner": _inner,
     "asum": _asum,
     "iamax": functools.partial(_found, -1),
     "iamin": functools.partial(_found, 1),

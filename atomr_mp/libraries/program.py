@@ -171,8 +171,8 @@ class Program:
             raise errors.InvalidRequest("a step has no deadline of its own; give one to run()")
         if request.answers:
             raise errors.InvalidRequest(
-                f"{library}.{request.name} answers with a number, which no step can; a product of a row and a column "
-                "leaves it on the device"
+                f"{library}.{request.name} answers with what only the device knows, which no step can; blas.inner "
+                "leaves a number on the device"
             )
         if len(self._steps) >= messages.MAX_STEPS:
             raise errors.InvalidRequest(f"a program has at most {messages.MAX_STEPS} steps")

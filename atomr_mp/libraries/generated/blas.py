@@ -100,6 +100,26 @@ class BlasRequests(LibraryReference):
         """
         return self._request(blas.Dot(x=x, y=y, conjugate=conjugate), deadline_s)
 
+    def inner(
+        self,
+        x: Operand,
+        y: Operand,
+        out: Operand | None = None,
+        *,
+        conjugate: bool = False,
+        deadline_s: float | None = None,
+    ) -> Reply:
+        """Compute out ← Σ x_i·y_i, an array without dimensions: for a program, whose numbers stay on the device.
+
+        Args:
+            x: Read; shape (n). Strides: a stride that is not 0.
+            y: Read; shape (n). Strides: a stride that is not 0.
+            out: Written; shape ().
+            conjugate: Take the conjugate of x_i; nothing changes for reals.
+            deadline_s: Seconds from now until which it must have started; None for the pool's default.
+        """
+        return self._request(blas.Inner(x=x, y=y, out=out, conjugate=conjugate), deadline_s)
+
     def asum(
         self,
         x: Operand,

@@ -101,6 +101,23 @@ class Dot(LibraryRequest, frozen=True):
         return int(2 * sizes["n"])
 
 
+class Inner(LibraryRequest, frozen=True):
+    """Compute out ← Σ x_i·y_i, an array without dimensions: for a program, whose numbers stay on the device."""
+
+    name: ClassVar = "inner"
+    types: ClassVar = {"T": FULL}
+    x: Annotated[Operand, reads("n", lies=vector)]
+    y: Annotated[Operand, reads("n", lies=vector)]
+    out: Annotated[Operand | None, writes("")] = None
+    conjugate: bool = False
+    """Take the conjugate of x_i; nothing changes for reals."""
+
+    @staticmethod
+    def work(_request: Any, sizes: Sizes) -> int:
+        """Return a product and a sum for each element."""
+        return int(2 * sizes["n"])
+
+
 class Asum(LibraryRequest, frozen=True):
     """Compute Σ|x_i|, of complex arrays Σ(|re x_i| + |im x_i|). The result is a float."""
 

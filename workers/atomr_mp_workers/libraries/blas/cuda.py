@@ -109,6 +109,19 @@ class CudaBlas(Library):
         routine = kind.routines.dotc if request.conjugate else kind.routines.dot
         return self._reduce(routine, kind.factors.dtype, request.x, request.y)
 
+    def inner(self, request: blas.Inner) -> None:
+        """Compute out ← Σ x_i·y_i."""
+        if not request.x.size:
+            array(request.out).fill(0)
+            return
+        kind = KINDS[request.x.dtype]
+        routine = kind.routines.dotc if request.conjugate else kind.routines.dot
+        cublas.set_pointer_mode(self._handle, DEVICE)
+        try:
+            routine(self._handle, *_pair(request.x, request.y), address(request.out))
+        finally:
+            cublas.set_pointer_mode(self._handle, HOST)
+
     def asum(self, request: blas.Asum) -> float | Later:
         """Return Σ|x_i|."""
         kind = KINDS[request.x.dtype]

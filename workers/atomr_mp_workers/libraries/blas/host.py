@@ -43,6 +43,11 @@ class HostBlas(Library):
         product: float | complex = (np.vdot if request.conjugate else np.dot)(array(request.x), array(request.y)).item()
         return product
 
+    def inner(self, request: blas.Inner) -> None:
+        """Compute out ← Σ x_i·y_i."""
+        x, y = array(request.x), array(request.y)
+        array(request.out)[...] = (np.vdot if request.conjugate else np.dot)(x, y)
+
     def asum(self, request: blas.Asum) -> float:
         """Return Σ|x_i|."""
         return float(_magnitudes(array(request.x)).sum())

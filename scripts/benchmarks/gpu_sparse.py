@@ -1,0 +1,232 @@
+"""Sparse products and conjugate gradients by request, beside the same in one process.
+
+    python -m scripts.benchmarks.gpu_sparse > gpu-sparse.json
+
+Needs a GPU, the extra of its CUDA version, and SciPy; takes about 40 s. The product of a matrix of 10^7 elements with a
+dense one is compared with cuSPARSE's call as the library's actor makes it, and with CuPy's; 1,000 steps of conjugate
+gradients on a 7-point stencil with 10^6 unknowns with the same in CuPy. Each round measures all ways in turn.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import scipy.sparse
+
+import atomr_mp
+
+ROUNDS: Final = 5
+TOGETHER: Final = 10
+"""Requests in flight, and steps of the program."""
+ROWS: Final = 1_000_000
+PER_ROW: Final = 10
+COLUMNS: Final = 32
+SIDE: Final = 100
+STEPS: Final = 1000
+RUNS: Final = 20
+"""Programs of as many steps each that do them, with the residual read after each."""
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+def products(device: atomr_mp.Device) -> dict[str, Callable[[], None]]:
+    """Return what does ten products each way: 10^7 elements in float32, in rows of ten, times 32 columns."""
+    random = np.random.default_rng(1)
+    columns = np.sort(random.integers(0, ROWS // PER_ROW, (ROWS, PER_ROW)), axis=1) * PER_ROW + np.arange(PER_ROW)
+    indices, indptr = columns.astype(np.int32).reshape(-1), np.arange(0, ROWS * PER_ROW + 1, PER_ROW, dtype=np.int32)
+    data = random.uniform(-1, 1, indices.size).astype(np.float32)
+    dense = random.uniform(-1, 1, (ROWS, COLUMNS)).astype(np.float32)
+    a = device.sparse.csr((data, indices, indptr), (ROWS, ROWS))
+    b, c = device.put(dense), device.empty(dense.shape)
+    with device.program() as program:
+        for _ in range(TOGETHER):
+            program.sparse.spmm(a, b, c)
+
+    def together() -> None:
+        for reply in [device.sparse.spmm(a, b, c) for _ in range(TOGETHER)]:
+            reply.result()
+
+    def alone() -> None:
+        for _ in range(TOGETHER):
+            device.sparse.spmm(a, b, c).result()
+
+    ways = {"ten_in_flight": together, "one_at_a_time": alone, "program": lambda: program.run().result()}
+    expected = scipy.sparse.csr_array((data[: 1000 * PER_ROW], indices[: 1000 * PER_ROW], indptr[:1001]), (1000, ROWS))
+    together()
+    np.testing.assert_allclose(c.numpy()[:1000], expected @ dense, atol=1e-4)
+    return direct_products(data, indices, indptr, dense) | ways
+
+
+def direct_products(data: Any, indices: Any, indptr: Any, dense: Any) -> dict[str, Callable[[], None]]:
+    """Return what does ten calls in this process, and waits: cuSPARSE's, prepared as the actor does it, and CuPy's."""
+    import cupy
+    from cupyx.scipy import sparse as cupyx_sparse
+    from nvmath import CudaDataType
+    from nvmath.bindings import cusparse
+
+    float32, index = int(CudaDataType.CUDA_R_32F), int(cusparse.IndexType.INDEX_32I)
+    row, plain = int(cusparse.Order.ROW), int(cusparse.Operation.NON_TRANSPOSE)
+    arrays = [cupy.asarray(each) for each in (data, indices, indptr, dense)]
+    values, columns, rows, b = arrays
+    c, stream = cupy.empty_like(b), cupy.cuda.Stream(non_blocking=True)
+    handle = cusparse.create()
+    cusparse.set_stream(handle, stream.ptr)
+    matrix = cusparse.create_csr(
+        ROWS, ROWS, values.size, rows.data.ptr, columns.data.ptr, values.data.ptr, index, index, 0, float32
+    )
+    told_b, told_c = (cusparse.create_dn_mat(ROWS, COLUMNS, COLUMNS, each.data.ptr, float32, row) for each in (b, c))
+    one, zero = np.array(1, np.float32), np.array(0, np.float32)
+    call = (
+        handle, plain, plain, one.ctypes.data, matrix, told_b, zero.ctypes.data, told_c, float32,
+        int(cusparse.SpMMAlg.DEFAULT),
+    )  # fmt: skip
+    work = cupy.empty(max(16, cusparse.sp_mm_buffer_size(*call)), cupy.uint8)
+    cupy.cuda.Device().synchronize()
+    cusparse.sp_mm_preprocess(*call, work.data.ptr)
+    of_cupy = cupyx_sparse.csr_matrix((values, columns, rows), shape=(ROWS, ROWS))
+
+    def direct() -> None:
+        for _ in range(TOGETHER):
+            cusparse.sp_mm(*call, work.data.ptr)
+        stream.synchronize()
+
+    def cupys() -> None:
+        with stream:
+            for _ in range(TOGETHER):
+                _ = of_cupy @ b
+        stream.synchronize()
+
+    direct.keep = (one, zero, arrays)  # type: ignore[attr-defined]
+    return {"direct": direct, "cupy": cupys}
+
+
+# --- conjugate gradients ----------------------------------------------------------------------------------------------
+
+
+def stencil() -> Any:
+    """Return the 7-point stencil on 100³ points, with a small term that is another one at each."""
+    line = scipy.sparse.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(SIDE, SIDE))
+    one = scipy.sparse.eye_array(SIDE)
+    terms = ((line, one, one), (one, line, one), (one, one, line))
+    laplacian = sum(scipy.sparse.kron(scipy.sparse.kron(x, y), z) for x, y, z in terms)
+    return (laplacian + scipy.sparse.diags_array(np.random.default_rng(1).uniform(0, 1e-4, SIDE**3))).tocsr()
+
+
+def gradients(device: atomr_mp.Device, matrix: Any) -> dict[str, Callable[[], float]]:
+    """Return what does 1,000 steps each way from the start, and returns the norm of the residual."""
+    b = np.random.default_rng(2).normal(size=matrix.shape[0])
+    return {"cupy": in_cupy(matrix, b), "programs": by_program(device, matrix, b)}
+
+
+def by_program(device: atomr_mp.Device, matrix: Any, b: Any) -> Callable[[], float]:
+    """Return the steps as programs, as docs/libraries/sparse.md has them."""
+    a, inverse, b_there = device.sparse.csr(matrix), device.put(1 / matrix.diagonal()), device.put(b)
+    x, r, p, p_next = (device.empty(b.shape, "float64") for _ in range(4))
+    rz, rz_next = (device.empty((), "float64") for _ in range(2))
+
+    def begin() -> None:
+        device.memory.fill(x, 0)
+        device.memory.copy(b_there, r)
+        device.elementwise.multiply(inverse, r, p)
+        device.blas.inner(r, p, rz)
+
+    with device.program() as program:
+        blas, elementwise, q = program.blas, program.elementwise, program.empty(b.shape, "float64")
+        now, after, old, new = p, p_next, rz, rz_next
+        for _ in range(STEPS // RUNS):
+            program.sparse.spmv(a, now, q)
+            step = elementwise.divide(old, blas.inner(now, q)).reshape(1)
+            blas.ger(x.reshape(-1, 1), now, step)
+            blas.ger(r.reshape(-1, 1), q, step, alpha=-1)
+            elementwise.multiply(inverse, r, after)
+            blas.inner(r, after, new)
+            blas.ger(after.reshape(-1, 1), now, elementwise.divide(new, old).reshape(1))
+            now, after, old, new = after, now, new, old
+        program.returns(blas.inner(r, r))
+
+    def solve() -> float:
+        begin()
+        for _ in range(RUNS):
+            residual = program.run().result().numpy()
+        return float(residual**0.5)
+
+    return solve
+
+
+def in_cupy(matrix: Any, b: Any) -> Callable[[], float]:
+    """Return the steps in CuPy, in this process, with the residual read as often."""
+    import cupy
+    from cupyx.scipy import sparse as cupyx_sparse
+
+    a, inverse, b_there = cupyx_sparse.csr_matrix(matrix), cupy.asarray(1 / matrix.diagonal()), cupy.asarray(b)
+
+    def solve() -> float:
+        x, r = cupy.zeros_like(b_there), b_there.copy()
+        p = inverse * r
+        rz = r @ p
+        for at in range(STEPS):
+            q = a @ p
+            step = rz / (p @ q)
+            x += step * p
+            r -= step * q
+            z = inverse * r
+            rz_next = r @ z
+            p = z + rz_next / rz * p
+            rz = rz_next
+            if (at + 1) % (STEPS // RUNS) == 0:
+                residual = float(r @ r)
+        return float(residual**0.5)
+
+    return solve
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measured(ways: dict[str, Callable[[], Any]], of: str, parts: int) -> dict[str, Any]:
+    """Return milliseconds of one part of what each way does, and the time of `of` as a share of it."""
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        for _ in range(3):  # plans, and graphs of programs, are made
+            way()
+    for _ in range(ROUNDS):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way()
+            times[name].append((time.perf_counter() - began) / parts * 1e3)
+    shares = {
+        name: [base / each for base, each in zip(times[of], found, strict=True)]
+        for name, found in times.items()
+        if name != of
+    }
+    return {
+        "ms": {name: round(statistics.median(found), 5) for name, found in times.items()},
+        f"share_of_{of}": {
+            name: {"median": round(statistics.median(found), 4), "least": round(min(found), 4)}
+            for name, found in shares.items()
+        },
+    }
+
+
+def main() -> None:
+    """Measure, and print JSON."""
+    report: dict[str, Any] = {}
+    with atomr_mp.start(gpus=1, backend="cuda") as pool:
+        device = pool.device(0)
+        report["spmm_1e7_float32"] = measured(products(device), "direct", TOGETHER)
+        ways = gradients(device, stencil())
+        report["residuals"] = {name: way() for name, way in ways.items()}
+        report["conjugate_gradients_1e6"] = measured(ways, "cupy", STEPS)
+    json.dump(report, sys.stdout, indent=1)
+    sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()
