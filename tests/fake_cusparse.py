@@ -87,6 +87,8 @@ class FakeCusparse(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("nvmath.bindings.cusparse")
+        self.refused = False
+        """Whether it says of all products that it has no routine."""
         self.made: dict[int, Any] = {}
         """What exists, by number."""
         self._numbers = itertools.count(100)
@@ -234,6 +236,8 @@ class FakeCusparse(ModuleType):
         target[...] = total + factor * _wide(target) if factor else total
 
     def _needs(self, a: int, op: int, compute: int) -> int:
+        if self.refused:
+            raise binding.cuSPARSEError(int(binding.Status.NOT_SUPPORTED))
         assert compute == (CudaDataType.CUDA_R_32F if self.made[a].dtype in {2, 14} else self.made[a].dtype)
         assert op in {N, T, C}
         return BUFFER_BYTES

@@ -15,7 +15,7 @@ import scipy.sparse
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol.libraries.sparse import Format
-from tests.support import Ledger, wait_generation
+from tests.support import Ledger, settled, wait_generation
 from tests.tolerances import assert_close
 
 FORMATS: Final[tuple[Format, ...]] = ("csr", "csc", "coo", "bsr", "blocked_ell")
@@ -215,6 +215,19 @@ def test_memory_of_a_structure_comes_back(device: atomr_mp.Device) -> None:
     gc.collect()
     device.put(np.zeros(1)).free()
     assert device.statistics()["used_bytes"] == before
+
+
+def test_a_session_s_end_frees_its_structures(ledger: Ledger, backend: str) -> None:
+    """Those of matrices that its client still has."""
+    with ledger.start(backend=backend) as pool:
+        device = pool.device()
+        device.put(np.zeros(1)).free()
+        before = device.statistics()["used_bytes"]
+        with atomr_mp.connect(run_dir=pool.run_dir) as other:
+            kept = other.device().sparse.csr(scipy.sparse.eye_array(40_000, format="csr"))
+            assert device.statistics()["used_bytes"] > before + 160_000
+        assert settled(lambda: device.statistics()["used_bytes"] == before)
+        assert kept.nnz == 40_000
 
 
 def test_a_matrix_is_stale_with_its_worker_and_shared_with_nobody(ledger: Ledger, backend: str) -> None:

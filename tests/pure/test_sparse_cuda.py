@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.libraries.sparse.structures import Structure
@@ -113,6 +114,17 @@ def test_what_was_prepared_serves_other_values_and_other_memory(actor: Actor, na
         else:
             actor.run(cls(matrix, b, out, alpha=1.0 + turn))
             np.testing.assert_allclose(out.array, (1 + turn) * exact @ b.array)
+
+
+def test_what_a_cusparse_does_not_have_says_what_to_do(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version may; nothing has run, and nothing is kept of it."""
+    matrix = matrix_of(of_mask("bsr", np.ones((2, 2), bool), (2, 3)), "float32")
+    request = sparse.Spmm(matrix, FakeArray.of(np.ones((6, 1)), "float32"), FakeArray.of(np.ones((4, 1)), "float32"))
+    monkeypatch.setattr(actor.cusparse, "refused", True)
+    with pytest.raises(errors.Unsupported, match=r"bsr, blocks of \(2, 3\) and int32"):
+        actor.run(request)
+    monkeypatch.undo()
+    actor.run(request)
 
 
 def test_a_block_that_is_not_there_is_worth_nothing(actor: Actor) -> None:

@@ -7,7 +7,8 @@ of 0 multiplies.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 import cupy
@@ -16,6 +17,7 @@ from cupyx import cusparse as cupyx_cusparse
 from cupyx.scipy import sparse as cupyx_sparse
 from nvmath.bindings import cusparse
 
+from atomr_mp import errors
 from atomr_mp.protocol.declaration.strides import Order, leading
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import sparse
@@ -56,6 +58,7 @@ SPSM: Final = int(cusparse.SpSMAlg.DEFAULT)
 SDDMM: Final = int(cusparse.SDDMMAlg.DEFAULT)
 SPSV_GENERAL: Final = int(cusparse.SpSVUpdate.GENERAL)
 SPSM_GENERAL: Final = int(cusparse.SpSMUpdate.UPDATE_GENERAL)
+NOT_SUPPORTED: Final = int(cusparse.Status.NOT_SUPPORTED)
 
 
 class CudaSparse(SparseLibrary):
@@ -198,7 +201,8 @@ class CudaSparse(SparseLibrary):
         try:
             size = np.zeros(1, np.uint64)
             asked = (self._handle, OPS["N"], OPS["N"], alpha, dense_a, dense_b, beta, plan.matrix, kind.scale, SDDMM)
-            cusparse.sddmm_buffer_size(*asked, size.ctypes.data)
+            with _served(it):
+                cusparse.sddmm_buffer_size(*asked, size.ctypes.data)
             work = cupy.cuda.alloc(max(int(size[0]), LEAST_BYTES))
             cusparse.sddmm(*asked, work.ptr)
         finally:
@@ -353,9 +357,24 @@ def _is_prepared(it: Structure, op: int) -> bool:
 
 def _planned(it: Structure, key: object, make: Callable[[], _Plan]) -> _Plan:
     """Return a plan of a structure's; a graph that is recorded keeps it."""
-    plan: _Plan = it.plan(key, make)
+    with _served(it):
+        plan: _Plan = it.plan(key, make)
     hold(plan)
     return plan
+
+
+@contextlib.contextmanager
+def _served(it: Structure) -> Iterator[None]:
+    """Say what the caller can do where this cuSPARSE has no routine; it says so before anything runs."""
+    try:
+        yield
+    except cusparse.cuSPARSEError as error:
+        if error.status != NOT_SUPPORTED:
+            raise
+        raise errors.Unsupported(
+            f"this cuSPARSE cannot do it with {it.stored}, blocks of {it.blocksize} and {it.indices.dtype} indices: "
+            "convert the matrix to csr"
+        ) from error
 
 
 def _described(it: Structure, kind: ElementKind, values: int) -> int:
