@@ -9,10 +9,11 @@ import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from atomr_mp import errors
-from atomr_mp_workers import Actor, Context, method
+from atomr_mp_workers import Actor, Context, Live, LiveStream, Steps, method
 from tests.actors.probe import arrive, die, note
 
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="")
@@ -168,3 +169,85 @@ class Crew(Streamer):
     """Three threads."""
 
     threads = 3
+
+
+class Line(msgspec.Struct):
+    """What a caller of `Engine.run` sends."""
+
+    text: str
+    parts: int = 3
+    how: str = ""
+    at: int = -1
+    gate: str = ""
+
+
+class Engine(Actor):
+    """Streams that run together; in each step each gets a part."""
+
+    def setup(self, context: Context) -> None:
+        """Begin with nothing."""
+        self._context = context
+        self._left: dict[int, int] = {}
+        self.steps = 0
+
+    @method(thread=True, batch=Steps(max_items=4))
+    def run(self, live: Live[Line, str]) -> None:
+        """Send one part to each; note who comes and goes."""
+        self.steps += 1
+        for each in live.gone:
+            note(f"gone-{each.arguments.text}")
+            self._left.pop(each.id)
+        for each in live.new:
+            note(f"new-{each.arguments.text}")
+            self._left[each.id] = 0
+        assert set(self._left) == {each.id for each in live}
+        for each in live:
+            line, n = each.arguments, self._left[each.id]
+            if n == line.at and (line.how != "once" or self._context.generation == 1):
+                self._act(live, line, each)
+                continue
+            if n < line.parts:
+                if each.ready:
+                    each.send(f"{line.text}-{n}")
+                    self._left[each.id] += 1
+            else:
+                each.end(n)
+                del self._left[each.id]
+
+    def _act(self, live: Live[Line, str], line: Line, each: LiveStream[Line, str]) -> None:
+        if line.gate:
+            arrive(line.gate)
+        match line.how:
+            case "fail":
+                each.fail(ValueError("on purpose"))
+                del self._left[each.id]
+            case "flood":
+                for _ in range(2000):
+                    each.send("more")
+            case "raise":
+                raise ValueError("on purpose")
+            case "return":
+                line.at = -1
+            case "after":
+                each.end()
+                del self._left[each.id]
+                try:
+                    each.send("too late")
+                except RuntimeError:
+                    note("refused")
+            case "once":
+                die("segv")
+            case _:
+                die(line.how)
+        assert each.id in {one.id for one in live}
+
+    @method(thread=True)
+    def count(self) -> int:
+        """Return how many steps there were."""
+        return self.steps
+
+
+class HangingEngine(Engine):
+    """Has a limit."""
+
+    hang_timeout_s = 1.0

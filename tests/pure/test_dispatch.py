@@ -413,7 +413,7 @@ def test_what_becomes_late_while_a_batch_is_put_together_is_not_in_it(
     worker.call(client, range(4), "together")
     now_ns = itertools.count(start_ns + 10**12, 1000)
     monkeypatch.setattr(batch_run, "time", SimpleNamespace(monotonic_ns=lambda: next(now_ns)))
-    taken, run = next(filter(None, worker.dispatcher.turns)).next(full=False)
+    taken, run = next(each for each in worker.dispatcher.turns if each).next(full=False)
     assert run is not None
     assert [request.id for request in taken[:2]] == late
     assert list(run.arguments) == [[0, 1, 2, 3]]

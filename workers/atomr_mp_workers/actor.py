@@ -248,6 +248,23 @@ def by_shape(*arguments: Any) -> Hashable:
     return tuple([(str(each.dtype), tuple(each.shape)) for each in arguments if hasattr(each, "shape")])
 
 
+@dataclass(frozen=True)
+class Steps:
+    """Continuous batching: the method is one step over all its streams that run now; see `method`.
+
+    A step runs as soon as one stream is new or gone, or has room at its reader, and the one before is over.
+
+    Args:
+        max_items: Most streams that are live at a time; others wait for their turn to begin.
+    """
+
+    max_items: int = 64
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_items <= MAX_BATCH_ITEMS:
+            raise ValueError(f"max_items must be from 1 to {MAX_BATCH_ITEMS}, got {self.max_items}")
+
+
 MAX_BATCH_ITEMS: Final = 1024
 """As many as the board has slots: each of what runs can be named after a death."""
 
@@ -263,6 +280,7 @@ class MethodOptions:
     deadline_s: float | None
     writes: tuple[str, ...] = ()
     batch: Batch | None = None
+    steps: Steps | None = None
     queue: int | None = None
     hang_timeout_s: float | None = None
     resend: str | None = None
@@ -284,7 +302,7 @@ def method(
     thread: bool = False,
     deadline_s: float | None = None,
     writes: Sequence[str] = (),
-    batch: Batch | None = None,
+    batch: Batch | Steps | None = None,
     queue: int | None = None,
     hang_timeout_s: float | None = None,
     resend: Literal["never", "unstarted"] | None = None,
@@ -301,7 +319,7 @@ def method(
     thread: bool = False,
     deadline_s: float | None = None,
     writes: Sequence[str] = (),
-    batch: Batch | None = None,
+    batch: Batch | Steps | None = None,
     queue: int | None = None,
     hang_timeout_s: float | None = None,
     resend: Literal["never", "unstarted"] | None = None,
@@ -332,7 +350,9 @@ def method(
         batch: Put requests together, of any callers. The method is written for lists: each parameter gets one, with an
             entry for each request, and is annotated so (`list[str]`; callers send one `str`), and it returns a list of
             as many results. A result that is an exception is that of its request alone; one that is raised is
-            everybody's. None for one request at a time.
+            everybody's. None for one request at a time. With `Steps`, the method streams without being a generator: it
+            is one step over all streams that run, takes one parameter, `Live[Arguments, Part]`, and returns None. An
+            exception fails all that are live.
         queue: Most of its requests that may wait in one process, of all clients; one more is `Overloaded`. None for as
             many as the process may have of all methods.
         hang_timeout_s: How long it may run before the process counts as hung, see `Actor.hang_timeout_s`; None for the
@@ -354,7 +374,8 @@ def method(
         thread=thread,
         deadline_s=deadline_s,
         writes=tuple(writes),
-        batch=batch,
+        batch=batch if isinstance(batch, Batch) else None,
+        steps=batch if isinstance(batch, Steps) else None,
         queue=queue,
         hang_timeout_s=hang_timeout_s,
         resend=resend,

@@ -38,6 +38,7 @@ from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.peers import Peers
 from atomr_mp_workers.requests.request import current_holder
 from atomr_mp_workers.requests.stacks import show_unfinished
+from atomr_mp_workers.requests.streams.steps import SteppedMethod
 from atomr_mp_workers.requests.threads import ActorThreads
 from atomr_mp_workers.wire.control import ControlChannel
 
@@ -55,7 +56,7 @@ class Parts:
     envelope: Envelope
     threads: dict[str, ActorThreads]
     """Of actors, by method."""
-    batched: dict[str, BatchedMethod]
+    batched: dict[str, BatchedMethod | SteppedMethod]
     """By method."""
 
 
@@ -114,9 +115,12 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         dict(methods), board, current, libraries, store, execution.max_queue, start.window.streams, limits.word
     )
     of_batches = [method for method in methods.values() if method.batch]
-    batched = {
+    batched: dict[str, BatchedMethod | SteppedMethod] = {
         method.name: BatchedMethod(method, number, envelope, store, board) for number, method in enumerate(of_batches)
     }
+    for method in methods.values():
+        if method.steps is not None:
+            batched[method.name] = SteppedMethod(method, method.steps.max_items, envelope, store)
     return Parts(device, completions, store, peers, actors, envelope, threads, batched)
 
 

@@ -45,6 +45,9 @@ _encode: Final = data.FROM_WORKER.encode
 MESSAGE_BYTES: Final = FLUSH_BYTES + limits.MAX_BODY_BYTES
 """Answers of more than this are sent singly; their peer takes no larger messages than `codec.MAX_MESSAGE_BYTES`."""
 
+LONGEST_SLEEP_S: Final = 3600.0
+"""Longest time that the loop sleeps for something that is due: what polls takes no more than some weeks."""
+
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
 
@@ -548,7 +551,7 @@ class Host:
                 self._dispatcher.streams.due_ns,
             ):
                 if due_ns is not None:
-                    left_s = max(0.0, (due_ns - time.monotonic_ns()) / 1e9)
+                    left_s = min(max(0.0, (due_ns - time.monotonic_ns()) / 1e9), LONGEST_SLEEP_S)
                     patience_s = left_s if patience_s is None else min(left_s, patience_s)
             return -1 if patience_s is None else patience_s
         left_ns = self._drained_ns - time.monotonic_ns()

@@ -99,6 +99,7 @@ class LoadedMethod(Method):
         self.apart = options.thread or options.batch is not None
         self.streams = info.streams
         self.exclusive = options.exclusive
+        self.steps = options.steps
         self.options: Final = options
         self.info: Final = info
         by_position = _struct(name, parameters, array_like=True)

@@ -26,6 +26,7 @@ from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.live import Live
 from atomr_mp_workers.loaded_method import LoadedMethod, parameter_of
 from atomr_mp_workers.schemas import OPENAI_FORMS, Described, item_of, part_of, schema_of
 
@@ -180,7 +181,10 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
             f"{where}: its annotations cannot be resolved ({error}); import what they name outside TYPE_CHECKING"
         ) from error
     parameters, described = [], []
-    for parameter in inspect.signature(function).parameters.values():
+    signature = inspect.signature(function)
+    if options.steps is not None:
+        signature, hints = _of_steps(where, signature, hints)
+    for parameter in signature.parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ActorLoadFailed(
                 f"{where}: parameter {parameter} is not supported; requests have named parameters without * or **"
@@ -196,18 +200,15 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     if options.batch is not None and not parameters:
         raise ActorLoadFailed(f"{where}: a batched method takes at least one parameter, a list")
     doc = inspect.getdoc(function) or ""
-    returned, streams = hints.get("return", Any), inspect.isgeneratorfunction(function)
-    if streams:
-        returned = part_of(returned)
-    elif options.batch is not None:
-        returned = item_of(returned)
+    streams = options.steps is not None or inspect.isgeneratorfunction(function)
+    returned = _returned(function, options, hints.get("return", Any))
     info = MethodInfo(
         name,
         [parameter.name for parameter in parameters],
         options.idempotent,
         options.deadline_s,
         doc.partition("\n")[0][:1000],
-        options.batch.max_items if options.batch is not None else 0,
+        most.max_items if (most := options.batch or options.steps) is not None else 0,
         options.batch.call_items if options.batch is not None else 0,
         _resend(where, instance, options),
         schema_of(described, returned, _openai(where, described, options)),
@@ -229,10 +230,35 @@ def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions
     streams = inspect.isgeneratorfunction(function)
     if streams and not options.thread:
         raise ActorLoadFailed(f"{where} is a generator, which runs on the actor's thread: mark it @method(thread=True)")
-    if streams and options.batch is not None:
+    if streams and (options.batch is not None or options.steps is not None):
         raise ActorLoadFailed(f"{where} is a generator, so it takes its requests one by one; leave out batch=")
+    if options.steps is not None and not options.thread:
+        raise ActorLoadFailed(f"{where} is a step over streams, which runs on the actor's thread: add thread=True")
     if options.exclusive and not streams:
         raise ActorLoadFailed(f"{where} is no generator, so it has its thread for itself anyway; leave out exclusive=")
+
+
+def _returned(function: Callable[..., Any], options: MethodOptions, hint: Any) -> Any:
+    """Return the annotation of what a caller gets: a result, or a part."""
+    if inspect.isgeneratorfunction(function):
+        return part_of(hint)
+    return hint if options.batch is None else item_of(hint)
+
+
+def _of_steps(
+    where: str, signature: inspect.Signature, hints: dict[str, Any]
+) -> tuple[inspect.Signature, dict[str, Any]]:
+    """Return what callers see of a method that is a step over live streams: its one argument, and a part."""
+    names = list(signature.parameters)
+    live = hints.get(names[0]) if len(names) == 1 else None
+    if typing.get_origin(live) is not Live:
+        raise ActorLoadFailed(
+            f"{where} is a step over streams: it takes one parameter, annotated as Live[Arguments, Part], by the types "
+            "of what a caller sends and of a part"
+        )
+    argument, part = typing.get_args(live)
+    parameter = inspect.Parameter("arguments", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return inspect.Signature([parameter]), {"arguments": argument, "return": part}
 
 
 def _hang_timeout_s(where: str, instance: Actor, options: MethodOptions) -> float | None:

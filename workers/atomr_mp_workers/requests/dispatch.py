@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from atomr_mp import errors
@@ -28,6 +28,7 @@ from atomr_mp_workers.requests.peers import WEIGHT, Peer
 from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.requests.streams.open_streams import NEVER_NS, OpenStreams
+from atomr_mp_workers.requests.streams.steps import SteppedMethod, StepsRun
 from atomr_mp_workers.requests.streams.stream import StreamRequest
 from atomr_mp_workers.requests.streams.stream_life import StreamEvent
 from atomr_mp_workers.requests.threads import ActorThreads
@@ -68,7 +69,7 @@ class Dispatcher:
         completions: Completions,
         device: WorkerDevice,
         threads: dict[str, ActorThreads],
-        batched: dict[str, BatchedMethod],
+        batched: Mapping[str, BatchedMethod | SteppedMethod],
         outbox: dict[Peer, None],
         flush: Callable[[], None],
         board: BoardWriter,
@@ -94,15 +95,21 @@ class Dispatcher:
         self._full = 0
         """Streams with as many as may be there."""
         self._batched = batched
-        self.turns: Final[deque[BatchedMethod]] = deque(batched.values())
+        self.turns: Final[deque[BatchedMethod | SteppedMethod]] = deque(batched.values())
         """What waits for batches; of the method that has run last, last."""
         for name, each in batched.items():
             if name in threads:
                 threads[name].batched.append(each)
-        self.streams: Final = OpenStreams(
+        self.streams: Final[OpenStreams] = OpenStreams(
             envelope.answers, board, threads, outbox, lambda: self.isolation.active, stall_ns
         )
-        self.isolation: Final = Isolation(envelope, self._is_at_work, flush, completions.wake, self._run_alone)
+        self.isolation: Final[Isolation] = Isolation(
+            envelope, self._is_at_work, flush, completions.wake, self._run_alone
+        )
+        for name, each in batched.items():
+            if isinstance(each, SteppedMethod):
+                each.streams, each.complete = self.streams, self._complete_stream
+                self.streams.stepped[name] = each
 
     @property
     def busy(self) -> bool:
@@ -174,11 +181,7 @@ class Dispatcher:
         for run in self._completions.take():
             name = run.method.name
             if name in self._threads:
-                threads = self._threads[name]
-                threads.came_back(run)
-                if isinstance(run, Request) and threads.waiting.levels:
-                    threads.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
-                if type(run) is StreamRequest and self.streams.rest(run):
+                if self._came_back(run, self._threads[name]):
                     continue
             elif name in self._batched:
                 self._batched[name].running -= 1
@@ -334,7 +337,7 @@ class Dispatcher:
             if self._feed(threads):
                 self.advance()
 
-    def _has_room(self, batched: BatchedMethod) -> bool:
+    def _has_room(self, batched: BatchedMethod | SteppedMethod) -> bool:
         """Return whether a batch of this method could start now, if it is full or nothing is ahead of it."""
         threads = self._threads.get(batched.method.name)
         if threads is None:
@@ -343,26 +346,26 @@ class Dispatcher:
             return False
         return threads.ahead < threads.count - 1 + MOST_AHEAD
 
-    def _is_anothers_turn(self, batched: BatchedMethod, threads: ActorThreads) -> bool:
+    def _is_anothers_turn(self, batched: BatchedMethod | SteppedMethod, threads: ActorThreads) -> bool:
         """Return whether a batch is due of a method on the same threads that has run longer ago."""
         if len(threads.batched) == 1:
             return False
         before = itertools.takewhile(lambda each: each is not batched, self.turns)
         return any(each in threads.batched and each.is_due() for each in before)
 
-    def _is_behind(self, batched: BatchedMethod) -> bool:
+    def _is_behind(self, batched: BatchedMethod | SteppedMethod) -> bool:
         """Return whether a batch of this method would have to wait for others."""
         threads = self._threads.get(batched.method.name)
         return batched.running > 0 if threads is None else threads.ahead >= threads.count
 
-    def _start_batch(self, batched: BatchedMethod) -> bool:
+    def _start_batch(self, batched: BatchedMethod | SteppedMethod) -> bool:
         """Start the next batch of a method, if there is one; return whether there was."""
         taken, run = batched.next(full=self._is_behind(batched))
         for request in taken:
             self._outbox[request.peer] = None
             if len(request.peer.replies) >= FLUSH_REPLIES:  # of those that were late
                 self._flush()
-        if not taken:
+        if not taken and run is None:
             return False
         self.turns.remove(batched)
         self.turns.append(batched)
@@ -370,13 +373,15 @@ class Dispatcher:
             self._start_run(batched, run)
         return True
 
-    def _start_run(self, batched: BatchedMethod, run: BatchRun) -> None:
-        """Run a batch that has begun."""
+    def _start_run(self, batched: BatchedMethod | SteppedMethod, run: BatchRun | StepsRun) -> None:
+        """Run a batch that has begun, or a step."""
         threads, stream = self._threads.get(batched.method.name), batched.method.stream
         if threads is not None:
             self._completions.begin(run)
             threads.run(run)
         elif stream is not None:
+            assert isinstance(batched, BatchedMethod)
+            assert isinstance(run, BatchRun)
             self._submit_batch(batched, run, stream)
         else:
             self._flush()  # nobody's answer waits for, or is lost with, what may take long
@@ -453,6 +458,36 @@ class Dispatcher:
         if begun:
             stream.feed(StreamEvent.TURN)
         return begun
+
+    def _came_back(self, run: Run, threads: ActorThreads) -> bool:
+        """Take a run back from its thread; return whether nothing is to be answered, or all that is has been."""
+        threads.came_back(run)
+        if isinstance(run, Request) and threads.waiting.levels:
+            threads.charge(run.peer.session, time.monotonic_ns() - run.started_ns)
+        if type(run) is StepsRun:
+            self._finish_step(run)
+            return True
+        return type(run) is StreamRequest and self.streams.rest(run)
+
+    def _finish_step(self, run: StepsRun) -> None:
+        """Take back a step of streams that run together, and answer those that have ended."""
+        stepped, fatal = self._batched[run.method.name], None
+        assert isinstance(stepped, SteppedMethod)
+        for stream in stepped.finish(run):
+            try:
+                self._complete_stream(stream)
+            except FatalError as ends:  # after the others
+                fatal = ends
+        run.arguments = ()
+        run.error = run.raised = None
+        if fatal is not None:
+            raise fatal
+
+    def _complete_stream(self, stream: StreamRequest) -> None:
+        """Answer a stream of those that run together."""
+        self._outbox[stream.peer] = None
+        self.streams.close_place(stream)
+        self._envelope.complete(stream)
 
     def _unpark(self) -> bool:
         """Start those requests whose memory has become free; return whether there were any."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from atomr_mp.errors import AtomrError
 from atomr_mp.protocol.refs import ClientArray, WireRef
-from atomr_mp_workers.actor import Batch
+from atomr_mp_workers.actor import Batch, Steps
 from atomr_mp_workers.device.base import Event, Stream
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
@@ -43,6 +43,8 @@ class Method(ABC):
     """How many of its requests may wait."""
     streams = False
     """It is a generator: its requests are answered by parts, see `streams`."""
+    steps: Steps | None = None
+    """It is one step over all its requests that run."""
     exclusive = False
     """Such a request keeps its thread until it ends."""
     apart = False

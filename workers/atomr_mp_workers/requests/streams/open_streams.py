@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from atomr_mp import errors
+from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.requests.answers import Answers
 from atomr_mp_workers.requests.peers import Peer
-from atomr_mp_workers.requests.streams.stream import StreamRequest
+from atomr_mp_workers.requests.streams.stream import MadePart, StreamRequest
 from atomr_mp_workers.requests.streams.stream_life import StreamEvent, StreamState
 from atomr_mp_workers.requests.threads import ActorThreads
 
@@ -23,7 +24,21 @@ LOOK_NS: Final = 2_000_000
 """When a turn is looked at that has not come back. By then only a step can be under way that takes long, and what was
 yielded before it has waited."""
 
+ENDED_PLACE: Final = -2
+"""Of a stream that has given its place on the board back."""
+
 NEVER_NS: Final = 2**63 - 1
+
+
+class Stepped(Protocol):
+    """A method whose streams run together."""
+
+    @property
+    def complete(self) -> Callable[[StreamRequest], None]:
+        """Answers a stream."""
+
+    def deliver(self, stream: StreamRequest, /) -> bool:
+        """Give what is held of a stream; return whether it has ended by that."""
 
 
 class OpenStreams:
@@ -58,6 +73,8 @@ class OpenStreams:
         self._stall_ns = stall_ns
         self._due_ns = NEVER_NS
         """When one of those aside may have to be ended, if nothing else happens."""
+        self.stepped: Final[dict[str, Stepped]] = {}
+        """Methods whose streams run together, by name."""
         self._turns: Final[dict[StreamRequest, int]] = {}
         """Turns that have not been looked at, and when they are to be."""
 
@@ -69,13 +86,22 @@ class OpenStreams:
         due_ns = min(self._due_ns, next(iter(self._turns.values()), NEVER_NS))
         return due_ns if due_ns < NEVER_NS else None
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether what has begun is to pause."""
+        return self._pauses()
+
     def begin_turn(self, stream: StreamRequest, now_ns: int) -> None:
         """Note that a stream which has begun takes a turn."""
         if stream.closing is None and now_ns > stream.until_ns:
             stream.closing = _late(stream)
         stream.feed(StreamEvent.TURN)
-        stream.started_ns = now_ns
         self._turns[stream] = now_ns + LOOK_NS
+        self.begin_step(stream, now_ns)
+
+    def begin_step(self, stream: StreamRequest, now_ns: int) -> None:
+        """Show on the board that a stream which has begun takes a step, or several."""
+        stream.started_ns = now_ns
         self._board.start_step(
             stream.place,
             stream.peer.session.number,
@@ -91,7 +117,7 @@ class OpenStreams:
         if stream.made:
             self._give_parts(stream)
         now_ns = time.monotonic_ns()
-        self._note_step(stream, now_ns)
+        self.end_step(stream, now_ns, goes_on=stream.goes_on)
         if not stream.goes_on:
             stream.feed(StreamEvent.END)
             return False
@@ -116,21 +142,40 @@ class OpenStreams:
                 self._answers.give_part(stream, made.popleft())
         made.clear()
 
-    def _note_step(self, stream: StreamRequest, now_ns: int) -> None:
-        """Show on the board that a turn has ended; the first one is among the starts of all requests."""
+    def give(self, stream: StreamRequest, encoded: values.Encoded, nbytes: int) -> None:
+        """Send a part of a stream that has credit for it."""
+        self._outbox[stream.peer] = None
+        self._answers.give_part(stream, MadePart(stream.credit.send(nbytes), encoded, nbytes))
+        if not stream.credit:
+            stream.parked_ns = time.monotonic_ns()
+            self._due_ns = min(self._due_ns, self._due_of(stream))
+
+    def watch(self, stream: StreamRequest) -> None:
+        """See that a stream ends in time that runs together with others."""
+        stream.parked_ns = time.monotonic_ns()
+        self._due_ns = min(self._due_ns, self._due_of(stream))
+
+    def end_step(self, stream: StreamRequest, now_ns: int, *, goes_on: bool) -> None:
+        """Show on the board that a step has ended; the first one is among the starts of all requests."""
         board = self._board
         if stream.place >= 0:
             board.end_step(stream.place, now_ns)
-            if not stream.goes_on:
-                board.close_stream(stream.place)
-                stream.items, stream.received_ns = 0, 0  # it was counted with its first step
-                if stream.error is not None or stream.raised is not None:
-                    board.count(Counter.FAILED)
-        elif stream.goes_on:
+            if not goes_on:
+                self.close_place(stream)
+        elif goes_on:
             stream.place = board.open_stream(stream.peer.session.number, stream.id, stream.started_ns, now_ns)
             board.end(stream.slot, now_ns, stream.received_ns)
             stream.slot = OFF_BOARD
             stream.method.took(now_ns - stream.started_ns)
+
+    def close_place(self, stream: StreamRequest) -> None:
+        """Give back what a stream has on the board, if it has taken its first step; it has ended."""
+        if stream.place >= 0:
+            self._board.close_stream(stream.place)
+            stream.place = ENDED_PLACE
+            stream.items, stream.received_ns = 0, 0  # it was counted with its first step
+            if stream.error is not None or stream.raised is not None:
+                self._board.count(Counter.FAILED)
 
     def grant(self, peer: Peer, grants: Iterable[data.Grant]) -> None:
         """Let streams go on.
@@ -142,7 +187,11 @@ class OpenStreams:
             stream = peer.streams.get(grant.id)
             if isinstance(stream, StreamRequest):
                 stream.credit.grant(grant.parts, grant.nbytes)
-                if stream.credit:
+                stepped = self.stepped.get(stream.method.name)
+                if stepped is not None:
+                    if stepped.deliver(stream):
+                        stepped.complete(stream)
+                elif stream.credit:
                     self._queue(stream, StreamEvent.GRANT)
 
     def cancel(self, peer: Peer, ids: Iterable[int]) -> None:
@@ -176,7 +225,8 @@ class OpenStreams:
         found = False
         self._due_ns = NEVER_NS
         for stream in list(self.open):
-            if stream.state is not StreamState.PARKED or stream.closing is not None:
+            runs_with_others = stream.state is StreamState.RUNNING and stream.method.name in self.stepped
+            if stream.closing is not None or not (stream.state is StreamState.PARKED or runs_with_others):
                 continue
             if (due_ns := self._due_of(stream)) > now_ns:
                 self._due_ns = min(self._due_ns, due_ns)
@@ -205,7 +255,12 @@ class OpenStreams:
             return  # it has not begun: whoever drops requests drops it
         if stream.closing is None:
             stream.closing = error
-        self._queue(stream, StreamEvent.CLOSE)
+        if stream.draining:  # its method has ended it
+            stream.held.clear()
+            stream.error = stream.error or error
+            self.stepped[stream.method.name].complete(stream)
+        else:
+            self._queue(stream, StreamEvent.CLOSE)
 
     def _queue(self, stream: StreamRequest, event: StreamEvent) -> None:
         """Do what an event means, and put the stream into its thread's queue if it says so."""
@@ -213,6 +268,8 @@ class OpenStreams:
             self._threads[stream.method.name].put(stream)
 
     def _due_of(self, stream: StreamRequest) -> int:
+        if stream.credit:
+            return stream.until_ns
         return min(stream.until_ns, stream.parked_ns + self._stall_ns)
 
     def _stalled(self, stream: StreamRequest) -> errors.DeadlineExceeded:

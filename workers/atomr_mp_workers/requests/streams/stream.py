@@ -66,6 +66,11 @@ class StreamRequest(Request):
         """What it has yielded and was not sent; its thread appends, and the loop takes."""
         self.place = -1
         """On the board among the streams, once it has taken a step."""
+        self.held: deque[tuple[values.Encoded, int]] = deque()
+        """Of a stream among several that run together: what its reader has no room for, and what that counts for."""
+        self.held_bytes = 0
+        self.draining = False
+        """Its method has ended it; what is held is to leave before the end."""
         self.parked_ns = 0
         """Since when it has had no credit."""
         self._generator: Generator[Any, None, Any] | None = None
@@ -115,16 +120,28 @@ class StreamRequest(Request):
         self._context.run(self._generator.close)
         self.error = self.closing
 
+    def conclude(self, result: Any) -> None:
+        """Take the result of a stream among several that run together."""
+        try:
+            super().take(result)
+        except BaseException as error:  # noqa: BLE001 - a result may have code of its own
+            self.raised = error
+
     def _keep(self, part: Any) -> None:
         try:
             encoded = encode(part, self.peer)
         except errors.InvalidRequest as refused:
             self.error = unsendable(refused)
             return
-        body, frames, placed = encoded
-        nbytes = len(body) + sum(map(len, frames))
-        nbytes += sum([array.nbytes for array in placed if isinstance(array, DeviceArray)])
+        nbytes = size_of(encoded)
         self.made.append(MadePart(self.credit.send(nbytes), encoded, nbytes))
+
+
+def size_of(encoded: values.Encoded) -> int:
+    """Return what a part counts for in a stream's credit."""
+    body, frames, placed = encoded
+    nbytes = len(body) + sum(map(len, frames))
+    return nbytes + sum([array.nbytes for array in placed if isinstance(array, DeviceArray)])
 
 
 _GO_ON: Final = Next(lambda: None)

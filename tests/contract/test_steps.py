@@ -1,0 +1,186 @@
+"""Continuous batching: one step over all streams that run now."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, settled
+
+ENGINE = f"{ACTORS}/streaming.py:Engine"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[tuple[Ledger, atomr_mp.Pool]]:
+    """One pool for all tests that leave it as it was."""
+    with Ledger() as ledger, ledger.start(ENGINE) as pool:
+        yield ledger, pool
+
+
+@pytest.fixture
+def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
+    """A client of the shared pool."""
+    with client_of(shared[1]) as own:
+        yield own
+
+
+@pytest.fixture
+def notes(shared: tuple[Ledger, atomr_mp.Pool]) -> Ledger:
+    """The shared pool's ledger, with nothing noted yet."""
+    (shared[0].path / "runs").unlink(missing_ok=True)
+    return shared[0]
+
+
+def line(text: str, **more: Any) -> dict[str, Any]:
+    """Return what a caller sends."""
+    return {"text": text, **more}
+
+
+def parts_of(stream: atomr_mp.ReplyStream) -> tuple[list[Any], errors.AtomrError | None]:
+    """Return what a stream delivers, and what it ends with."""
+    parts: list[Any] = []
+    try:
+        for part in stream:
+            parts.append(part)  # noqa: PERF402 - what came before an error counts
+    except errors.AtomrError as error:
+        return parts, error
+    return parts, None
+
+
+def test_streams_run_together_and_each_gets_its_own(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """More than are live at a time; each is new once, and its result is what it was ended with."""
+
+    async def one(number: int) -> tuple[list[str], int]:
+        async with pool.stream("Engine.run", line(f"{number}", parts=number)) as stream:
+            return [part async for part in stream], stream.result()
+
+    async def use() -> list[tuple[list[str], int]]:
+        return await asyncio.wait_for(asyncio.gather(*(one(number) for number in range(20))), DEADLINE_S)
+
+    found = asyncio.run(use())
+    assert found == [([f"{number}-{n}" for n in range(number)], number) for number in range(20)]
+    assert sorted(notes.runs()) == sorted(f"new-{number}" for number in range(20))
+
+
+def test_no_step_runs_while_there_is_nothing_to_do(pool: atomr_mp.Pool) -> None:
+    """A stream whose reader has no room is held, and takes no steps by itself."""
+    stream = pool.stream("Engine.run", line("slow", parts=1000), ahead=2)
+    assert next(stream) == "slow-0"
+    steps = pool.call("Engine.count").result(DEADLINE_S)
+    for _ in range(20):
+        assert pool.call("Engine.count").result(DEADLINE_S) <= steps + 3
+    stream.close()
+
+
+def test_who_leaves_is_gone_in_the_next_step(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """Also without credit; others go on."""
+    left = pool.stream("Engine.run", line("left", parts=1000), ahead=1)
+    stays = pool.stream("Engine.run", line("stays", parts=50))
+    assert next(left) == "left-0"
+    left.close()
+    assert parts_of(stays) == ([f"stays-{n}" for n in range(50)], None)
+    assert settled(lambda: "gone-left" in notes.runs())
+    assert "gone-stays" not in notes.runs()
+
+
+def test_one_fails_alone_or_all_together(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """By `fail` one, by an exception all that are live; those are told as gone in the next step."""
+    other = pool.stream("Engine.run", line("other", parts=100_000))
+    assert next(other) == "other-0"
+    parts, error = parts_of(pool.stream("Engine.run", line("fails", how="fail", at=2)))
+    assert parts == ["fails-0", "fails-1"]
+    assert isinstance(error, errors.ActorFailed)
+    assert (error.exception, error.parts) == ("builtins.ValueError", 2)
+    assert next(other).startswith("other-")
+    parts, error = parts_of(pool.stream("Engine.run", line("raises", how="raise", at=1)))
+    assert (parts, type(error)) == (["raises-0"], errors.ActorFailed)
+    parts, error = parts_of(other)
+    assert type(error) is errors.ActorFailed
+    assert error.parts == 2 + len(parts)
+    assert settled(lambda: {"gone-other", "gone-raises"} <= set(notes.runs()))
+    assert "gone-fails" not in notes.runs()
+    assert parts_of(pool.stream("Engine.run", line("later"))) == (["later-0", "later-1", "later-2"], None)
+
+
+def test_what_is_sent_beyond_the_reader_s_room_is_held_and_bounded(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """Beyond that this stream alone ends with `Overloaded`, after what was sent."""
+    stream = pool.stream("Engine.run", line("flood", how="flood", at=1), ahead=4)
+    parts, error = parts_of(stream)
+    assert parts[:3] == ["flood-0", "more", "more"]
+    assert type(error) is errors.Overloaded
+    assert len(parts) == error.parts == 1026
+    assert settled(lambda: "gone-flood" in notes.runs())
+
+
+def test_a_stream_that_was_ended_takes_no_more(pool: atomr_mp.Pool, notes: Ledger) -> None:
+    """The method is told, and its callers get what came before."""
+    parts, error = parts_of(pool.stream("Engine.run", line("x", how="after", at=1)))
+    assert (parts, error) == (["x-0"], None)
+    assert "refused" in notes.runs()
+
+
+def test_arguments_are_checked_for_each_alone(pool: atomr_mp.Pool) -> None:
+    """One that does not fit is refused, and harms nobody."""
+    good = pool.stream("Engine.run", line("good"))
+    parts, error = parts_of(pool.stream("Engine.run", {"text": 3}))
+    assert (parts, type(error)) == ([], errors.InvalidRequest)
+    assert parts_of(good)[1] is None
+
+
+def test_a_worker_s_end_in_a_step_is_everybody_s_who_was_live(ledger: Ledger) -> None:
+    """After what arrived; those that waited for their turn to begin run on the next worker, if they may."""
+    with ledger.start(ENGINE) as pool, ledger.gate("gate") as gate:
+        live = [pool.stream("Engine.run", line(f"{n}", parts=1000), ahead=2) for n in range(3)]
+        assert [next(stream) for stream in live] == ["0-0", "1-0", "2-0"]
+        doomed = pool.stream("Engine.run", line("doomed", how="kill", at=0, gate=gate.path))
+        gate.wait()
+        gate.open()
+        assert isinstance(parts_of(doomed)[1], errors.WorkerLost)
+        for n, stream in enumerate(live):
+            parts, error = parts_of(stream)
+            assert isinstance(error, errors.WorkerLost)
+            assert error.was_running
+            assert parts == [f"{n}-{1 + at}" for at in range(len(parts))]
+            assert error.parts == 1 + len(parts)
+        assert parts_of(pool.stream("Engine.run", line("later")))[0] == ["later-0", "later-1", "later-2"]
+
+
+def test_the_client_s_end_is_told_to_the_method(ledger: Ledger) -> None:
+    """As any other leaving."""
+    with ledger.start(ENGINE) as pool:
+        with atomr_mp.connect(run_dir=pool.run_dir) as other:
+            other.wait_ready()
+            streams = [other.stream("Engine.run", line(f"{n}", parts=1000), ahead=1) for n in range(3)]
+            assert [next(stream) for stream in streams] == ["0-0", "1-0", "2-0"]
+        assert settled(lambda: {"gone-0", "gone-1", "gone-2"} <= set(ledger.runs()))
+        assert parts_of(pool.stream("Engine.run", line("later")))[1] is None
+
+
+def test_a_hang_in_a_step_is_found(ledger: Ledger) -> None:
+    """All that are live end with it."""
+    with ledger.start(f"{ACTORS}/streaming.py:HangingEngine") as pool:
+        stream = pool.stream("HangingEngine.run", line("x", how="hang", at=2))
+        parts, error = parts_of(stream)
+        assert parts == ["x-0", "x-1"]
+        assert isinstance(error, errors.WorkerHung)
+        assert error.parts == 2
+
+
+def test_chats_outlive_the_workers_of_their_model(ledger: Ledger) -> None:
+    """The example: a small transformer with a cache, many prompts at a time, through kills."""
+    import chat
+
+    with ledger.start(f"{Path(chat.__file__)}:Chat") as pool:
+        before = asyncio.run(chat.generate_all(pool, ["Once", "There was", "A king"], 12))
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        after = asyncio.run(chat.generate_all(pool, ["Once", "There was", "A king"], 12))
+        assert before == after
+        assert all(len(text) == 12 for text in after)

@@ -1,0 +1,117 @@
+"""What a method sees that is one step over all streams that run now: `@method(batch=Steps(...))`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+A = TypeVar("A")
+P = TypeVar("P")
+
+
+class StreamSink(Protocol):
+    """Where a live stream's parts and its end go."""
+
+    def keep(self, part: Any, /) -> None:
+        """Take a part."""
+
+    def end(self, result: Any, /) -> None:
+        """Take the result."""
+
+    def fail(self, error: BaseException, /) -> None:
+        """Take what it has failed with."""
+
+
+class LiveStream(Generic[A, P]):
+    """One of the streams of a step. Only inside the method, on its thread.
+
+    Attributes:
+        id: Tells it from all others of this process, as long as that lives.
+        arguments: What its caller has sent.
+        ready: Whether its reader has room for more parts. That is advice: what is sent beyond it is held.
+        over: Whether the method has ended it.
+    """
+
+    __slots__ = ("_sink", "arguments", "id", "over", "ready")
+
+    def __init__(self, number: int, arguments: A, sink: StreamSink) -> None:
+        self.id: Final = number
+        self.arguments: Final = arguments
+        self.ready = True
+        self.over = False
+        self._sink = sink
+
+    def send(self, part: P) -> None:
+        """Send a part: at the end of the step.
+
+        What a reader has no room for is held, up to 1,024 parts and 16 MiB; beyond that this stream ends with
+        `Overloaded`.
+
+        Raises:
+            RuntimeError: The method has ended the stream.
+        """
+        self._check()
+        self._sink.keep(part)
+
+    def end(self, result: Any = None) -> None:
+        """End the stream, once what was sent has left; it is not in later steps.
+
+        Raises:
+            RuntimeError: The method has ended the stream.
+        """
+        self._check()
+        self.over = True
+        self._sink.end(result)
+
+    def fail(self, error: BaseException) -> None:
+        """End this stream alone with an error; it is not in later steps.
+
+        Raises:
+            RuntimeError: The method has ended the stream.
+        """
+        self._check()
+        self.over = True
+        self._sink.fail(error)
+
+    def _check(self) -> None:
+        if self.over:
+            raise RuntimeError(f"stream {self.id} has been ended by this method")
+
+
+class Live(Generic[A, P]):
+    """The streams of a step: `Live[Arguments, Part]`. Iterating yields all that are live, new ones among them.
+
+    Attributes:
+        new: Those that begin with this step.
+        gone: Those that are not live any more though the method has not ended them: cancelled, late, their client dead;
+            or failed by what an earlier step has raised. Each is in one step's.
+    """
+
+    def __init__(
+        self, streams: Mapping[int, LiveStream[A, P]], new: list[LiveStream[A, P]], gone: list[LiveStream[A, P]]
+    ) -> None:
+        self._streams = streams
+        self.new = new
+        self.gone = gone
+
+    @property
+    def ready(self) -> list[LiveStream[A, P]]:
+        """Those whose readers have room for more parts."""
+        return [each for each in self._streams.values() if each.ready and not each.over]
+
+    def __getitem__(self, number: int) -> LiveStream[A, P]:
+        """Return a live stream by its id.
+
+        Raises:
+            KeyError: There is none.
+        """
+        return self._streams[number]
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._streams
+
+    def __iter__(self) -> Iterator[LiveStream[A, P]]:
+        return iter(list(self._streams.values()))
+
+    def __len__(self) -> int:
+        return len(self._streams)

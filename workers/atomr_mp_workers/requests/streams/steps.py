@@ -1,0 +1,258 @@
+"""Continuous batching: streams of one method that run together, step by step. With the loop's turn, but for `call`."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp_workers.live import Live, LiveStream
+from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.memory.store import Store
+from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.fair_queue import FairQueue
+from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.peers import WEIGHT
+from atomr_mp_workers.requests.raised import explain
+from atomr_mp_workers.requests.request import Request, Run, encode, unsendable
+from atomr_mp_workers.requests.streams.open_streams import OpenStreams
+from atomr_mp_workers.requests.streams.stream import StreamRequest, size_of
+from atomr_mp_workers.requests.streams.stream_life import StreamEvent
+
+HELD_PARTS: Final = 1024
+"""Most parts of a stream that are held because its reader has no room."""
+
+HELD_BYTES: Final = 16 * 2**20
+"""The same in bytes."""
+
+
+class StepsRun(Run):
+    """One step of a method, over all streams that are live.
+
+    Args:
+        method: The method.
+        live: What it sees.
+        streams: Those that are live, by id.
+        leaving: Those that it is told are gone, and that are to be answered after it.
+        holder: Who holds what it makes.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        live: Live[Any, Any],
+        streams: Sequence[StreamRequest],
+        leaving: Sequence[StreamRequest],
+        holder: Holder,
+    ) -> None:
+        self.method = method
+        self.arguments = (live,)
+        self.leaving: Final = leaving
+        self._streams = streams
+        self._holder = holder
+
+    @property
+    def requests(self) -> Sequence[Request]:
+        """Those that are live: all of them are suspects if the step ends the worker."""
+        return self._streams
+
+    @property
+    def holder(self) -> Holder:
+        """That of several sessions."""
+        return self._holder
+
+    def take(self, result: Any) -> None:
+        """Take what the method has returned, which is nothing."""
+        if result is not None:
+            raise TypeError(f"{self.method.name} is a step over live streams, and returns None; it sends by live[id]")
+
+
+class _Sink:
+    """Takes what the method has for one stream; on the actor's thread."""
+
+    def __init__(self, stream: StreamRequest, store: Store) -> None:
+        self._stream = stream
+        self._store = store
+
+    def keep(self, part: Any) -> None:
+        """Hold a part until the step has ended."""
+        stream = self._stream
+        if stream.error is not None or stream.closing is not None:
+            return
+        try:
+            encoded = encode(self._store.buffers.moved(stream.holder, part), stream.peer)
+        except errors.InvalidRequest as refused:
+            stream.error = unsendable(refused)
+            return
+        nbytes = size_of(encoded)
+        stream.held.append((encoded, nbytes))
+        stream.held_bytes += nbytes
+        if len(stream.held) > HELD_PARTS or stream.held_bytes > HELD_BYTES:
+            stream.error = errors.Overloaded(
+                f"{len(stream.held)} parts ({stream.held_bytes} bytes) of a stream of {stream.method.name} were sent "
+                f"that its reader has no room for; the limit is {HELD_PARTS} parts and {HELD_BYTES} bytes",
+                maybe_executed=True,
+            )
+
+    def end(self, result: Any) -> None:
+        """Take the result."""
+        self._stream.conclude(self._store.buffers.moved(self._stream.holder, result))
+
+    def fail(self, error: BaseException) -> None:
+        """Take what it has failed with."""
+        if isinstance(error, errors.AtomrError):
+            self._stream.error = error
+        else:
+            self._stream.raised = error
+
+
+class SteppedMethod:
+    """The streams of a method that is one step over all of them. What `BatchedMethod` is for batches.
+
+    Args:
+        method: The method.
+        max_items: How many may be live.
+        envelope: What comes before and after a request's own work.
+        store: The device's memory.
+    """
+
+    streams: OpenStreams
+    """Set by the dispatcher."""
+    complete: Callable[[StreamRequest], None]
+    """Answers a stream; set by the dispatcher."""
+
+    def __init__(self, method: Method, max_items: int, envelope: Envelope, store: Store) -> None:
+        self.method: Final = method
+        self.running = 0
+        self._max_items = max_items
+        self._envelope = envelope
+        self._store = store
+        self._waiting: FairQueue[StreamRequest] = FairQueue(WEIGHT)
+        self._live: dict[int, LiveStream[Any, Any]] = {}
+        self._streams: dict[int, StreamRequest] = {}
+        """Those that are live, by the same ids."""
+        self._gone: list[LiveStream[Any, Any]] = []
+        """Failed by a step; the next one is told."""
+        self._stepping = False
+        self._ids = itertools.count(1)
+
+    def __len__(self) -> int:
+        """Return whether there is something to do for a step: 0 if not, or if one is under way."""
+        if self._stepping:
+            return 0
+        if self._waiting and len(self._live) < self._max_items:
+            return 1
+        if self.streams.is_paused:
+            return 0
+        streams = self._streams.values()
+        return int(bool(self._gone) or any(each.closing is not None or bool(each.credit) for each in streams))
+
+    def add(self, request: Request) -> None:
+        """Let a stream wait for its first step, unless it is refused."""
+        assert isinstance(request, StreamRequest)
+        if not request.refs or self._envelope.admit(request):
+            self._waiting.add(request, request.peer.session, request.priority)
+
+    def next(self, *, full: bool) -> tuple[list[Request], StepsRun | None]:
+        """Return the streams that begin, or were dropped, and the next step; None if there is nothing for one."""
+        del full
+        if not len(self):
+            return [], None
+        now_ns = time.monotonic_ns()
+        leaving = [(number, stream) for number, stream in self._streams.items() if stream.closing is not None]
+        gone = [*self._gone, *(self._live[number] for number, _ in leaving)]
+        self._gone = []
+        for number, _ in leaving:
+            del self._live[number], self._streams[number]
+        for stream in self._streams.values():
+            self.streams.begin_step(stream, now_ns)
+        taken: list[Request] = []
+        new: list[LiveStream[Any, Any]] = []
+        while self._waiting and len(self._live) < self._max_items:
+            request = self._waiting.pop()
+            taken.append(request)
+            if self._envelope.begin(request, now_ns):
+                new.append(self._join(request))
+        if not (new or gone or self._streams):
+            return taken, None
+        return taken, self._step(new, gone, [stream for _, stream in leaving])
+
+    def single(self, request: Request) -> StepsRun:
+        """Return the first step of a stream that may be what ends workers; those that are live share it."""
+        assert isinstance(request, StreamRequest)
+        now_ns = time.monotonic_ns()
+        for stream in self._streams.values():
+            self.streams.begin_step(stream, now_ns)
+        gone, self._gone = self._gone, []
+        return self._step([self._join(request)], gone, [])
+
+    def finish(self, run: StepsRun) -> list[StreamRequest]:
+        """Take a step back, and give what was sent; return the streams that have ended."""
+        self._stepping = False
+        now_ns = time.monotonic_ns()
+        error = run.error if run.raised is None else explain(self._store.device, run, run.raised)
+        ended: list[StreamRequest] = []
+        for stream in run.leaving:
+            if stream.error is None and stream.raised is None:
+                stream.error = stream.closing
+            ended.append(stream)  # of which no step runs
+        for number, stream in list(self._streams.items()):
+            live = self._live[number]
+            if error is not None and not live.over:
+                stream.error = copy.copy(error)
+                self._gone.append(live)
+            over = live.over or stream.error is not None
+            if over and not live.over and error is None:  # by what it has sent
+                live.over = True
+                self._gone.append(live)
+            if over:
+                del self._live[number], self._streams[number]
+                stream.draining = True
+            has_ended = self.deliver(stream)
+            self.streams.end_step(stream, now_ns, goes_on=not has_ended)
+            if has_ended:
+                ended.append(stream)
+        return ended
+
+    def deliver(self, stream: StreamRequest) -> bool:
+        """Give what is held of a stream, as far as its reader has room; return whether the stream has ended by that."""
+        if stream.closing is not None:
+            stream.held.clear()
+        while stream.held and stream.credit:
+            encoded, nbytes = stream.held.popleft()
+            stream.held_bytes -= nbytes
+            self.streams.give(stream, encoded, nbytes)
+        return stream.draining and not stream.held
+
+    def due_ns(self, *, full: bool = False) -> int | None:
+        """Return when there may be a step; None if something has to happen first."""
+        del full
+        return time.monotonic_ns() if len(self) else None
+
+    def hurry(self) -> None:
+        """Nobody waits for others."""
+
+    def is_due(self) -> bool:
+        """Whether there may be a step now."""
+        return bool(len(self))
+
+    def _join(self, stream: StreamRequest) -> LiveStream[Any, Any]:
+        stream.feed(StreamEvent.TURN)
+        self.streams.watch(stream)
+        number = next(self._ids)
+        live = self._live[number] = LiveStream(number, stream.arguments[0], _Sink(stream, self._store))
+        self._streams[number] = stream
+        return live
+
+    def _step(
+        self, new: list[LiveStream[Any, Any]], gone: list[LiveStream[Any, Any]], leaving: list[StreamRequest]
+    ) -> StepsRun:
+        self._stepping = True
+        for number, live in self._live.items():
+            live.ready = bool(self._streams[number].credit)
+        seen: Live[Any, Any] = Live(self._live, new, gone)
+        streams = list(self._streams.values())
+        return StepsRun(self.method, seen, streams, leaving, self._store.buffers.several)
