@@ -23,6 +23,7 @@ from atomr_mp.serve.openai import declared
 from atomr_mp.serve.openai.chat import Chat
 from atomr_mp.serve.openai.embeddings import Embeddings
 from atomr_mp.serve.source import PoolSource
+from atomr_mp.serve.streams import StreamCalls
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.observer import Observer
 
@@ -80,9 +81,10 @@ class Application:
         self.health: Final = Health(source)
         self._streams: Final = Streams(limits.streams)
         self._observer: Final = Observer(source, self.counters)
-        calls = Calls(source, self.health, self.counters)
+        stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
+        calls = Calls(source, self.health, self.counters, stream_calls.answer)
         self._call: Final = Route("call", "POST", calls.answer)
-        embeddings, chat = Embeddings(source, calls), Chat(source, calls)
+        embeddings, chat = Embeddings(source, calls), Chat(source, calls, stream_calls, debug=debug)
         self._model: Final = Route("openai", "GET", declared.answer_model(source))
         self._routes: Final = {
             "/health/live": Route("health", "GET", self._live, needs_token=False),
@@ -103,7 +105,7 @@ class Application:
 
     def end_streams(self) -> None:
         """Have open streams end: the server does not wait for them."""
-        self._streams.ending.set()
+        self._streams.end()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; see the ASGI specification."""

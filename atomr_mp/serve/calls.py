@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -20,6 +20,8 @@ from atomr_mp.serve.values import arrays, results, schemas
 from atomr_mp.serve.values.schemas import ArgumentPlan
 
 JSON_TYPES: Final = frozenset({b"application/json", b""})
+
+Streaming = Callable[[Exchange, Pool, ArgumentPlan], Awaitable[None]]
 
 UNTOUCHED: Final = frozenset(
     {
@@ -42,9 +44,11 @@ class Calls:
         source: Has the pool.
         health: Is told which devices answer.
         counters: Count calls.
+        stream: Answers for methods that stream.
     """
 
-    def __init__(self, source: PoolSource, health: Health, counters: Counters) -> None:
+    def __init__(self, source: PoolSource, health: Health, counters: Counters, stream: Streaming) -> None:
+        self._stream: Final = stream
         self._source: Final = source
         self._health: Final = health
         self._counters: Final = counters
@@ -77,6 +81,9 @@ class Calls:
         begun_ns = time.monotonic_ns()
         pool = self._source.pool
         plan = self.plan(pool, exchange.path.removeprefix("/call/"))
+        if plan.info.streams:
+            await self._stream(exchange, pool, plan)
+            return
         npy = results.wants_npy(exchange.headers.get(b"accept", b""), plan.result)
         args, kwargs = await arguments(exchange, plan)
         deadline_s, priority = options(exchange)
@@ -166,19 +173,29 @@ def options(exchange: Exchange) -> tuple[float | None, int]:
     Raises:
         Problem: 400; they have something else.
     """
-    deadline, priority = exchange.headers.get(b"x-deadline-s"), exchange.headers.get(b"x-priority")
-    deadline_s: float | None = None
-    if deadline is not None:
-        try:
-            deadline_s = float(deadline)
-        except ValueError:
-            deadline_s = 0.0
-        most_s = exchange.limits.deadline_s
-        if not 0 < deadline_s <= most_s:  # nor what is no number
-            raise Problem(400, "bad_request", f"X-Deadline-S is a number of seconds, at most {most_s:g}")
+    deadline_s, priority = seconds(exchange, b"x-deadline-s"), exchange.headers.get(b"x-priority")
     if priority is None:
         return deadline_s, 0
     try:
         return deadline_s, int(priority)
     except ValueError:
         raise Problem(400, "bad_request", "X-Priority is a whole number from -8 to 7") from None
+
+
+def seconds(exchange: Exchange, name: bytes) -> float | None:
+    """Return the seconds that a header says, None if it is not there.
+
+    Raises:
+        Problem: 400; it says something else, or too many.
+    """
+    given = exchange.headers.get(name)
+    if given is None:
+        return None
+    try:
+        found = float(given)
+    except ValueError:
+        found = 0.0
+    most_s = exchange.limits.deadline_s
+    if not 0 < found <= most_s:  # nor what is no number
+        raise Problem(400, "bad_request", f"{name.decode().title()} is a number of seconds, at most {most_s:g}")
+    return found

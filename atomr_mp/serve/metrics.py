@@ -37,7 +37,8 @@ LATENCY_NS: Final = LATENCIES + BUCKETS
 IN_FLIGHT: Final = LATENCY_NS + 1
 CONNECTIONS: Final = IN_FLIGHT + 1
 STREAMS: Final = CONNECTIONS + 1
-REFUSED: Final = STREAMS + 1
+PARTS: Final = STREAMS + 1
+REFUSED: Final = PARTS + 1
 STARTS: Final = REFUSED + 1
 SLOT_WORDS: Final = STARTS + 1
 
@@ -139,6 +140,7 @@ def _front_end_metrics(counters: Counters) -> Iterable[Metric]:
         GaugeMetricFamily("atomr_mp_http_in_flight", "Requests that are being read or answered", in_flight),
         GaugeMetricFamily("atomr_mp_http_connections", "Open connections", counters.total(CONNECTIONS)),
         GaugeMetricFamily("atomr_mp_http_streams", "Open streams", counters.total(STREAMS)),
+        CounterMetricFamily("atomr_mp_http_parts", "Parts of methods that stream", counters.total(PARTS)),
         CounterMetricFamily("atomr_mp_http_connections_refused", refused, counters.total(REFUSED)),
         CounterMetricFamily("atomr_mp_http_front_end_starts", "Front-end processes", counters.total(STARTS)),
     ]

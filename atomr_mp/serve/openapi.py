@@ -74,7 +74,9 @@ def _operation(name: str, info: MethodInfo, schemas: dict[str, Any]) -> dict[str
     if plan_of(name, info).array:
         content[NPY.decode()] = {"schema": {"type": "string", "format": "binary"}}
     answers: dict[str, Any] = {"application/json": {"schema": result}}
-    if not result or "ndarray" in repr(result):
+    if info.streams:
+        answers = {kind: {"schema": {"type": "string"}} for kind in ("text/event-stream", "application/jsonl")}
+    elif not result or "ndarray" in repr(result):
         answers[NPY.decode()] = {"schema": {"type": "string", "format": "binary"}}
     error = {"application/json": {"schema": {"$ref": COMPONENTS + ERROR_NAME}}}
     return {
@@ -83,7 +85,7 @@ def _operation(name: str, info: MethodInfo, schemas: dict[str, Any]) -> dict[str
         "tags": [name.partition(".")[0]],
         "requestBody": {"required": bool(arguments.get("required")), "content": content},
         "responses": {
-            "200": {"description": "The result", "content": answers},
+            "200": {"description": "The parts" if info.streams else "The result", "content": answers},
             "default": {"description": "An error", "content": error},
         },
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import msgspec
@@ -98,6 +99,27 @@ class Served(Actor):
         """Say the last message again."""
         return f"{messages[-1]['content']} ({len(messages)}, {temperature}, {max_tokens})"
 
+    @method(thread=True, idempotent=True)
+    def count(self, upto: int, gate: str = "", at: int = -1, how: str = "") -> Generator[int, None, str]:
+        """Yield numbers; at one of them wait at a gate, and raise or die."""
+        try:
+            for number in range(upto):
+                if number == at:
+                    if gate:
+                        probe.arrive(gate)
+                    if how:
+                        probe.die(how)
+                yield number
+        finally:
+            probe.note(f"closed-{upto}")
+        return "counted"
+
+    @method(thread=True, idempotent=True)
+    def fill(self, nbytes: int) -> Iterator[str]:
+        """Yield large parts for ever."""
+        while True:
+            yield "x" * nbytes
+
     @method(idempotent=True)
     def markup(self) -> str:
         """Say <img src=x onerror=alert(1)> and more."""
@@ -113,3 +135,17 @@ class Served(Actor):
     def lengths(self, words: list[str]) -> list[int]:
         """Return the length of each."""
         return [len(word) for word in words]
+
+
+class Talker(Actor):
+    """Says what it was told, word by word."""
+
+    @method(thread=True, idempotent=True, openai="chat")
+    def chat(self, messages: list[dict[str, Any]], max_tokens: int = 100) -> Generator[str, None, str]:
+        """Say the last message again."""
+        words = messages[-1]["content"].split(" ")
+        for number, word in enumerate(words[:max_tokens]):
+            if word == "fail":
+                raise ValueError("on purpose")
+            yield word if not number else f" {word}"
+        return "stop" if len(words) <= max_tokens else "length"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeVar
 
 from atomr_mp.serve.http.exchange import Exchange
@@ -35,10 +35,36 @@ class Streams:
         self.count = 0
         self.ending: Final = asyncio.Event()
         """The server ends, and does not wait for streams."""
+        self._closers: set[Callable[[], None]] = set()
+
+    def end(self) -> None:
+        """Have all streams end."""
+        self.ending.set()
+        for close in list(self._closers):
+            close()
+
+    def add(self, close: Callable[[], None]) -> None:
+        """Count a stream, which `close` ends."""
+        self._closers.add(close)
+        self.count += 1
+
+    def remove(self, close: Callable[[], None]) -> None:
+        """Count a stream no more."""
+        self._closers.discard(close)
+        self.count -= 1
 
     @contextlib.contextmanager
     def open(self) -> Iterator[None]:
-        """Count a stream as long as it is open.
+        """Count a stream as long as it is open; see `check` for what is raised."""
+        self.check()
+        self.count += 1
+        try:
+            yield
+        finally:
+            self.count -= 1
+
+    def check(self) -> None:
+        """Check that a further stream may be opened.
 
         Raises:
             Problem: 429, there are as many as may be; 503, the server ends.
@@ -49,11 +75,6 @@ class Streams:
             raise Problem(
                 429, "overloaded", f"{self._most} streams are open; close one or try again", headers=(retry_after(1),)
             )
-        self.count += 1
-        try:
-            yield
-        finally:
-            self.count -= 1
 
 
 def event(data: bytes, name: str = "") -> bytes:

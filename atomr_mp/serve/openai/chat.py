@@ -10,9 +10,11 @@ from atomr_mp import errors
 from atomr_mp.serve.calls import Calls, options
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.http.problems import Problem, describe
 from atomr_mp.serve.openai import bodies
 from atomr_mp.serve.openai.declared import UNKNOWN_USAGE, method_of
 from atomr_mp.serve.source import PoolSource
+from atomr_mp.serve.streams import Parts, StreamCalls
 from atomr_mp.serve.values.results import encode_json
 
 FORM: Final = "chat"
@@ -28,11 +30,15 @@ class Chat:
     Args:
         source: Has the pool.
         calls: Make calls.
+        streams: Open streams.
+        debug: Errors tell the actor's traceback.
     """
 
-    def __init__(self, source: PoolSource, calls: Calls) -> None:
+    def __init__(self, source: PoolSource, calls: Calls, streams: StreamCalls, *, debug: bool) -> None:
         self._source: Final = source
         self._calls: Final = calls
+        self._streams: Final = streams
+        self._debug: Final = debug
 
     async def answer(self, exchange: Exchange) -> None:
         """Answer a request."""
@@ -47,16 +53,43 @@ class Chat:
             body["max_tokens"] = body.pop("max_completion_tokens", None)
         more = bodies.parameters(body, USED, others, plan.method)
         _, kwargs = plan.arguments({first: messages, **more})
+        completion = Completion(body["model"])
+        if plan.info.streams:
+            async with self._streams.open(exchange, pool, plan.method, (), kwargs) as parts:
+                await (self._send if body.get("stream") else _collect)(exchange, parts, completion)
+            return
         deadline_s, priority = options(exchange)
         reply = pool.call(plan.method, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
         text = text_of(await self._calls.outcome(exchange, reply))
-        completion = Completion(body["model"])
         if body.get("stream"):
             await exchange.begin(200, *events.HEADERS)
             await exchange.send(completion.chunk(text) + completion.chunk("", finish="stop"))
             await exchange.end(DONE)
         else:
             await exchange.answer(200, completion.whole(text, "stop"))
+
+    async def _send(self, exchange: Exchange, parts: Parts, completion: Completion) -> None:
+        """Send the text as it is made."""
+        try:
+            found = await parts.begin(events.HEADERS, events.COMMENT)
+            while found is not None:
+                await exchange.send(completion.chunk(text_of(found[0])))
+                found = await parts.next()
+            await exchange.send(completion.chunk("", finish=finish_of(await parts.result())))
+            await exchange.end(DONE)
+        except (errors.AtomrError, Problem) as error:
+            if not exchange.status:
+                raise
+            told = describe(error, exchange.id, debug=self._debug) | {"parts": parts.count}
+            await exchange.end(events.event(encode_json({"error": told})))
+
+
+async def _collect(exchange: Exchange, parts: Parts, completion: Completion) -> None:
+    """Answer with the whole text at its end."""
+    texts = []
+    while (found := await parts.next()) is not None:
+        texts.append(text_of(found[0]))
+    await exchange.answer(200, completion.whole("".join(texts), finish_of(await parts.result())))
 
 
 class Completion:
@@ -84,6 +117,11 @@ class Completion:
             delta["role"] = "assistant"
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
         return events.event(encode_json({**self._head, "object": "chat.completion.chunk", "choices": [choice]}))
+
+
+def finish_of(result: object) -> str:
+    """Return why the text ends: what the method has returned, if that is a word of the form, or that it was done."""
+    return result if result in {"stop", "length", "content_filter"} and isinstance(result, str) else "stop"
 
 
 def text_of(result: object) -> str:

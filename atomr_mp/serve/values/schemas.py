@@ -239,7 +239,7 @@ def unsuited(info: MethodInfo) -> int:
         arguments.get("properties", {}).get(name, {}).get("type") in {"string", "integer", "number", "boolean"}
         for name in arguments.get("required", info.parameters)
     )
-    return 2 * (not info.idempotent) + (not plain)
+    return 2 * (not info.idempotent) + (not plain or info.streams)
 
 
 def _example(schema: Mapping[str, Any], definitions: Mapping[str, Any], depth: int) -> Any:

@@ -1,0 +1,229 @@
+"""Methods that stream: each part as it comes, as a server-sent event or a line of JSON.
+
+The status waits for the first part, for a while: until then an error has a status of its own. The last event is `end`,
+with how many parts there were, or `error`; a stream that ends without either was cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Self
+
+from atomr_mp import errors
+from atomr_mp.client.reply_stream import ReplyStream
+from atomr_mp.pool import Pool
+from atomr_mp.serve.calls import arguments, options, seconds
+from atomr_mp.serve.health import Health
+from atomr_mp.serve.http import events
+from atomr_mp.serve.http.events import COMMENT_EVERY_S, Streams
+from atomr_mp.serve.http.exchange import Exchange
+from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, describe
+from atomr_mp.serve.metrics import PARTS, STREAMS, Counters
+from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.values.schemas import ArgumentPlan
+
+STATUS_S: Final = 10.0
+"""How long the status waits for the first part: proxies give up an answer that does not begin."""
+
+LINES_TYPES: Final = frozenset({b"application/jsonl", b"application/x-ndjson"})
+
+EVENTS_TYPES: Final = frozenset({b"*/*", b"text/*", b"text/event-stream"})
+
+
+class Form(NamedTuple):
+    """How a stream is written."""
+
+    headers: tuple[Header, ...]
+    part: Callable[[bytes], bytes]
+    last: Callable[[bytes, str], bytes]
+    """Of the last event's JSON and its name, "end" or "error"."""
+    comment: bytes
+    """What is sent while there is nothing to send; empty for nothing."""
+
+
+EVENTS: Final = Form(events.HEADERS, events.event, events.event, events.COMMENT)
+
+LINES: Final = Form(
+    ((b"content-type", b"application/jsonl"), *events.HEADERS[1:]),
+    lambda data: b'{"part":%s}\n' % data,
+    lambda data, name: b'{"%s":%s}\n' % (name.encode(), data),
+    b"",
+)
+
+
+def form_of(accept: bytes) -> Form:
+    """Return how a client wants a stream to be written.
+
+    Raises:
+        Problem: 406; in no way that there is.
+    """
+    if not accept:
+        return EVENTS
+    kinds = {each.partition(b";")[0].strip().lower() for each in accept.split(b",")}
+    if kinds & LINES_TYPES:
+        return LINES
+    if kinds & EVENTS_TYPES:
+        return EVENTS
+    raise Problem(406, "not_acceptable", "this method streams, as text/event-stream or application/jsonl")
+
+
+class StreamCalls:
+    """Answers calls of methods that stream.
+
+    Args:
+        streams: The front end's open streams.
+        health: Is told which devices answer.
+        counters: Count streams and parts.
+        debug: Errors tell the actor's traceback.
+    """
+
+    def __init__(self, streams: Streams, health: Health, counters: Counters, *, debug: bool) -> None:
+        self._streams: Final = streams
+        self._health: Final = health
+        self._counters: Final = counters
+        self._debug: Final = debug
+
+    async def answer(self, exchange: Exchange, pool: Pool, plan: ArgumentPlan) -> None:
+        """Answer with a method's parts."""
+        form = form_of(exchange.headers.get(b"accept", b""))
+        args, kwargs = await arguments(exchange, plan)
+        async with self.open(exchange, pool, plan.method, args, kwargs) as parts:
+            try:
+                found = await parts.begin(form.headers, form.comment)
+                while found is not None:
+                    await exchange.send(form.part(encode_json(found[0])))
+                    found = await parts.next()
+                end = {"parts": parts.count, "result": await parts.result()}
+                await exchange.end(form.last(encode_json(end), "end"))
+            except (errors.AtomrError, Problem) as error:
+                if not exchange.status:
+                    raise
+                told = describe(error, exchange.id, debug=self._debug) | {"parts": parts.count}
+                await exchange.end(form.last(encode_json(told), "error"))
+
+    def open(
+        self, exchange: Exchange, pool: Pool, method: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None
+    ) -> Parts:
+        """Return a stream for a client, with the deadlines that its headers say.
+
+        Raises:
+            Problem: 400, a header says something else; 429 or 503, no further stream is opened.
+            AtomrError: The pool opens none.
+        """
+        deadline_s, priority = options(exchange)
+        between_s = seconds(exchange, b"x-between-s")
+        more: dict[str, Any] = {} if between_s is None else {"between_s": between_s}
+        first_s = seconds(exchange, b"x-first-s")
+        self._streams.check()
+        stream = pool.stream(
+            method, *args, kwargs=kwargs, first_s=first_s, deadline_s=deadline_s, priority=priority, **more
+        )
+        return Parts(exchange, stream, self._streams, self._health, self._counters)
+
+
+class Parts:
+    """A stream while a client reads it; closed when the client leaves, and when the server ends. Use `async with`.
+
+    Args:
+        exchange: The client's.
+        stream: The pool's; owned from here on.
+        streams: Where it counts, and which tell the server's end.
+        health: Is told that a device answers.
+        counters: Count streams and parts.
+    """
+
+    def __init__(
+        self, exchange: Exchange, stream: ReplyStream, streams: Streams, health: Health, counters: Counters
+    ) -> None:
+        self._exchange: Final = exchange
+        self._stream: Final = stream
+        self._streams: Final = streams
+        self._health: Final = health
+        self._counters: Final = counters
+        self._why: ClientLeft | Problem | None = None
+        """Why it was closed."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asked_s = 0.0
+        """When the latest part was asked for."""
+        self.count = 0
+        """Parts so far."""
+
+    async def __aenter__(self) -> Self:
+        self._streams.add(self._ending)
+        self._counters.own[STREAMS] += 1
+        self._start(self._watch())
+        return self
+
+    async def __aexit__(self, *_exc: object) -> None:
+        self._streams.remove(self._ending)
+        self._counters.own[STREAMS] -= 1
+        for task in self._tasks:
+            task.cancel()
+        self._stream.close()
+
+    async def begin(self, headers: tuple[Header, ...], comment: bytes) -> tuple[Any] | None:
+        """Begin the answer when the first part is there, or has not come for long; return it, None if there is none.
+
+        Raises:
+            AtomrError: What the stream has ended with; of an answer that has not begun, the status can tell.
+            ClientLeft: There is nobody to answer.
+            Problem: 503, the server ends.
+        """
+        coming = asyncio.ensure_future(self.next())
+        try:
+            await asyncio.wait({coming}, timeout=STATUS_S)
+            if coming.done():
+                coming.result()
+            await self._exchange.begin(200, *headers)
+            if comment:
+                self._start(self._comment(comment))
+            return await coming
+        finally:
+            coming.cancel()
+
+    async def next(self) -> tuple[Any] | None:
+        """Return the next part, None at the end; see `begin` for what is raised."""
+        self._asked_s = asyncio.get_running_loop().time()
+        try:
+            found = await anext(self._stream)
+        except StopAsyncIteration:
+            return None
+        except errors.Cancelled:
+            if self._why is not None:
+                raise self._why from None
+            raise
+        self.count += 1
+        self._counters.own[PARTS] += 1
+        self._health.note(self._stream.device)
+        return (found,)
+
+    async def result(self) -> Any:
+        """Return what the method has returned, at the end."""
+        return await self._stream
+
+    def _ending(self) -> None:
+        self._close(Problem(503, "ending", "the server ends; call again"))
+
+    async def _watch(self) -> None:
+        await self._exchange.left()
+        self._close(ClientLeft())
+
+    def _close(self, why: ClientLeft | Problem) -> None:
+        if self._why is None:
+            self._why = why
+            self._stream.close()
+
+    async def _comment(self, comment: bytes) -> None:
+        """Say something now and then while no part comes."""
+        loop = asyncio.get_running_loop()
+        while True:
+            silent_s = loop.time() - self._asked_s
+            if silent_s >= COMMENT_EVERY_S:
+                await self._exchange.send(comment)
+                self._asked_s = loop.time()
+                silent_s = 0.0
+            await asyncio.sleep(COMMENT_EVERY_S - silent_s)
+
+    def _start(self, watching: Any) -> None:
+        self._tasks.add(asyncio.get_running_loop().create_task(watching))
