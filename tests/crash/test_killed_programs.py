@@ -1,0 +1,110 @@
+"""Programs, plans and generators under kills: nobody waits for ever, nothing is left, and what follows is right."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+import pytest
+
+import atomr_mp
+from atomr_mp import errors
+from tests.support import Ledger, settled, wait_generation
+
+N: Final = 48
+FLYING: Final = 60
+SOON_S: Final = 10.0
+
+
+def iteration(device: atomr_mp.Device, steps: int) -> Any:
+    """Return a program without refs."""
+    with device.program() as p:
+        x = p.input("x", (N, N), "float64")
+        last = p.rng.generator(seed=3).uniform(size=(N, N), dtype="float64")
+        for _ in range(steps):
+            last = p.elementwise.add(p.blas.gemm(x, last), x)
+        p.returns(last)
+    return p
+
+
+def in_flight(pool: atomr_mp.Pool) -> list[Any]:
+    """Have runs of a program under way, which is known to the worker."""
+    device = pool.device(0)
+    p = iteration(device, 40)
+    p.run(x=np.eye(N)).result()
+    return [p.run(x=np.eye(N)) for _ in range(FLYING)]
+
+
+def in_preparation(pool: atomr_mp.Pool) -> list[Any]:
+    """Have the first run of a long program parked while it is prepared, and others, of other kinds too, behind it."""
+    device = pool.device(0)
+    p = iteration(device, 500)
+    ref = device.put(np.ones((N, N)))
+    replies = [p.run(x=ref), p.run(x=np.eye(N)), device.blas.scal(ref[0], alpha=2.0)]
+    assert settled(lambda: pool.status().workers[0].running > 0)
+    return [*replies, device.fft.fft2(device.put(np.ones((N, N), "complex128")))]
+
+
+def drawing(pool: atomr_mp.Pool) -> list[Any]:
+    """Have a generator's requests, and tables of laws, under way."""
+    generator = pool.device(0).rng.generator(seed=8)
+    return [generator.poisson(lam=float(10 + n), size=20_000) for n in range(FLYING)]
+
+
+@pytest.mark.parametrize("begin", [in_flight, in_preparation, drawing])
+def test_a_killed_worker_leaves_no_caller_waiting(ledger: Ledger, begin: Callable[[atomr_mp.Pool], list[Any]]) -> None:
+    """Each request has its result or a typed error; the next incarnation computes the same as this one did."""
+    with ledger.start(max_restarts=1000, backoff_initial_s=0.0) as pool:
+        device = pool.device(0)
+        p = iteration(device, 5)
+        expected = p.run(x=np.eye(N) / 2).result().numpy()
+        seeded = device.rng.generator(seed=21)
+        numbers = [seeded.normal(size=100).result().numpy() for _ in range(2)]
+        replies = begin(pool)
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        killed = time.monotonic()
+        for reply in replies:
+            error = reply.exception(SOON_S)
+            assert error is None or isinstance(error, errors.WorkerLost | errors.GpuRefStale), repr(error)
+        assert time.monotonic() - killed < SOON_S
+        wait_generation(pool, 2)
+        np.testing.assert_array_equal(p.run(x=np.eye(N) / 2).result().numpy(), expected)
+        np.testing.assert_array_equal(p.run(x=np.eye(N) / 2).result().numpy(), expected)
+        again = device.rng.generator(seed=21, offset=100)
+        np.testing.assert_array_equal(again.normal(size=100).result().numpy(), numbers[1])
+
+
+def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
+    """After the first one, which has the worker keep plans, the memory is what it was before each; so are the plans."""
+    with ledger.start() as pool:
+        pool.wait_ready()
+
+        def figures() -> dict[str, int]:
+            gc.collect()
+            found = pool.device(0).statistics()
+            return {name: found[name] for name in ("slabs", "used_bytes", "leases", "views", "shared")}
+
+        def kill_a_client() -> None:
+            with ledger.program("computing", pool.run_dir) as client:
+                assert client.hear() == ["ready"]
+                client.kill()
+            assert settled(lambda: pool.status().sessions == 1)
+            assert settled(lambda: pool.status().workers[0].queue_depth == 0)
+
+        kill_a_client()
+        assert settled(lambda: figures()["leases"] == 0)
+        baseline, kept = figures(), plans(pool)
+        for _ in range(2):
+            kill_a_client()
+            assert settled(lambda: figures() == baseline), (figures(), baseline)
+            assert plans(pool) == kept
+
+
+def plans(pool: atomr_mp.Pool) -> int:
+    """Return how many plans the worker keeps."""
+    return sum(each.kept for each in pool.status().workers[0].plans)
