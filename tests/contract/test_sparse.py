@@ -230,6 +230,22 @@ def test_a_session_s_end_frees_its_structures(ledger: Ledger, backend: str) -> N
         assert kept.nnz == 40_000
 
 
+def test_a_kill_during_the_first_use_costs_what_was_on_it(ledger: Ledger, backend: str) -> None:
+    """The library is being loaded, or the structure checked: then the request is lost, and the next one is served."""
+    with ledger.start(backend=backend, max_restarts=1000, backoff_initial_s=0.0) as pool:
+        device = pool.device()
+        for generation in (1, 2):
+            indices, indptr = (device.put(np.arange(each, dtype=np.int32)) for each in (1000, 1001))
+            replies = [device.sparse.structure(indices, indptr, shape=(1000, 1000)) for _ in range(5)]
+            os.kill(wait_generation(pool, generation).pid, signal.SIGKILL)
+            for reply in replies:
+                assert isinstance(reply.exception(), errors.WorkerLost | None)
+            wait_generation(pool, generation + 1)
+        there = device.sparse.csr(random_matrix())
+        x = device.put(np.ones(8))
+        assert_close(device.sparse.spmv(there, x).result().numpy(), random_matrix() @ np.ones(8), "float64", 8)
+
+
 def test_a_matrix_is_stale_with_its_worker_and_shared_with_nobody(ledger: Ledger, backend: str) -> None:
     """Like a ref: requests with it are refused after a restart; another client has no lease of it."""
     with ledger.start(backend=backend, max_restarts=1000, backoff_initial_s=0.0) as pool:

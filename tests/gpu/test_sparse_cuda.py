@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import threading
 from typing import Any, Final
 
 import msgspec
@@ -12,12 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomr_mp import errors
+from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.requests.request import Next
 from tests.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.pure.test_sparse import told
-from tests.sparse_cases import assert_agrees, elements, matrix_of, of_mask, requests
+from tests.sparse_cases import assert_agrees, elements, matrix_of, of_mask, pattern_of, requests
 from tests.tolerances import assert_close
 
 pytestmark = [
@@ -145,6 +148,67 @@ def test_hundreds_of_bad_structures_cost_no_context() -> None:
     x, y = FakeArray.of(np.ones(exact.shape[1]), "float32"), FakeArray.of(np.zeros(exact.shape[0]), "float32")
     run(sparse.Spmv(matrix, x, y))
     assert_close(y.array, exact @ np.ones(exact.shape[1]), "float32", 1100)
+
+
+def waiting() -> list[Any]:
+    """Return a request of each kind that returns while the device is held up, on matrices of one structure."""
+    it = of_mask("csr", np.tri(40, dtype=bool))
+    matrix, turned = matrix_of(it, "float64"), matrix_of(of_mask("csc", np.tri(40, dtype=bool)), "float64")
+    for each in (matrix, turned):
+        values: Any = each.data
+        values.array[...] = 1
+    x, y = (FakeArray.of(np.ones(40), "float64") for _ in "xy")
+    b, c = (FakeArray.of(np.ones((40, 3)), "float64") for _ in "bc")
+    return [
+        told("csr", np.arange(40), np.arange(41), (40, 40)),
+        sparse.Spmv(matrix, x, y),
+        sparse.Spmv(turned, x, y),
+        sparse.Spmm(matrix, b, c),
+        sparse.Spsv(matrix, x, "L", y),
+        sparse.Spsm(matrix, b, "L", c),
+        sparse.Sddmm(b, c.transpose(), pattern_of(it), FakeArray.of(np.zeros(it.count), "float64")),
+        sparse.Convert(matrix, "csc"),
+        sparse.Convert(matrix, "bsr", (2, 2)),
+        sparse.DenseToSparse(b),
+        sparse.SparseToDense(matrix, FakeArray.of(np.zeros((40, 40)), "float64")),
+    ]
+
+
+@pytest.mark.parametrize("request_", waiting(), ids=lambda each: each.name)
+def test_nothing_waits_for_the_device(request_: Any) -> None:
+    """Requests return while the stream is held up, also those of which more is to come."""
+    import cupy
+
+    arrays: dict[int, Any] = {each.number: each for _, _, each in request_.arrays() if each is not None}
+    there = {number: on_device.device().make_slab(array.slab.nbytes) for number, array in arrays.items()}
+    for number, array in arrays.items():
+        on_device.over(there[number]).set(array.slab)
+    placed = {number: on_device.placed(there[number], array) for number, array in arrays.items()}
+    request = with_arrays(request_, lambda each: placed[each.number].viewed(each.layout))  # type: ignore[attr-defined]
+    stream = on_device.library("sparse").stream.stream
+    page = cupy.cuda.alloc_pinned_memory(4)
+    go = np.frombuffer(page, np.int32, 1)
+    release = threading.Timer(10, lambda: go.fill(1))  # what waits for the device is to fail, not to hang
+    hold = cupy.RawKernel('extern "C" __global__ void hold(volatile int* go) { while (!*go) {} }', "hold")
+    go[0] = 1
+    with stream:
+        hold((1,), (1,), (np.uintp(page.ptr),))
+        warm = on_device.started("sparse", request)  # what is loaded or prepared at first use is
+        while isinstance(warm, Next):
+            stream.synchronize()
+            warm = warm.enqueue()
+    on_device.synchronize()
+    go[0] = 0
+    release.start()
+    with stream:
+        try:
+            hold((1,), (1,), (np.uintp(page.ptr),))
+            on_device.started("sparse", request)
+            assert not stream.done
+        finally:
+            go[0] = 1
+            release.cancel()
+    stream.synchronize()
 
 
 def test_a_zero_on_the_diagonal_costs_no_context() -> None:
