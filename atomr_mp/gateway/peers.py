@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
-from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
 
@@ -13,14 +14,21 @@ from atomr_mp import errors
 from atomr_mp.client.client import Client
 from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.reply import Reply
+from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
 from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import devices, operators, remote, session
-from atomr_mp.protocol.refs import WireRef
+from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import pack
+from atomr_mp.remote.blobs import Blob, Encoded, PassedRef, Pull, encode, opened
 from atomr_mp.remote.keys import AdmittedKey
-from atomr_mp.remote.resumption import CallAction, CallTable
+from atomr_mp.remote.resumption import CallAction, CallState, CallTable
+
+if TYPE_CHECKING:
+    from atomr_mp.client.memory.argument_slabs import Placement
+
+_LOG: Final = logging.getLogger("atomr_mp.gateway")
 
 ANSWERS_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
 """What answers in one message may take together; the rest is room for their headers."""
@@ -34,6 +42,23 @@ class Kept(NamedTuple):
     answer: remote.RemoteAnswer
     frames: Sequence[Buffer]
     nbytes: int
+    blob: Blob | None = None
+    """What the client pulls, if it is large."""
+    keep: object = None
+    """What the blob lies in."""
+
+    @property
+    def message_bytes(self) -> int:
+        """What it takes in a message."""
+        return 256 if self.blob is not None else self.nbytes
+
+
+class Upload(NamedTuple):
+    """A large call of which the gateway pulls the arguments."""
+
+    call: remote.RemoteCall
+    pull: Pull
+    deadline_ns: int
 
 
 class PeerHost(Protocol):
@@ -53,6 +78,9 @@ class PeerHost(Protocol):
 
     def send(self, peer: RemotePeer, parts: Sequence[Buffer]) -> None:
         """Send a message, if the session has a connection."""
+
+    def pull(self, peer: RemotePeer) -> None:
+        """Ask for chunks of a session's uploads, if it has a bulk connection."""
 
     def end(self, peer: RemotePeer, error: errors.AtomrError) -> None:
         """End a session."""
@@ -118,6 +146,10 @@ class RemotePeer:
         self._calls: CallTable[Kept] = CallTable(window.requests)
         self._replies: dict[int, Reply] = {}
         """Of calls that run."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """What waits for others; kept here, for a loop does not keep it."""
+        self.uploads: dict[int, Upload] = {}
+        """Large calls whose arguments are on their way."""
         self._leases: dict[tuple[bytes, int], HeldRefs] = {}
         self._released = 0
         self._former = former
@@ -144,7 +176,7 @@ class RemotePeer:
         """What its calls take in this process."""
         return self._calls.kept_bytes
 
-    def welcome(self, grace_s: float, max_replays: int) -> None:
+    def welcome(self, grace_s: float, max_replays: int, bulk_port: int) -> None:
         """Answer a hello."""
         client = self._client
         self.greeted = True
@@ -162,6 +194,7 @@ class RemotePeer:
             devices=[told(device) for device in client.devices],
             actors=client.actors,
             max_replays=max_replays,
+            bulk_port=bulk_port,
         )
         self._say(welcome)
 
@@ -194,6 +227,7 @@ class RemotePeer:
         self.ended = True
         self.routing_id = None
         self._replies.clear()
+        self.uploads.clear()
         self._leases.clear()
         self._client.close()
 
@@ -274,7 +308,7 @@ class RemotePeer:
                 own = frames[first:at]
                 if len(own) != call.frames:
                     raise errors.ProtocolError("a call with payload frames that its message does not have")
-                step = self._calls.offer(call.id, len(call.body) + sum(map(len, own)))
+                step = self._calls.offer(call.id, max(call.upload, len(call.body) + sum(map(len, own))))
                 if step.action is CallAction.RUN:
                     self._run(call, own)
                 elif step.action is CallAction.SEND:
@@ -309,46 +343,132 @@ class RemotePeer:
                 raise errors.InvalidRequest(
                     f"there is no device {call.device}; this pool has {len(self._client.devices)}"
                 )
+            if call.upload:
+                self._begin_upload(call, deadline_ns)
+                return
             kept = [self._hold(ref) for ref in call.refs]
             if any(_device(ref) != call.device for ref in call.refs):
-                self._host.loop.create_task(self._lend_and_submit(call, frames, deadline_ns, kept))
+                self._spawn(call.id, self._lend_and_submit(call, frames, deadline_ns, kept))
                 return
-            self._submit(call, frames, deadline_ns, kept)
+            self._submit(call, call.body, frames, deadline_ns, kept)
         except errors.AtomrError as error:
             self._answered(call.id, error, None)
 
     def _submit(
-        self, call: remote.RemoteCall, frames: Sequence[memoryview], deadline_ns: int, kept: Sequence[object]
+        self,
+        call: remote.RemoteCall,
+        body: bytes,
+        frames: Sequence[Buffer],
+        deadline_ns: int,
+        kept: Sequence[object],
+        copies: Sequence[Placement] = (),
     ) -> None:
         reply = self._lane.submit_encoded(
             call.id,
             call.device,
             call.method,
-            call.body,
+            body,
             frames,
             deadline_ns,
             priority=call.priority,
             refs=len(call.refs),
             kept=kept,
+            copies=copies,
         )
         self._replies[call.id] = reply
         reply.add_done_callback(self._on_reply)
 
-    async def _lend_and_submit(
-        self, call: remote.RemoteCall, frames: Sequence[memoryview], deadline_ns: int, kept: Sequence[object]
-    ) -> None:
+    def _begin_upload(self, call: remote.RemoteCall, deadline_ns: int) -> None:
+        """Make room for a large call, and pull it.
+
+        Raises:
+            InvalidRequest: It is larger than all that the session may have.
+        """
+        if call.upload > self.window.payload_bytes:
+            raise errors.InvalidRequest(
+                f"arguments of {call.upload} bytes; this session may have {self.window.payload_bytes} in the gateway"
+            )
+        self._spawn(call.id, self._upload(call, deadline_ns))
+        left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
+        self._host.loop.call_later(left_s, self._upload_late, call.id)
+
+    async def _upload(self, call: remote.RemoteCall, deadline_ns: int) -> None:
+        """Pull a call's arguments into memory that the workers can map."""
+        try:
+            room = await asyncio.to_thread(self._client.memory.host_array, (call.upload,), "uint8")
+        except errors.AtomrError as error:
+            if not self.ended:
+                self._answered(call.id, error, None)
+            return
+        if not self.ended and self._calls.state(call.id) is CallState.RUNNING:
+            self.uploads[call.id] = Upload(call, Pull(room.data), deadline_ns)
+            self._host.pull(self)
+
+    def _upload_late(self, number: int) -> None:
+        if self.uploads.pop(number, None) is not None:
+            self._answered(
+                number, errors.DeadlineExceeded("the arguments had not arrived by the deadline; nothing ran"), None
+            )
+
+    def take_chunk(self, number: int, offset: int, data: memoryview) -> None:
+        """Take a chunk of an upload.
+
+        Raises:
+            ProtocolError: It was not asked for.
+        """
+        upload = self.uploads.get(number)
+        if upload is None:  # its call was settled, or is late
+            return
+        try:
+            upload.pull.take(offset, data)
+        except ValueError as error:
+            raise errors.ProtocolError(str(error)) from error
+        if upload.pull.whole:
+            del self.uploads[number]
+            self._spawn(number, self._submit_upload(upload))
+
+    async def _submit_upload(self, upload: Upload) -> None:
+        """Make the call, once its arguments are there."""
+        call = upload.call
+        try:
+            kept = [self._hold(ref) for ref in call.refs]
+            body, payload, copies = await asyncio.to_thread(self._encode_upload, upload.pull.buffer)
+            if any(_device(ref) != call.device for ref in call.refs):
+                kept += await self._lend(call, kept)
+            if not self.ended and self._calls.state(call.id) is CallState.RUNNING:
+                self._submit(call, body, payload, upload.deadline_ns, [*kept, *copies], copies)
+        except errors.AtomrError as error:
+            if not self.ended:
+                self._answered(call.id, error, None)
+
+    def _encode_upload(self, buffer: memoryview) -> tuple[bytes, Sequence[Buffer], list[Placement]]:
+        """Return a large call's arguments as the workers take them; arrays stay where they are. In a thread."""
+        from atomr_mp.client.memory.argument_slabs import Placement
+
+        body, frames = opened(buffer)
+        value = values.Decoder[object]().decode(body, frames, _pass)
+        body, payload, placed = values.encode(value, self._client.place)
+        return body, payload, [each for each in placed if isinstance(each, Placement)]
+
+    async def _lend(self, call: remote.RemoteCall, kept: Sequence[object]) -> list[object]:
         """Have the call's device reach refs of others, in a thread: that waits for their workers."""
         from atomr_mp.client.memory.refs import GpuRef
 
+        memory = self._client.memory
+        refs = []
+        for wire, hold in zip(call.refs, kept, strict=True):
+            assert isinstance(hold, _HoldOf)
+            refs.append(GpuRef(memory, hold.lease, wire.slab, wire.layout))
+        keep, *_ = await asyncio.to_thread(memory.attach, refs, call.device)
+        return keep
+
+    async def _lend_and_submit(
+        self, call: remote.RemoteCall, frames: Sequence[memoryview], deadline_ns: int, kept: Sequence[object]
+    ) -> None:
         try:
-            memory = self._client.memory
-            refs = []
-            for wire, hold in zip(call.refs, kept, strict=True):
-                assert isinstance(hold, _HoldOf)
-                refs.append(GpuRef(memory, hold.lease, wire.slab, wire.layout))
-            keep, *_ = await asyncio.to_thread(memory.attach, refs, call.device)
+            keep = await self._lend(call, kept)
             if not self.ended:
-                self._submit(call, frames, deadline_ns, [*kept, *keep])
+                self._submit(call, call.body, frames, deadline_ns, [*kept, *keep])
         except errors.AtomrError as error:
             if not self.ended:
                 self._answered(call.id, error, None)
@@ -364,26 +484,65 @@ class RemotePeer:
         return _HoldOf(lease, lease.hold)
 
     def _on_reply(self, reply: Reply) -> None:
-        if self._replies.pop(reply.id, None) is not None and not self.ended:
+        if self._replies.pop(reply.id, None) is None or self.ended:
+            return
+        if _has_values(reply):
+            self._spawn(reply.id, self._answer_large(reply))
+        else:
             self._answered(reply.id, reply.error, reply)
 
-    def _answered(self, number: int, error: errors.AtomrError | None, reply: Reply | None) -> None:
+    def _spawn(self, number: int, work: Coroutine[object, object, None]) -> None:
+        """Do what waits for others, for a call; whatever goes wrong there ends that call, and nothing else."""
+
+        async def guarded() -> None:
+            try:
+                await work
+            except Exception as error:  # noqa: BLE001 - whoever reads the log has to know, and the caller must not wait
+                _LOG.exception("a call of remote client %s", self.name)
+                if not self.ended and self._calls.state(number) is CallState.RUNNING:
+                    why = f"the gateway failed: {type(error).__name__}"
+                    self._answered(number, errors.Unrecoverable(why, maybe_executed=True), None)
+
+        task = self._host.loop.create_task(guarded())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer_large(self, reply: Reply) -> None:
+        """Make a blob of a result that lies in shared memory. In a thread: the supervisor is asked for the memory."""
+        error: errors.AtomrError | None = None
+        encoded: Encoded | None = None
+        leases = reply.leases or {}
+        try:
+            value = await asyncio.to_thread(self._lane.decode, reply.body, reply.frames, leases)
+            encoded = await asyncio.to_thread(encode, value)
+            keep = [lease for buffer, lease in leases.items() if buffer in _buffers(encoded)]
+            reply.leases = {lease.buffer: lease for lease in keep}
+        except errors.AtomrError as failed:
+            error = failed
+        if not self.ended:
+            self._answered(reply.id, error, reply, encoded)
+
+    def _answered(
+        self,
+        number: int,
+        error: errors.AtomrError | None,
+        reply: Reply | None,
+        encoded: Encoded | None = None,
+    ) -> None:
         leased: list[remote.RefLeased] = []
         body: bytes = b""
         frames: Sequence[Buffer] = ()
+        blob: Blob | None = None
         if error is None and reply is not None:
-            body, frames = reply.body, reply.frames
-            if len(body) + sum(map(len, frames)) > remote.MAX_CALL_BYTES:
-                error = errors.ResultUnread(
-                    f"the result of {reply.method} takes {len(body) + sum(map(len, frames))} bytes; by tcp:// it may "
-                    f"take {remote.MAX_CALL_BYTES}",
-                    reason=errors.Unsupported.code,
-                )
-                body, frames = b"", ()
+            if encoded is None:
+                encoded = Encoded(reply.body, reply.frames, [], [])
+            if encoded.nbytes > remote.MAX_CALL_BYTES:
+                blob = encoded.blob()
             else:
-                for buffer, lease in (reply.leases or {}).items():
-                    count = 1 if lease.hold is None else lease.hold.count
-                    leased += [remote.RefLeased(lease.releases.token, buffer)] * count
+                body, frames = encoded.body, [*encoded.frames, *(each.frame for each in encoded.large)]
+            for buffer, lease in (reply.leases or {}).items():
+                count = 1 if lease.hold is None else lease.hold.count
+                leased += [remote.RefLeased(lease.releases.token, buffer)] * count
         answer = remote.RemoteAnswer(
             number,
             len(frames),
@@ -392,8 +551,10 @@ class RemotePeer:
             leased,
             -1 if reply is None else reply.device,
             0 if reply is None else reply.generation,
+            0 if blob is None else blob.nbytes,
         )
-        kept = Kept(answer, frames, len(body) + sum(map(len, frames)) + 64 * len(leased))
+        nbytes = len(body) + sum(map(len, frames)) + 64 * len(leased) + (0 if blob is None else blob.nbytes)
+        kept = Kept(answer, frames, nbytes, blob, encoded)
         if self._calls.answer(number, kept, kept.nbytes).action is not CallAction.KEEP:
             return  # nobody wants it; its leases end with the reply
         if reply is not None:
@@ -411,8 +572,14 @@ class RemotePeer:
             info = msgspec.structs.replace(info, fields=fields)
         return info
 
+    def blob(self, number: int) -> Blob | None:
+        """Return what the client may pull of a call's answer, None if there is nothing any more."""
+        kept = self._calls.kept(number)
+        return None if kept is None else kept.blob
+
     def _settled(self, number: int, action: CallAction | None) -> None:
         self._lost.discard(number)
+        self.uploads.pop(number, None)
         if action is CallAction.ABANDON:
             reply = self._replies.get(number)
             if reply is not None:
@@ -459,7 +626,7 @@ class RemotePeer:
             together: list[Kept] = []
             nbytes = 0
             for kept in self._outbox[:MESSAGE_ANSWERS]:
-                nbytes += kept.nbytes
+                nbytes += kept.message_bytes
                 if together and nbytes > ANSWERS_BYTES:
                     break
                 together.append(kept)
@@ -507,6 +674,26 @@ def _place(token: bytes) -> tuple[int, int]:
 
 def _device(ref: WireRef) -> int:
     return _place(ref.token)[0]
+
+
+def _pass(wire: WireRef | ClientArray) -> PassedRef:
+    if not isinstance(wire, WireRef):
+        raise errors.InvalidRequest("an array in memory that this client does not have")
+    return PassedRef(wire)
+
+
+def _has_values(reply: Reply) -> bool:
+    """Whether a result has arrays that lie in shared memory, and not only refs."""
+    if reply.error is not None or not reply.leases:
+        return False
+    found: list[WireRef | ClientArray] = []
+    values.Decoder[object]().decode(reply.body, reply.frames, found.append)
+    return any(isinstance(each, WireRef) and each.value for each in found)
+
+
+def _buffers(encoded: Encoded) -> set[int]:
+    """Return the buffers of the refs in a value."""
+    return {each.to_wire().buffer for each in encoded.refs}
 
 
 _PRIVATE: Final = frozenset({"traceback_text", "stack"})

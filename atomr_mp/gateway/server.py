@@ -17,6 +17,7 @@ import zmq
 from atomr_mp import errors
 from atomr_mp.client.client import Client
 from atomr_mp.gateway.admission import Admission
+from atomr_mp.gateway.bulk import BULK_UNSENT, BulkConnections
 from atomr_mp.gateway.channel import SupervisorChannel
 from atomr_mp.gateway.peers import RemotePeer
 from atomr_mp.gateway.probe import check_refuses
@@ -77,6 +78,7 @@ class Gateway:
         """Questions that are being answered, by session."""
         self._courier: Final = Courier("atomr-mp gateway courier")
         self._router: RouterSocket
+        self._bulk: BulkConnections
         self._channel: SupervisorChannel
         self._listening = False
         self._offences = 0
@@ -102,9 +104,16 @@ class Gateway:
         context.set(zmq.MAX_SOCKETS, 65535)
         handler = HandshakeHandler(loop, context, self._admission)  # before there is anything to ask about
         self._router = RouterSocket(loop, context, keys, self._take)
+        bulk_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
+        bulk_context.set(zmq.MAX_SOCKETS, 65535)
+        bulk_handler = HandshakeHandler(loop, bulk_context, self._admission)
+        self._bulk = BulkConnections(self, lambda take: RouterSocket(loop, bulk_context, keys, take, BULK_UNSENT))
         if keys is not None:
-            await self._probe(keys.public)
+            await self._probe(self._router, keys.public)
+            await self._probe(self._bulk.socket, keys.public)
         self._router.listen_on(self._settings.listener, self._settings.endpoint)
+        host = self._settings.endpoint.rpartition(":")[0]
+        self._bulk.socket.listen_on(self._settings.bulk_listener, f"{host}:{self._settings.bulk_port}")
         self._listening = True
         self._tick()
         why = await self._stopped
@@ -115,23 +124,27 @@ class Gateway:
         # Where a connection ends, libzmq drops what its client has not read: so each says that it has.
         if self._parting:
             await asyncio.wait(self._parting.values(), timeout=STOP_S)
-        self._router.close(0)
-        handler.close()
-        context.term()
+        for socket, its_handler, its_context in (
+            (self._router, handler, context),
+            (self._bulk.socket, bulk_handler, bulk_context),
+        ):
+            socket.close(0)
+            its_handler.close()
+            its_context.term()
         return 0
 
-    async def _probe(self, server_public: str) -> None:
+    async def _probe(self, socket: RouterSocket, server_public: str) -> None:
         """See that a random key is refused, before anybody else can connect.
 
         Raises:
             NotAuthorized: It is not.
         """
         path = Path(self._settings.run_dir) / "gateway-probe"
-        self._router.bind(f"ipc://{path}")
+        socket.bind(f"ipc://{path}")
         try:
             await asyncio.to_thread(check_refuses, f"ipc://{path}", server_public)
         finally:
-            self._router.unbind(f"ipc://{path}")
+            socket.unbind(f"ipc://{path}")
             path.unlink(missing_ok=True)
         self._admission.refused = 0
 
@@ -154,10 +167,20 @@ class Gateway:
             case Sent.SENT:
                 pass
 
+    def pull(self, peer: RemotePeer) -> None:
+        """Ask for chunks of a session's uploads, if it has a bulk connection."""
+        self._bulk.pull(peer)
+
+    def session_of(self, number: bytes, user_id: str | None) -> RemotePeer | None:
+        """Return a session of a key."""
+        peer = self._peers.get(number)
+        return peer if peer is not None and peer.key == user_id and self._admission.find(user_id) else None
+
     def end(self, peer: RemotePeer, error: errors.AtomrError) -> None:
         """End a session, and tell its client why."""
         if peer.ended:
             return
+        self._bulk.forget(peer)
         del self._peers[peer.id]
         routing_id = peer.routing_id
         if routing_id is not None:
@@ -190,11 +213,17 @@ class Gateway:
             else:
                 self._take_from(peer, message, frames)
         except errors.AtomrError as error:
-            self._offences += 1
-            if peer is not None:
-                self.end(peer, error)
-            else:
-                self._say(received.routing_id, remote.RemoteGoodbye(ErrorInfo.of(error)))
+            self._offend(received.routing_id, peer, error)
+        except Exception as error:  # noqa: BLE001 - a message that we are not up to ends its session, and no other
+            _LOG.exception("a message of a remote client")
+            self._offend(received.routing_id, peer, errors.ProtocolError(f"the gateway failed: {error!r}"))
+
+    def _offend(self, routing_id: bytes, peer: RemotePeer | None, error: errors.AtomrError) -> None:
+        self._offences += 1
+        if peer is not None:
+            self.end(peer, error)
+        else:
+            self._say(routing_id, remote.RemoteGoodbye(ErrorInfo.of(error)))
 
     def _take_from(self, peer: RemotePeer, message: remote.FromRemote, frames: list[memoryview]) -> None:
         match message:
@@ -232,7 +261,7 @@ class Gateway:
                 self._connections.pop(peer.routing_id, None)
             peer.attach(routing_id)
             self._connections[routing_id] = peer
-            peer.welcome(self._settings.grace_s, self._settings.max_replays)
+            peer.welcome(self._settings.grace_s, self._settings.max_replays, self._settings.bulk_port)
             return
         of_key = sum(peer.admitted.name == admitted.name for peer in self._peers.values())
         if of_key >= admitted.sessions or len(self._peers) + len(self._opening) >= self._settings.max_sessions:
@@ -296,7 +325,7 @@ class Gateway:
         peer.attach(received.routing_id)
         self._connections[received.routing_id] = peer
         self._tell("remote_start", f"remote client {hello.client} connects from {received.address}", peer)
-        peer.welcome(self._settings.grace_s, self._settings.max_replays)
+        peer.welcome(self._settings.grace_s, self._settings.max_replays, self._settings.bulk_port)
 
     def _open_client(self, name: str, admitted: AdmittedKey, origin: session.RemoteOrigin) -> Client:
         connection = SessionConnection.connect(Path(self._settings.session_socket))

@@ -54,6 +54,7 @@ class RouterSocket:
         context: libzmq's context.
         keys: The server's; None for no encryption.
         take: Called with each message.
+        unsent: Most messages that wait for a client.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class RouterSocket:
         context: zmq.Context[zmq.Socket[bytes]],
         keys: ServerKeys | None,
         take: Callable[[Received], None],
+        unsent: int = UNSENT,
     ) -> None:
         self._loop = loop
         self._take = take
@@ -70,7 +72,7 @@ class RouterSocket:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else what cannot be sent is dropped without an error
         socket.setsockopt(zmq.SNDTIMEO, 0)
-        socket.setsockopt(zmq.SNDHWM, UNSENT)
+        socket.setsockopt(zmq.SNDHWM, unsent)
         socket.setsockopt(zmq.RCVHWM, UNREAD)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_REMOTE_MESSAGE_BYTES)
         socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)

@@ -12,6 +12,7 @@ outcome for each call, and at most one run.
 - `engine.Engine` owns the socket. The thread that waits for a reply receives for all; while none waits, a thread of its
   own does. `faces` are what replies see of it, in threads and in event loops.
 - `link_life` is the table of a connection's life, pure.
+- `bulk.BulkChannel` pulls and serves what is too large for a message, as `blobs`, on a socket and a thread of its own.
 - `memory.RemoteMemory` is what refs see: leases are the gateway's, content travels by messages.
 - `keys` reads and writes key files.
 

@@ -18,15 +18,15 @@ from atomr_mp.client.lanes.base import FORKED
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
-from atomr_mp.protocol import values
 from atomr_mp.protocol.flight import Window
 from atomr_mp.protocol.messages import operators, remote, session, suspects
 from atomr_mp.protocol.messages.devices import DeviceInfo, MethodInfo
+from atomr_mp.remote.blobs import encode
 from atomr_mp.remote.faces import LoopFace, ThreadsFace
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.link_life import LinkState
 from atomr_mp.remote.memory import RemoteMemory
-from atomr_mp.remote.session import RemoteSession
+from atomr_mp.remote.session import Facts, RemoteSession
 
 if TYPE_CHECKING:
     import asyncio
@@ -172,20 +172,17 @@ class RemoteClient:
             loop = None if blocking else running_loop()
             face = self._threads if loop is None else self._loops.get(loop) or self._new_loop(loop)
             memory = self._memory or self._make_memory()
-            body, payload, placed = values.encode(arguments, memory.place)
-            reply = Reply(face, 0, method, time.monotonic_ns() + int(deadline_s * 1e9), body)
+            encoded = encode(arguments)
+            reply = Reply(face, 0, method, time.monotonic_ns() + int(deadline_s * 1e9), encoded.body)
             reply.priority, reply.replays = priority, replays
-            reply.payload = payload
-            wires, reply.kept, device = memory.attach(placed, device) if placed else ([], (), device)
+            reply.payload = encoded.frames
+            wires, reply.kept, device = memory.attach(encoded.refs, device) if encoded.refs else ([], (), device)
             if device is not None:
                 reply.device, reply.pinned = device, True
-            nbytes = len(body) + sum(map(len, payload))
-            if nbytes > remote.MAX_CALL_BYTES:
-                raise errors.InvalidRequest(
-                    f"the arguments take {nbytes} bytes; a call by tcp:// may have {remote.MAX_CALL_BYTES}"
-                )
+            blob = encoded.blob() if encoded.nbytes > remote.MAX_CALL_BYTES else None
+            facts = Facts(wires, encoded.nbytes if blob is None else blob.nbytes, blob)
             waits = loop is not None if wait is None else wait
-            self._session.send_call(reply, wires, nbytes, wait=waits)
+            self._session.send_call(reply, facts, wait=waits)
             if waits and loop is None and reply.state is ReplyState.BACKLOG:
                 self._session.wait_for_room(reply)
             return reply

@@ -141,9 +141,6 @@ class RemoteMemory:
 
     # --- for calls -------------------------------------------------------------------------------------------------
 
-    def place(self, _array: object) -> None:
-        """Return nothing: no memory is shared with another machine."""
-
     def attach(self, placed: Sequence[object], device: int | None) -> tuple[list[WireRef], list[object], int | None]:
         """Return a call's refs, what to keep until it is answered, and its device.
 

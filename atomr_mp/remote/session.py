@@ -19,6 +19,8 @@ from atomr_mp.protocol.messages import devices, remote, session
 from atomr_mp.protocol.refs import WireRef
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import pack, unpack
+from atomr_mp.remote.blobs import Blob, opened
+from atomr_mp.remote.bulk import BulkChannel
 from atomr_mp.remote.engine import Engine
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.link_life import LinkAction, LinkEvent, LinkState, step
@@ -48,6 +50,8 @@ class Facts(NamedTuple):
     refs: list[WireRef]
     nbytes: int
     """Of its body and payload frames."""
+    blob: Blob | None = None
+    """They, if the gateway is to pull them."""
 
 
 class Welcomed(NamedTuple):
@@ -70,14 +74,19 @@ class RemoteSession:
         max_waiting: How many calls may wait for room.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0915 - one line for each thing that it has
         self, endpoint: str, keys: ClientKeys | None, name: str, max_replays: int | None, max_waiting: int
     ) -> None:
         self.lock = threading.RLock()
         self.changed: threading.Condition = threading.Condition(self.lock)
         """Notified when anything is heard of the pool, or the session ends."""
         self.endpoint: Final = endpoint
-        self._keyed = keys is not None
+        self._keys = keys
+        self._bulk: BulkChannel | None = None
+        """Made when something large has to travel."""
+        self._bulk_port = 0
+        self._large: dict[int, remote.RemoteAnswer] = {}
+        """Answers that are being pulled."""
         self._name = name
         self._max_replays = max_replays
         self._max_waiting = max_waiting
@@ -102,6 +111,7 @@ class RemoteSession:
         self.max_replays = 0
         self._session: bytes | None = None
         self._epoch = bytes(16)
+        self._same_gateway = True
         self._facts: dict[int, Facts] = {}
         self._open_bytes = 0
         self._outbox: deque[Reply] = deque()
@@ -121,13 +131,12 @@ class RemoteSession:
 
     # --- calls; thread-safe ----------------------------------------------------------------------------------------
 
-    def send_call(self, reply: Reply, refs: list[WireRef], nbytes: int, *, wait: bool) -> None:
+    def send_call(self, reply: Reply, facts: Facts, *, wait: bool) -> None:
         """Take a call and send it, or have it wait for a connection, or for room; gives the reply its id.
 
         Args:
             reply: Its reply.
-            refs: The refs among its arguments.
-            nbytes: What its body and payload frames take.
+            facts: What else it is.
             wait: Whether it may wait for room in the window.
 
         Raises:
@@ -136,7 +145,14 @@ class RemoteSession:
         """
         with self.lock:
             self.check_lost()
-            facts = Facts(refs, nbytes)
+            nbytes = facts.nbytes
+            if facts.blob is not None:
+                if nbytes > self._window_bytes:
+                    raise errors.InvalidRequest(
+                        f"the arguments take {nbytes} bytes, and all calls of this session together may have "
+                        f"{self._window_bytes}: send them in parts, or have the key admitted for more (--max-bytes)"
+                    )
+                self._open_bulk()
             if not self._backlog and self._has_room(nbytes):
                 self._take_call(reply, facts)
                 return
@@ -290,6 +306,8 @@ class RemoteSession:
                 self._say(remote.RemoteBye(self._epoch))
             self.lose(errors.PoolLost("this client was closed"))
         self.call_back()
+        if self._bulk is not None:
+            self._bulk.close()
         self.engine.close(0 if over else BYE_MS)
 
     def forget_in_child(self, lost: str) -> None:
@@ -301,6 +319,8 @@ class RemoteSession:
             reply.error = errors.PoolLost(lost, maybe_executed=bool(reply.sent_ns))
             reply.done = True
         self.engine.forget_in_child(self.lock)
+        if self._bulk is not None:
+            self._bulk.forget_in_child()
 
     # --- for the engine, with the lock held ------------------------------------------------------------------------
 
@@ -360,7 +380,8 @@ class RemoteSession:
                 if reply.done:  # it has expired, or was cancelled
                     self._outbox.popleft()
                     continue
-                nbytes += self._facts[reply.id].nbytes
+                facts = self._facts[reply.id]
+                nbytes += facts.nbytes if facts.blob is None else 0
                 if together and nbytes > MESSAGE_BYTES:
                     break
                 together.append(self._outbox.popleft())
@@ -450,16 +471,21 @@ class RemoteSession:
             self.max_replays = message.max_replays if self._max_replays is None else self._max_replays
         elif message.epoch != self._epoch and self.memory is not None:
             self.memory.gateway_ended()
-        self._session, self._epoch = message.session, message.epoch
+        self._same_gateway = message.epoch == self._epoch
+        self._session, self._epoch, self._bulk_port = message.session, message.epoch, message.bulk_port
         self.window_requests, self._window_bytes = message.window.requests, message.window.payload_bytes
         self.devices = message.devices
         self.learn(message.actors)
         self._feed(LinkEvent.WELCOMED)
 
-    def _sort(self, resumed: remote.Resumed) -> None:  # noqa: C901 - one case for each place that a call can be in
+    def _sort(self, resumed: remote.Resumed) -> None:  # noqa: C901, PLR0912 - one case for each place that a call can be in
         """Send again what never came, and end what an earlier gateway took along."""
         known, fates = set(resumed.known), {fate.id: fate.maybe_executed for fate in resumed.lost}
         self._outbox.clear()
+        if not self._same_gateway:
+            self._large.clear()
+        if self._bulk is not None:
+            self._bulk.resumed(same_gateway=self._same_gateway)
         if self.memory is not None:
             self.memory.released(resumed.released)
             for serial, refs in self.memory.unreleased():
@@ -542,18 +568,21 @@ class RemoteSession:
         calls: list[remote.RemoteCall] = []
         frames: list[Buffer] = []
         for reply in replies:
-            frames += reply.payload
+            facts = self._facts[reply.id]
+            payload, body = (reply.payload, reply.body) if facts.blob is None else ((), b"")
+            frames += payload
             calls.append(
                 remote.RemoteCall(
                     reply.id,
                     reply.method,
                     max(0, reply.deadline_ns - now_ns) // 1000,
-                    len(reply.payload),
-                    reply.body,
+                    len(payload),
+                    body,
                     reply.device if reply.pinned else None,
                     reply.priority,
-                    self._facts[reply.id].refs,
+                    facts.refs,
                     reply.id in self._replayed,
+                    0 if facts.blob is None else facts.blob.nbytes,
                 )
             )
         settled = self.calls.take_settled(remote.MAX_REMOTE_IDS)
@@ -582,6 +611,11 @@ class RemoteSession:
                     self.memory.give_up(answer.leases)
                 continue
             reply.device, reply.generation = answer.device, answer.generation
+            if answer.download:
+                if current:  # else it is asked for anew, or lost, by the resumption
+                    self._large[answer.id] = answer
+                    self._open_bulk().pull(answer.id, answer.download)
+                continue
             if answer.error is not None:
                 self._finish(reply, self._error(reply, answer.error))
                 continue
@@ -589,6 +623,43 @@ class RemoteSession:
                 reply.leases = self.memory.leases(answer.leases, current=current)
             reply.body, reply.frames = answer.body, frames[first:at]
             self._finish(reply, None)
+
+    # --- for the bulk connection, with the lock held ---------------------------------------------------------------
+
+    @property
+    def resumed(self) -> tuple[bytes, bytes] | None:
+        """The gateway's epoch and the session's id, None while the session is not resumed."""
+        return (self._epoch, self._session) if self.state is LinkState.OPEN and self._session is not None else None
+
+    def upload(self, number: int) -> Blob | None:
+        """Return what a call's blob is, None if it is not wanted any more."""
+        facts = self._facts.get(number)
+        return None if facts is None else facts.blob
+
+    def downloaded(self, number: int, content: memoryview) -> None:
+        """Take an answer whose blob is there."""
+        answer, reply = self._large.pop(number, None), self.calls.unanswered.get(number)
+        if answer is None or reply is None:
+            return
+        try:
+            body, frames = opened(content)
+        except errors.InvalidRequest as error:
+            self._finish(reply, errors.ResultUnread(f"{reply.method} ran: {error.message}", reason=error.code))
+            return
+        if answer.leases and self.memory is not None:
+            reply.leases = self.memory.leases(answer.leases, current=True)
+        reply.body, reply.frames = body, frames  # type: ignore[assignment]  # as a decoder takes them
+        self._finish(reply, None)
+
+    def broken(self, error: errors.AtomrError) -> None:
+        """End the session: the gateway has sent what is no message."""
+        self.lose(errors.PoolLost(error.message))
+
+    def _open_bulk(self) -> BulkChannel:
+        if self._bulk is None:
+            host = self.endpoint.rpartition(":")[0]
+            self._bulk = BulkChannel(f"{host}:{self._bulk_port}", self._keys, self, self.lock)
+        return self._bulk
 
     @staticmethod
     def _error(reply: Reply, info: ErrorInfo) -> errors.AtomrError:
@@ -629,6 +700,11 @@ class RemoteSession:
             self._open_bytes -= self._facts.pop(reply.id).nbytes
             self._replayed.discard(reply.id)
         self._watched.pop(reply, None)
+        dropped = self._large.pop(reply.id, None)
+        if dropped is not None and self._bulk is not None:
+            self._bulk.forget(reply.id)
+            if dropped.leases and self.memory is not None:
+                self.memory.give_up(dropped.leases)
         reply.error = error
         reply.payload = reply.kept = ()
         reply.state = ReplyState.OVER

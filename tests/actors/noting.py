@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from atomr_mp_workers import Actor, method
 
@@ -23,6 +23,11 @@ class Noting(Actor):
     def again(self, tag: str) -> str:
         """Run as often as need be."""
         return _note(tag)
+
+    @method(idempotent=True)
+    def same(self, value: Any) -> Any:
+        """Return the argument."""
+        return value
 
     @method
     def hold(self, gate: str, tag: str) -> str:

@@ -313,3 +313,37 @@ def test_calls_beyond_the_window_wait_for_room(ledger: Ledger) -> None:
 
             assert asyncio.run(many()) == list(range(10))
             assert (held.result(), full.result()) == (1, 1)
+
+
+def test_arguments_and_results_of_any_size(ledger: Ledger) -> None:
+    """On a connection of their own, in chunks; also more than a message inside the pool may have."""
+    found = served.serve(ledger, window_bytes=64 * 2**20)
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        rng = np.random.default_rng(5)
+        large = rng.normal(size=(2500, 1000))  # 19 MiB
+        device = pool.device()
+        ref = device.put(large)
+        np.testing.assert_array_equal(ref.numpy(), large)
+        np.testing.assert_array_equal(ref[::2, 5:].numpy(), large[::2, 5:])
+        some = rng.normal(size=40_000)
+        replies = [pool.call("Probe.echo", [number, some + number, "x" * 200_000]) for number in range(6)]
+        small = [pool.call("Probe.echo", number) for number in range(50)]
+        assert [reply.result() for reply in small] == list(range(50))
+        for number, reply in enumerate(replies):
+            back, array, text = reply.result()
+            assert (back, text) == (number, "x" * 200_000)
+            np.testing.assert_array_equal(array, some + number)
+            array += 1  # it is the caller's own
+        mixed = pool.call("Probe.echo", {"ref": ref, "array": some})
+        answer = mixed.result()
+        np.testing.assert_array_equal(answer["array"], some)
+
+        async def together() -> float:
+            results = await asyncio.gather(*[pool.call("Probe.echo", some * number) for number in range(5)])
+            return float(sum(result.sum() for result in results))
+
+        np.testing.assert_allclose(asyncio.run(together()), some.sum() * 10)
+        with pytest.raises(errors.InvalidRequest, match="max-bytes"):
+            pool.call("Probe.echo", np.zeros(70 * 2**20, "uint8"))
+        pool.device().put(np.zeros(2**20)).free()

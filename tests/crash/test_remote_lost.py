@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import random
 import signal
@@ -17,6 +18,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol.messages.operators import RemoteSessionStatus
+from atomr_mp.remote.client import RemoteClient
 from tests import remote as served
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled
 from tests.tcp_proxy import Proxy, faults
@@ -208,7 +210,7 @@ def test_nothing_of_a_dead_client_stays(ledger: Ledger, how: signal.Signals) -> 
         try:
             assert client.stdout is not None
             assert client.stdout.readline() == b"ready\n"
-            assert found.pool.status().workers[0].leases == 1
+            assert settled(lambda: found.pool.status().workers[0].leases == 1, DEADLINE_S)
             client.send_signal(how)
             assert settled(lambda: not _sessions(found), DEADLINE_S)
             assert settled(lambda: found.pool.status().workers[0].leases == 0, DEADLINE_S)
@@ -249,3 +251,27 @@ def _session(found: served.Served) -> RemoteSessionStatus:
     assert remote is not None
     (session,) = remote.sessions
     return session
+
+
+def test_large_values_survive_cuts_and_a_killed_gateway(ledger: Ledger) -> None:
+    """Uploads and downloads go on where they were, or begin anew; none is torn, and no room stays taken."""
+    found = served.serve(ledger, ACTOR)
+    content = np.arange(2_000_000, dtype="float64")  # 61 chunks
+    with found.pool, found.connect() as pool, contextlib.ExitStack() as stack:
+        pool.wait_ready()
+        assert isinstance(pool._remote, RemoteClient)
+        session = pool._remote._session
+        proxy = stack.enter_context(Proxy("127.0.0.1", session._bulk_port))
+        session._bulk_port = int(proxy.address.rpartition(":")[2])  # the bulk connection alone goes by the proxy
+        ref = pool.device().put(content)
+        for fault in (proxy.cut, lambda: setattr(proxy, "cut_after", 3_000_000), proxy.cut):
+            echoed = [pool.call("Noting.same", content + number, deadline_s=DEADLINE_S) for number in range(3)]
+            fault()
+            for number, reply in enumerate(echoed):
+                np.testing.assert_array_equal(reply.result(), content + number)
+        np.testing.assert_array_equal(ref.numpy(), content)
+        echoed = [pool.call("Noting.same", content + number, deadline_s=DEADLINE_S) for number in range(3)]
+        os.kill(found.pid, signal.SIGKILL)
+        for number, reply in enumerate(echoed):
+            np.testing.assert_array_equal(reply.result(), content + number)
+        assert settled(lambda: _session(found).kept_bytes < content.nbytes, DEADLINE_S)

@@ -88,8 +88,8 @@ class RemoteCall(Message, frozen=True, gc=True):
     """The refs among its arguments."""
     replay: bool = False
     """It may have run under an earlier gateway, and is idempotent: it waits until its first copy has ended."""
-    upload: U32 = 0
-    """Names the upload that has its body and payload frames, 0 if they are here."""
+    upload: U64 = 0
+    """How many bytes its body and payload frames take as a blob, if the gateway is to pull that; else 0."""
 
 
 class RemoteCalls(Message, frozen=True, tag="remote_calls", gc=True):
@@ -149,6 +149,31 @@ class RemoteBye(Message, frozen=True, tag="remote_bye"):
     epoch: Bytes16
 
 
+class BulkHello(Message, frozen=True, tag="bulk_hello"):
+    """The first message of a bulk connection, once its session is resumed."""
+
+    epoch: Bytes16
+    session: Bytes16
+
+
+class BulkWant(Message, frozen=True, tag="bulk_want"):
+    """Ask for a chunk: the gateway of a call's blob, the client of an answer's. Either way."""
+
+    epoch: Bytes16
+    id: RemoteId
+    offset: U64
+    nbytes: U32
+
+
+class BulkData(Message, frozen=True, tag="bulk_data"):
+    """A chunk that was asked for, in the message's payload frame. Either way."""
+
+    epoch: Bytes16
+    id: RemoteId
+    offset: U64
+
+
+FromRemoteBulk = BulkHello | BulkWant | BulkData
 FromRemote = RemoteHello | Resume | RemoteCalls | RemoteCancel | RemoteRelease | RemoteQuestion | RemoteBye
 
 
@@ -174,6 +199,8 @@ class RemoteWelcome(Message, frozen=True, tag="remote_welcome"):
     devices: list[DeviceInfo]
     actors: list[ActorInfo]
     max_replays: U16 = 0
+    bulk_port: U16 = 0
+    """Where bulk connections go."""
 
 
 class Fate(Message, frozen=True):
@@ -216,7 +243,7 @@ class RemoteAnswer(Message, frozen=True, gc=True):
     device: int = -1
     generation: U32 = 0
     download: U64 = 0
-    """How many bytes its body and payload frames have, if they come in chunks; else 0."""
+    """How many bytes its body and payload frames take as a blob, if the client is to pull that; else 0."""
 
 
 class RemoteAnswers(Message, frozen=True, tag="remote_answers", gc=True):
@@ -243,12 +270,17 @@ class RemotePing(Message, frozen=True, tag="remote_ping"):
     """Nothing; where it cannot be sent, the connection is lost."""
 
 
+class BulkWelcome(Message, frozen=True, tag="bulk_welcome"):
+    """Answer to `BulkHello`: chunks may be asked for."""
+
+
 class RemoteGoodbye(Message, frozen=True, tag="remote_goodbye"):
     """The session is over, or was refused."""
 
     error: ErrorInfo
 
 
+ToRemoteBulk = BulkWelcome | BulkWant | BulkData | HelloWanted | RemoteGoodbye
 ToRemote = (
     RemoteWelcome
     | Resumed
@@ -272,6 +304,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """"tcp://HOST:PORT" as it was set, for texts."""
     listener: int
     """Descriptor of the listening socket."""
+    bulk_listener: int
+    """Descriptor of that for bulk connections."""
+    bulk_port: int
     control: int
     """Descriptor of the socket to the supervisor."""
     session_socket: str
@@ -371,6 +406,8 @@ class GatewayAlive(Message, frozen=True, tag="gateway_alive"):
 
 FromGateway = KeysRead | GatewayEvent | GatewayFigures | FindSession | AskFates | GatewayAlive
 
+FROM_REMOTE_BULK: Final[Codec[FromRemoteBulk]] = Codec(FromRemoteBulk, channel="remote bulk")
+TO_REMOTE_BULK: Final[Codec[ToRemoteBulk]] = Codec(ToRemoteBulk, channel="remote bulk")
 FROM_REMOTE: Final[Codec[FromRemote]] = Codec(FromRemote, channel="remote")
 TO_REMOTE: Final[Codec[ToRemote]] = Codec(ToRemote, channel="remote")
 TO_GATEWAY: Final[Codec[ToGateway]] = Codec(ToGateway, channel="gateway")

@@ -27,6 +27,8 @@ MODULE: Final = "atomr_mp.gateway"
 
 TCP: Final = "tcp://"
 
+MAX_PORT: Final = 2**16 - 1
+
 BACKLOG: Final = 1024
 """Connections that wait while no gateway lives, or while it is busy."""
 
@@ -87,6 +89,11 @@ class GatewayKeeper:
         self._helpers = helpers
         self._note = note
         self._listener = listen(plan.address)
+        try:
+            self._bulk = listen(bulk_address(plan.address))
+        except errors.ConfigurationError:
+            self._listener.close()
+            raise
         host, port = self._listener.getsockname()[:2]
         self.address: Final = f"{TCP}[{host}]:{port}" if ":" in host else f"{TCP}{host}:{port}"
         self._control: socket.socket | None = None
@@ -110,6 +117,8 @@ class GatewayKeeper:
         settings = remote.GatewaySettings(
             endpoint=self.address,
             listener=self._listener.fileno(),
+            bulk_listener=self._bulk.fileno(),
+            bulk_port=self._bulk.getsockname()[1],
             control=theirs.fileno(),
             session_socket=str(self._run_dir.session_socket),
             run_dir=str(self._run_dir.path),
@@ -125,7 +134,7 @@ class GatewayKeeper:
                 kill = self._helpers.start(
                     MODULE,
                     [msgspec.json.encode(settings).decode()],
-                    [self._listener.fileno(), theirs.fileno()],
+                    [self._listener.fileno(), self._bulk.fileno(), theirs.fileno()],
                     self._ended,
                 )
             except OSError as error:
@@ -175,6 +184,7 @@ class GatewayKeeper:
             self._control.close()
             self._control = None
         self._listener.close()
+        self._bulk.close()
 
     def _watch(self) -> None:
         """Kill a gateway whose loop does not turn."""
@@ -320,6 +330,14 @@ def parse(address: str) -> Address:
             "tcp://10.0.0.5:5570 (tcp://*:5570 for all of them)"
         ) from None
     return Address(host, int(port))
+
+
+def bulk_address(address: str) -> str:
+    """Return where bulk connections go: to the next port."""
+    host, port = parse(address)
+    if port == MAX_PORT:
+        raise errors.ConfigurationError(f"listen = {address!r}: the port above it is needed too, and there is none")
+    return f"{TCP}[{host}]:{port + 1 if port else 0}" if ":" in host else f"{TCP}{host}:{port + 1 if port else 0}"
 
 
 def is_loopback(address: str) -> bool:

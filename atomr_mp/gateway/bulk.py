@@ -1,0 +1,117 @@
+"""The gateway's bulk connections: chunks of large calls and answers, apart from all else.
+
+They have a port and an I/O thread of libzmq's of their own, so that small calls do not wait behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from atomr_mp import errors
+from atomr_mp.gateway.peers import RemotePeer
+from atomr_mp.gateway.sockets import Received, RouterSocket
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.zmtp.framing import pack, unpack
+
+BULK_UNSENT: Final = 64
+"""Most chunks that wait for a client that does not read."""
+
+
+class BulkHost(Protocol):
+    """The gateway, as its bulk connections see it."""
+
+    @property
+    def epoch(self) -> bytes:
+        """This life of the gateway."""
+
+    def session_of(self, number: bytes, user_id: str | None) -> RemotePeer | None:
+        """Return a session of a key."""
+
+    def end(self, peer: RemotePeer, error: errors.AtomrError) -> None:
+        """End a session."""
+
+
+class BulkConnections:
+    """All bulk connections.
+
+    Args:
+        host: The gateway.
+        make: Makes the socket; it is given what takes messages.
+    """
+
+    def __init__(self, host: BulkHost, make: Callable[[Callable[[Received], None]], RouterSocket]) -> None:
+        self._host = host
+        self.socket: Final = make(self._take)
+        self._peers: dict[bytes, RemotePeer] = {}
+        """By routing id."""
+        self._routing_ids: dict[bytes, bytes] = {}
+        """By session."""
+
+    def pull(self, peer: RemotePeer) -> None:
+        """Ask for chunks of a session's uploads, if it has a bulk connection."""
+        routing_id = self._routing_ids.get(peer.id)
+        if routing_id is None:
+            return
+        for number, upload in list(peer.uploads.items()):
+            for offset, nbytes in upload.pull.wants():
+                self._send(routing_id, remote.BulkWant(self._host.epoch, number, offset, nbytes))
+
+    def forget(self, peer: RemotePeer) -> None:
+        """Let go of a session that has ended."""
+        routing_id = self._routing_ids.pop(peer.id, None)
+        if routing_id is not None:
+            self._peers.pop(routing_id, None)
+
+    def _take(self, received: Received) -> None:
+        peer = self._peers.get(received.routing_id)
+        try:
+            if len(received.parts) != 1:
+                raise errors.ProtocolError("a message of several frames")
+            header, frames = unpack(memoryview(received.parts[0]))
+            message = remote.FROM_REMOTE_BULK.decode(header)
+            if isinstance(message, remote.BulkHello):
+                self._greet(received, message)
+            elif peer is None or peer.ended or message.epoch != self._host.epoch:
+                self._send(received.routing_id, remote.HelloWanted())
+            elif isinstance(message, remote.BulkWant):
+                self._serve(received.routing_id, peer, message)
+            elif len(frames) == 1:
+                peer.take_chunk(message.id, message.offset, frames[0])
+                self.pull(peer)
+            else:
+                raise errors.ProtocolError("a chunk has one payload frame")
+        except errors.AtomrError as error:
+            if peer is not None and not peer.ended:
+                self._host.end(peer, error)
+            else:
+                self._send(received.routing_id, remote.RemoteGoodbye(ErrorInfo.of(error)))
+
+    def _greet(self, received: Received, hello: remote.BulkHello) -> None:
+        peer = self._host.session_of(hello.session, received.user_id)
+        if peer is None or hello.epoch != self._host.epoch:
+            self._send(received.routing_id, remote.HelloWanted())
+            return
+        self.forget(peer)
+        self._peers[received.routing_id] = peer
+        self._routing_ids[peer.id] = received.routing_id
+        self._send(received.routing_id, remote.BulkWelcome())
+        for upload in peer.uploads.values():
+            upload.pull.restart()
+        self.pull(peer)
+
+    def _serve(self, routing_id: bytes, peer: RemotePeer, want: remote.BulkWant) -> None:
+        blob = peer.blob(want.id)
+        if blob is None:  # the client has settled the call meanwhile
+            return
+        try:
+            data = blob.read(want.offset, want.nbytes)
+        except ValueError as error:
+            raise errors.ProtocolError(str(error)) from error
+        self._send(routing_id, remote.BulkData(self._host.epoch, want.id, want.offset), data)
+
+    def _send(self, routing_id: bytes, message: remote.ToRemoteBulk, data: bytes | None = None) -> None:
+        """Send a message; what cannot be sent is asked for again by whoever wants it, on the next connection."""
+        header = remote.TO_REMOTE_BULK.encode(message)
+        self.socket.send(routing_id, [header] if data is None else pack(header, [data]))

@@ -1,0 +1,238 @@
+"""Calls and answers that are too large for a message: as one blob, that travels in chunks. Without sockets.
+
+A blob is a header (how many payload frames are its body's, and the body) and frames (`framing.pack`). Whoever wants it
+pulls it: so it has room for what it asks for, and after a cut it asks for the rest.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol import dtypes, values
+from atomr_mp.protocol.limits import MAX_BODY_BYTES, MAX_FRAMES
+from atomr_mp.protocol.refs import Operand, WireRef
+from atomr_mp.protocol.values import ARRAY, Buffer
+from atomr_mp.protocol.zmtp.framing import pack, unpack
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CHUNK_BYTES: Final = 256 * 1024
+"""What one message carries."""
+
+CREDIT: Final = 8
+"""Most chunks of a blob that are asked for and have not come."""
+
+LARGE: Final = 256
+"""Index of the first large array among a body's frames; those of ordinary ones are below."""
+
+
+class LargeArray:
+    """An array that travels in a blob, however large it is.
+
+    Args:
+        index: Its number among the blob's large arrays.
+        array: The array; not to be written before the blob is not needed any more.
+    """
+
+    def __init__(self, index: int, array: np.ndarray[Any, Any]) -> None:
+        import numpy as np
+
+        if not array.dtype.isnative:
+            array = array.astype(array.dtype.newbyteorder("="))
+        content = (dtypes.name_of(array.dtype), array.shape, LARGE + index)
+        self.extension: Final = msgspec.msgpack.Ext(ARRAY, msgspec.msgpack.encode(content))
+        self.frame: Final = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+    def to_wire(self) -> Any:
+        """Return what has its `extension`."""
+        return self
+
+
+class Encoded(NamedTuple):
+    """A value, ready to travel in a message or in a blob."""
+
+    body: bytes
+    frames: Sequence[Buffer]
+    large: list[LargeArray]
+    refs: list[Operand]
+
+    @property
+    def nbytes(self) -> int:
+        """What all of it takes."""
+        return len(self.body) + sum(map(len, self.frames)) + sum(len(each.frame) for each in self.large)
+
+    def blob(self) -> Blob:
+        """Return it as a blob."""
+        header = msgspec.msgpack.encode((len(self.frames), self.body))
+        return Blob(pack(header, [*self.frames, *(each.frame for each in self.large)]))
+
+
+def encode(value: object) -> Encoded:
+    """Return a value's wire form, with large arrays apart.
+
+    Raises:
+        InvalidRequest: It holds something that does not cross the wire.
+    """
+    large: list[LargeArray] = []
+
+    def place(array: Any) -> LargeArray | None:
+        if not hasattr(array, "__array_interface__"):
+            return None
+        if len(large) == MAX_FRAMES:
+            raise errors.InvalidRequest(f"more than {MAX_FRAMES} large arrays in one call")
+        large.append(LargeArray(len(large), array))
+        return large[-1]
+
+    body, frames, placed = values.encode(value, place)
+    return Encoded(body, frames, large, [each for each in placed if isinstance(each, Operand)])
+
+
+class Blob:
+    """A blob of which chunks are read.
+
+    Args:
+        parts: Its bytes, in pieces.
+    """
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self._parts = [memoryview(part).cast("B") for part in parts]
+        self._ends = list(itertools.accumulate(map(len, self._parts)))
+        self.nbytes: Final = self._ends[-1]
+
+    def read(self, offset: int, nbytes: int) -> bytes:
+        """Return some of it.
+
+        Raises:
+            ValueError: There is no such part of it.
+        """
+        if not (0 < nbytes <= CHUNK_BYTES and 0 <= offset <= self.nbytes - nbytes):
+            raise ValueError(f"bytes {offset} to {offset + nbytes} of {self.nbytes}")
+        pieces = []
+        at = bisect.bisect_right(self._ends, offset)
+        while nbytes:
+            begin = offset - (self._ends[at] - len(self._parts[at]))
+            piece = self._parts[at][begin : begin + nbytes]
+            pieces.append(piece)
+            offset, nbytes, at = offset + len(piece), nbytes - len(piece), at + 1
+        return b"".join(pieces)
+
+
+class Frames(Sequence[Buffer]):
+    """The frames of a blob's body: ordinary ones from 0, large ones from `LARGE` on.
+
+    Args:
+        ordinary: How many are ordinary.
+        frames: All of them.
+    """
+
+    def __init__(self, ordinary: int, frames: Sequence[memoryview]) -> None:
+        self._ordinary = frames[:ordinary]
+        self._large = frames[ordinary:]
+
+    def __len__(self) -> int:
+        return LARGE + len(self._large) if self._large else len(self._ordinary)
+
+    @overload
+    def __getitem__(self, index: int) -> memoryview: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[memoryview]: ...
+    def __getitem__(self, index: int | slice) -> memoryview | Sequence[memoryview]:
+        if isinstance(index, slice):
+            raise TypeError("frames are taken one by one")
+        if index >= LARGE:
+            return self._large[index - LARGE]
+        if index >= len(self._ordinary):
+            raise ValueError(f"payload frame {index} of {len(self._ordinary)}")
+        return self._ordinary[index]
+
+
+def opened(blob: memoryview) -> tuple[bytes, Frames]:
+    """Return a blob's body and frames, which lie in the blob's memory.
+
+    Raises:
+        InvalidRequest: It is none.
+    """
+    try:
+        header, frames = unpack(blob)
+        ordinary, body = _HEADER.decode(header)
+        if not 0 <= ordinary <= len(frames) or len(body) > MAX_BODY_BYTES:
+            raise errors.ProtocolError(f"{ordinary} of {len(frames)} frames, and a body of {len(body)} bytes")
+    except (errors.ProtocolError, msgspec.DecodeError, ValueError) as error:
+        raise errors.InvalidRequest(f"a large call or answer that is none: {error}") from error
+    return body, Frames(ordinary, frames)
+
+
+class Pull:
+    """A blob that comes in chunks.
+
+    Args:
+        buffer: Where it comes to; exactly its size.
+    """
+
+    def __init__(self, buffer: memoryview) -> None:
+        self.buffer: Final = buffer
+        self._next = 0
+        """All before was asked for at least once."""
+        self._missing: dict[int, int] = {}
+        """What was asked for and has not come: sizes by offset."""
+        self._again: list[int] = []
+        """What is to be asked for again, after a cut."""
+        self._left = len(buffer)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all is there."""
+        return not self._left
+
+    def wants(self) -> Iterator[tuple[int, int]]:
+        """Yield (offset, size) of what is to be asked for now."""
+        while self._again:
+            offset = self._again.pop()
+            yield offset, self._missing[offset]
+        while self._next < len(self.buffer) and len(self._missing) < CREDIT:
+            offset, size = self._next, min(CHUNK_BYTES, len(self.buffer) - self._next)
+            self._next += size
+            self._missing[offset] = size
+            yield offset, size
+
+    def take(self, offset: int, data: memoryview) -> None:
+        """Take a chunk.
+
+        Raises:
+            ValueError: It was not asked for, or came before, or has another size.
+        """
+        size = self._missing.get(offset)
+        if size is None or size != len(data):
+            raise ValueError(f"a chunk of {len(data)} bytes at {offset} that was not asked for")
+        del self._missing[offset]
+        self.buffer[offset : offset + size] = data
+        self._left -= size
+
+    def restart(self) -> None:
+        """Have what was asked for in vain asked for again."""
+        self._again = sorted(self._missing, reverse=True)
+
+
+class PassedRef(Operand):
+    """A ref that passes through the gateway.
+
+    Args:
+        wire: Its wire form.
+    """
+
+    def __init__(self, wire: WireRef) -> None:
+        self._wire = wire
+
+    def to_wire(self) -> WireRef:
+        """Return the same wire form."""
+        return self._wire
+
+
+_HEADER: Final = msgspec.msgpack.Decoder(tuple[int, bytes])
