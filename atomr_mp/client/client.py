@@ -49,6 +49,9 @@ _LOG: Final = logging.getLogger("atomr_mp")
 
 MAX_LANE: Final = 255
 
+MAX_SENT_BYTES: Final = 64 * 2**20
+"""What is kept of all streams so that they can go on elsewhere with what was sent."""
+
 MAX_WAITING: Final = 65_536
 """How many calls of an event loop may wait for room, if the application does not say."""
 
@@ -127,6 +130,8 @@ class Client:
         self._sending = threading.Lock()
         """Held to send in the session."""
         self._questions = itertools.count(1)
+        self._sent_lock = threading.Lock()
+        self._sent_bytes = 0
         self._answers: dict[int, Answered | None] = {}
         """Answers in the session for which threads wait."""
         self._memory_lock = threading.Lock()
@@ -249,6 +254,7 @@ class Client:
         first_ns = min(now_ns + int(first_s * 1e9), until_ns)
         reply = StreamReply(lane, next(self._ids), method, first_ns, b"", priority=priority)
         reply.credit = ReaderCredit(ahead, ahead_bytes)
+        reply.resumes = self.methods[method].resumes
         reply.until_ns, reply.between_ns = until_ns, int(between_s * 1e9)
         lane.submit_stream(reply, device, arguments)
         return ReplyStream(reply, lane, self._blocking.wait_for_part if loop is None else None)
@@ -406,6 +412,14 @@ class Client:
     def tell_reach(self, device: int, generation: int, failures: int) -> None:
         """Say how attempts to connect to a worker that lives fare; 0 if one has succeeded."""
         self.tell(session.Reach(device, generation, failures))
+
+    def keep_sent(self, nbytes: int) -> bool:
+        """Keep so much more of what streams have received, less if negative; False if that would be too much in all."""
+        with self._sent_lock:
+            if nbytes > 0 and self._sent_bytes + nbytes > MAX_SENT_BYTES:
+                return False
+            self._sent_bytes += nbytes
+        return True
 
     def acquit(self, reply: Reply) -> None:
         """Say that a request has run alone and its worker lives, if that is how it has ended."""

@@ -12,6 +12,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import values
+from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.stream_credit import ReaderCredit
 from atomr_mp.protocol.words import counted
 
@@ -203,6 +204,11 @@ class StreamReply(Reply):
     """How long the next one may take, while there is credit."""
     arrived: deque[ArrivedPart] = msgspec.field(default_factory=deque)
     """In order."""
+    resumes: Resumes = Resumes.NEVER
+    """How it goes on elsewhere; never, also once more has come than is kept for that."""
+    sent: list[bytes] = msgspec.field(default_factory=list)
+    """The parts that have come, of a method that goes on by them."""
+    sent_bytes: int = 0
 
     def expect_next(self, now_ns: int) -> None:
         """Set the deadline of the next part: without credit there is only that of the whole stream."""

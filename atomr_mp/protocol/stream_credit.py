@@ -16,6 +16,8 @@ class SenderCredit:
     Args:
         parts: How many parts were granted.
         nbytes: How many bytes of them.
+        sent: How many parts another incarnation has sent.
+        sent_bytes: How many bytes of them.
 
     Raises:
         ProtocolError: More than may be granted at a time.
@@ -23,11 +25,11 @@ class SenderCredit:
 
     __slots__ = ("_bytes", "_parts", "sent", "sent_bytes")
 
-    def __init__(self, parts: int, nbytes: int) -> None:
+    def __init__(self, parts: int, nbytes: int, sent: int = 0, sent_bytes: int = 0) -> None:
         self._parts = self._bytes = 0
-        self.sent = 0
+        self.sent = sent
         """Parts that were sent."""
-        self.sent_bytes = 0
+        self.sent_bytes = sent_bytes
         self.grant(parts, nbytes)
 
     def __bool__(self) -> bool:
@@ -58,7 +60,7 @@ class ReaderCredit:
         nbytes: How many bytes of them.
     """
 
-    __slots__ = ("_ahead", "_ahead_bytes", "_read", "_read_bytes", "nbytes", "parts", "received")
+    __slots__ = ("_ahead", "_ahead_bytes", "_read", "_read_bytes", "nbytes", "parts", "received", "received_bytes")
 
     def __init__(self, parts: int, nbytes: int) -> None:
         self._ahead, self._ahead_bytes = parts, nbytes
@@ -66,6 +68,7 @@ class ReaderCredit:
         """What was granted."""
         self.received = 0
         """Parts that have come."""
+        self.received_bytes = 0
         self._read = self._read_bytes = 0
 
     @property
@@ -73,7 +76,7 @@ class ReaderCredit:
         """Whether no part is to come before more is granted, as far as parts go."""
         return self.received >= self.parts
 
-    def receive(self, number: int) -> None:
+    def receive(self, number: int, nbytes: int = 0) -> None:
         """Note that a part has come.
 
         Raises:
@@ -84,6 +87,7 @@ class ReaderCredit:
                 f"part {number} of a stream, where part {self.received} of {self.parts} that were granted would come"
             )
         self.received += 1
+        self.received_bytes += nbytes
 
     def read(self, nbytes: int) -> bool:
         """Note that a part was read; return whether it is time to grant more, which is noted too."""

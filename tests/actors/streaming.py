@@ -171,6 +171,64 @@ class Crew(Streamer):
     threads = 3
 
 
+class Resumer(Actor):
+    """Goes on where another incarnation has ended."""
+
+    def setup(self, context: Context) -> None:
+        """Remember where this is."""
+        self._generation = context.generation
+
+    def _come_by(self, n: int, at: int, how: str, gate: str) -> None:
+        if n == at and self._generation == 1:
+            if gate:
+                arrive(gate)
+            if how:
+                die(how)
+
+    @method(thread=True, resumable=True)
+    def count(self, upto: int, at: int, how: str, start: int, gate: str = "") -> Generator[int, None, int]:
+        """Yield numbers from `start` on, and die at one, in the first incarnation."""
+        note(f"from-{start}")
+        for n in range(start, upto):
+            self._come_by(n, at, how, gate)
+            yield n
+        return upto
+
+    @method(thread=True, resumable=True)
+    def spell(self, sent: list[str], text: str, at: int, how: str, gate: str = "") -> Iterator[str]:
+        """Yield what follows from all that was yielded before."""
+        note(f"with-{len(sent)}")
+        said = list(sent)
+        for n in range(len(said), len(text)):
+            self._come_by(n, at, how, gate)
+            said.append(f"{text[n]}{len(''.join(said)) % 7}")
+            yield said[-1]
+
+    @method(thread=True, resumable=True)
+    def large(self, sent: list[bytes], parts: int, nbytes: int, at: int) -> Iterator[bytes]:
+        """Yield bytes, and die at one."""
+        for n in range(len(sent), parts):
+            self._come_by(n, at, "kill", "")
+            yield bytes(nbytes)
+
+    @method(thread=True, resumable=True)
+    def always(self, at: int, start: int) -> Iterator[int]:
+        """Die at one, in every incarnation."""
+        for n in range(start, 2 * at):
+            if n == at:
+                die("segv")
+            yield n
+
+    @method(thread=True, resumable=True)
+    def each_time(self, upto: int, start: int) -> Iterator[int]:
+        """Yield two numbers, and die."""
+        for n in range(start, upto):
+            if n == start + 2:
+                time.sleep(0.05)  # what was yielded has left by then
+                die("segv")
+            yield n
+
+
 class Line(msgspec.Struct):
     """What a caller of `Engine.run` sends."""
 
@@ -189,6 +247,25 @@ class Engine(Actor):
         self._context = context
         self._left: dict[int, int] = {}
         self.steps = 0
+
+    @method(thread=True, batch=Steps(max_items=4), resumable=True)
+    def resumed(self, live: Live[Line, str]) -> None:
+        """Send one part to each behind what it has sent; die at one, in the first incarnation."""
+        for each in live.gone:
+            self._left.pop(each.id, None)
+        for each in live.new:
+            self._left[each.id] = len(each.sent)
+        for each in live.ready:
+            line, n = each.arguments, self._left[each.id]
+            if n == line.at and self._context.generation == 1:
+                time.sleep(0.05)  # what was sent before has left by then
+                die("kill")
+            if n < line.parts:
+                each.send(f"{line.text}-{n}")
+                self._left[each.id] += 1
+            else:
+                each.end(n)
+                del self._left[each.id]
 
     @method(thread=True, batch=Steps(max_items=4))
     def run(self, live: Live[Line, str]) -> None:

@@ -286,6 +286,7 @@ class MethodOptions:
     resend: str | None = None
     openai: str | None = None
     exclusive: bool = False
+    resumable: bool = False
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -308,6 +309,7 @@ def method(
     resend: Literal["never", "unstarted"] | None = None,
     openai: Literal["embeddings", "chat"] | None = None,
     exclusive: bool = False,
+    resumable: bool = False,
 ) -> Callable[[F], F]: ...
 
 
@@ -325,6 +327,7 @@ def method(
     resend: Literal["never", "unstarted"] | None = None,
     openai: Literal["embeddings", "chat"] | None = None,
     exclusive: bool = False,
+    resumable: bool = False,
 ) -> F | Callable[[F], F]:
     """Make a method of an actor a request.
 
@@ -364,6 +367,9 @@ def method(
             its other parameters are those of the form that it knows, as `temperature`. None for neither.
         exclusive: Of a generator: it keeps its thread until it ends, also while its reader lets it wait. For what keeps
             more by thread than context variables and what torch and CuPy have there.
+        resumable: Of what streams: where its worker ends, it goes on in the next one, behind the parts that its caller
+            has. A generator takes for that a parameter `start`, the number of those parts, or `sent`, the list of them,
+            which callers do not give; of `Steps`, `LiveStream.sent` has them.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")
@@ -381,6 +387,7 @@ def method(
         resend=resend,
         openai=openai,
         exclusive=exclusive,
+        resumable=resumable,
     )
 
     def mark(function: F) -> F:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 A = TypeVar("A")
@@ -28,15 +28,18 @@ class LiveStream(Generic[A, P]):
     Attributes:
         id: Tells it from all others of this process, as long as that lives.
         arguments: What its caller has sent.
+        sent: The parts that it has sent before, of a method that is `resumable`: its worker has ended, and it goes on
+            here behind them.
         ready: Whether its reader has room for more parts. That is advice: what is sent beyond it is held.
         over: Whether the method has ended it.
     """
 
-    __slots__ = ("_sink", "arguments", "id", "over", "ready")
+    __slots__ = ("_sink", "arguments", "id", "over", "ready", "sent")
 
-    def __init__(self, number: int, arguments: A, sink: StreamSink) -> None:
+    def __init__(self, number: int, arguments: A, sink: StreamSink, sent: Sequence[P] = ()) -> None:
         self.id: Final = number
         self.arguments: Final = arguments
+        self.sent: Final = sent
         self.ready = True
         self.over = False
         self._sink = sink

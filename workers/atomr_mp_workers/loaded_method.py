@@ -16,7 +16,7 @@ import msgspec
 from atomr_mp.errors import BorrowConflict, InvalidRequest, RequestError
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages.data import MAX_ITEMS
-from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.protocol.messages.devices import MethodInfo, Resumes
 from atomr_mp.protocol.signatures import wrong_count, wrong_names
 from atomr_mp_workers.actor import MethodOptions
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -99,6 +99,7 @@ class LoadedMethod(Method):
         self.apart = options.thread or options.batch is not None
         self.streams = info.streams
         self.exclusive = options.exclusive
+        self.resumes = info.resumes if options.steps is None else Resumes.NEVER
         self.steps = options.steps
         self.options: Final = options
         self.info: Final = info

@@ -6,6 +6,7 @@ Every way in which this can go wrong is `ActorLoadFailed`, with what to do: a re
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -22,7 +23,7 @@ import msgspec
 from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.messages.control import ActorSpec
-from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend
+from atomr_mp.protocol.messages.devices import ActorInfo, MethodInfo, Resend, Resumes
 from atomr_mp_workers.actor import OPTIONS, Actor, Batch, MethodOptions
 from atomr_mp_workers.device.streams import PRIORITIES
 from atomr_mp_workers.fault_points import hooks
@@ -184,7 +185,8 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     signature = inspect.signature(function)
     if options.steps is not None:
         signature, hints = _of_steps(where, signature, hints)
-    for parameter in signature.parameters.values():
+    resumes = _resumes(where, signature, options)
+    for parameter in _callers(signature, resumes):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.POSITIONAL_ONLY):
             raise ActorLoadFailed(
                 f"{where}: parameter {parameter} is not supported; requests have named parameters without * or **"
@@ -213,7 +215,9 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         _resend(where, instance, options),
         schema_of(described, returned, _openai(where, described, options)),
         streams,
+        resumes,
     )
+    function = _with_resumption(function, info, options)
     try:
         method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
     except (TypeError, NameError) as error:
@@ -234,8 +238,43 @@ def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions
         raise ActorLoadFailed(f"{where} is a generator, so it takes its requests one by one; leave out batch=")
     if options.steps is not None and not options.thread:
         raise ActorLoadFailed(f"{where} is a step over streams, which runs on the actor's thread: add thread=True")
+    if options.resumable and not streams and options.steps is None:
+        raise ActorLoadFailed(f"{where} does not stream; leave out resumable=")
     if options.exclusive and not streams:
         raise ActorLoadFailed(f"{where} is no generator, so it has its thread for itself anyway; leave out exclusive=")
+
+
+def _resumes(where: str, signature: inspect.Signature, options: MethodOptions) -> Resumes:
+    """Return how a method's streams go on elsewhere."""
+    if not options.resumable:
+        return Resumes.NEVER
+    if options.steps is not None:
+        return Resumes.SENT
+    found = [each for each in (Resumes.START, Resumes.SENT) if each.value in signature.parameters]
+    if len(found) != 1:
+        raise ActorLoadFailed(
+            f"{where} is resumable, so it takes a parameter `start: int`, how many parts were sent, or "
+            "`sent: list[...]`, which they are; and not both"
+        )
+    return found[0]
+
+
+def _callers(signature: inspect.Signature, resumes: Resumes) -> list[inspect.Parameter]:
+    """Return the parameters that callers give: not that of a resumption."""
+    return [each for each in signature.parameters.values() if each.name != resumes.value]
+
+
+def _with_resumption(function: Callable[..., Any], info: MethodInfo, options: MethodOptions) -> Callable[..., Any]:
+    """Return a function that takes the arguments by position, and behind them that of a resumption, if it has one."""
+    if info.resumes is Resumes.NEVER or options.steps is not None:
+        return function
+    names = [*info.parameters, info.resumes.value]
+
+    @functools.wraps(function)
+    def resumed(*arguments: Any) -> Any:
+        return function(**dict(zip(names, arguments, strict=True)))
+
+    return resumed
 
 
 def _returned(function: Callable[..., Any], options: MethodOptions, hint: Any) -> Any:

@@ -98,6 +98,9 @@ class LaneClient(Protocol):
     def report(self, device: int, generation: int, requests: list[RequestKey]) -> int:
         """Tell the supervisor what ran when an incarnation ended; return the number of its answer."""
 
+    def keep_sent(self, nbytes: int) -> bool:
+        """Keep so much more of what streams have received; False if that would be too much in all."""
+
     def acquit(self, reply: Reply) -> None:
         """Tell the supervisor that a request has run alone, and its worker lives, if that is how it has ended."""
 

@@ -24,7 +24,7 @@ from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages import data
-from atomr_mp.protocol.messages.devices import DeviceInfo, StandbyInfo
+from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState, StandbyInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.wire.ends import ClientEnd
 
@@ -95,6 +95,9 @@ class Failover:
         if event is LinkEvent.OFFERED:
             link.failures = 0
         self._feed(link, event)
+        if event is LinkEvent.HOLDS and info.state in _LEAVING and info.generation == link.generation:
+            self._retry.move(link)
+            self._admission.settle()
         prepared = 0 if link.standby is None else link.standby.generation
         if prepared != (0 if info.standby is None else info.standby.generation):
             self._prepare(link, info.standby)
@@ -387,6 +390,9 @@ def _is_on(reply: Reply, generation: int) -> bool:
     """Return whether an incarnation has a request, or had it when it was last heard of."""
     return reply.generation == generation and reply.state is not ReplyState.PARKED
 
+
+_LEAVING: Final = frozenset({DeviceState.DRAINING, DeviceState.RETIRING})
+"""States in which a worker finishes what it holds."""
 
 _ATTEMPTS: Final = frozenset({LinkState.TRYING, LinkState.PROBING})
 _BETWEEN_ATTEMPTS: Final = frozenset({LinkState.CUT, LinkState.UNREACHABLE})

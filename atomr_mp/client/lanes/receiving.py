@@ -138,7 +138,7 @@ class Receiver:
         """Take in parts of streams."""
         releases.unheard = 0
         releases.read[number] = message.number
-        generation = link.former.generation if former and link.former is not None else link.generation
+        generation = _generation_of(link, former=former)
         at = 0
         for part in message.parts:
             first, at = at, at + part.frames
@@ -149,7 +149,7 @@ class Receiver:
             event, error = ReplyEvent.PART, None
             if stream.state is ReplyState.STREAMING:
                 try:
-                    stream.credit.receive(part.number)
+                    stream.credit.receive(part.number, part.nbytes)
                 except errors.ProtocolError as broken:
                     _LOG.error("device %d breaks the rules of a stream: %s", link.device, broken)
                     event, error = ReplyEvent.EXPIRE, broken
@@ -168,6 +168,9 @@ class Receiver:
         former: bool,
     ) -> None:
         """Take in an answer that is no plain result of a call that is waited for."""
+        if isinstance(reply, StreamReply) and reply.generation != _generation_of(link, former=former):
+            releases.give_back(message.leases)  # it has gone on elsewhere
+            return
         error = None if message.error is None else message.error.error()
         failed: dict[int, errors.AtomrError] = {}
         if message.items:
@@ -199,6 +202,11 @@ class Receiver:
             self._on_fatal(link)  # the supervisor will say so too, but later
         elif isinstance(error, errors.OutOfMemory):
             self._client.out_of_memory(releases)
+
+
+def _generation_of(link: DeviceLink, *, former: bool) -> int:
+    """Return the incarnation that has sent what is received."""
+    return link.former.generation if former and link.former is not None else link.generation
 
 
 def _answers(reply: Reply, message: data.CallReply) -> bool:

@@ -18,6 +18,7 @@ from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, m
 from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
+from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Suspicions, Verdict
 
@@ -95,6 +96,19 @@ class Retry:
                 self._client.memory.abandoned(copies, reply.deadline_ns)
             elif copies:
                 self._client.memory.sent_again(copies)
+
+    def move(self, link: DeviceLink) -> None:
+        """Have streams go on elsewhere at once that can, for their worker is told to finish."""
+        for _, stream in reversed(link.flight.items()):
+            if (
+                isinstance(stream, StreamReply)
+                and stream.state is ReplyState.STREAMING
+                and stream.generation == link.generation
+                and stream.resumes is not Resumes.NEVER
+            ):
+                link.tell_cancelled(stream)
+                self._another(link, stream)
+                self._outcomes.feed(stream, ReplyEvent.LEFT)
 
     def judged(self, message: Suspicions) -> None:
         """Apply new quarantine verdicts to the requests that wait for one."""

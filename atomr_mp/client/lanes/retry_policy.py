@@ -15,7 +15,7 @@ from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.protocol import values
-from atomr_mp.protocol.messages.devices import MethodInfo, Resend
+from atomr_mp.protocol.messages.devices import MethodInfo, Resend, Resumes
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 
@@ -140,8 +140,8 @@ def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
     """Return whether a request that a worker's end took along may be sent again; that end counts already."""
     if max_replays == 0 or info is None or reply.refs or reply.replays > max_replays:
         return False
-    if isinstance(reply, StreamReply) and reply.credit.received:  # it would begin anew
-        return False
+    if isinstance(reply, StreamReply) and (reply.credit.received or reply.resumes is not Resumes.NEVER):
+        return reply.resumes is not Resumes.NEVER  # else it would begin anew
     return info.idempotent or (info.resend is Resend.UNSTARTED and not reply.may_have_run)
 
 

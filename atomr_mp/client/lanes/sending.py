@@ -165,6 +165,9 @@ class Sender:
             stream.refs,
             stream.priority,
             stream.trace,
+            stream.credit.received,
+            stream.credit.received_bytes,
+            stream.sent,
         )
         message = data.Streams(link.token, [call], releases.serial, stream.alone is not None)
         connection.send(_encode_calls(message), list(stream.payload))

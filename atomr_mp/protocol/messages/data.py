@@ -35,6 +35,9 @@ MAX_PRIORITY: Final = 7
 MAX_TRACE_BYTES: Final = 128
 """Longest context of a trace."""
 
+MAX_SENT: Final = 2**20
+"""Most parts with which a stream goes on elsewhere."""
+
 MAX_AHEAD: Final = 4096
 """Most parts for which a stream may have credit beyond those that were sent."""
 
@@ -174,6 +177,12 @@ class StreamCall(Message, frozen=True):
     """Of what waits in the worker, higher ones come first; step by step."""
     trace: Annotated[bytes, msgspec.Meta(max_length=MAX_TRACE_BYTES)] | None = None
     """W3C's `traceparent` of the client's span; None if it makes none."""
+    start: U64 = 0
+    """How many parts the client has of another incarnation: the next one has this number."""
+    start_bytes: U64 = 0
+    """What these count for in the credit."""
+    sent: Annotated[list[Body], msgspec.Meta(max_length=MAX_SENT)] = msgspec.field(default_factory=list)
+    """Their values, of a method that goes on by what was sent."""
 
 
 class Streams(Message, frozen=True, tag=6):

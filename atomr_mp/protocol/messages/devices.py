@@ -52,6 +52,16 @@ class Resend(StrEnum):
     """Those that certainly did not start."""
 
 
+class Resumes(StrEnum):
+    """How a stream goes on elsewhere that has sent parts when its worker ended."""
+
+    NEVER = "never"
+    START = "start"
+    """From the number of parts that were sent."""
+    SENT = "sent"
+    """With the parts themselves."""
+
+
 class MethodInfo(Message, frozen=True):
     """A request that an actor answers."""
 
@@ -70,6 +80,7 @@ class MethodInfo(Message, frozen=True):
     `$defs`; and `openai`, where it answers in that form. Empty if there is none, or only a very long one."""
     streams: bool = False
     """It is answered by parts: opened by `Streams`, and never by `Calls`."""
+    resumes: Resumes = Resumes.NEVER
 
 
 class ActorInfo(Message, frozen=True):

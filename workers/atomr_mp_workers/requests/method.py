@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final
 
 from atomr_mp.errors import AtomrError
+from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp_workers.actor import Batch, Steps
 from atomr_mp_workers.device.base import Event, Stream
@@ -45,6 +46,8 @@ class Method(ABC):
     """It is a generator: its requests are answered by parts, see `streams`."""
     steps: Steps | None = None
     """It is one step over all its requests that run."""
+    resumes = Resumes.NEVER
+    """How a stream of it goes on that another incarnation has begun: by a further argument."""
     exclusive = False
     """Such a request keeps its thread until it ends."""
     apart = False

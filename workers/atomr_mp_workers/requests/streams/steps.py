@@ -243,7 +243,8 @@ class SteppedMethod:
         stream.feed(StreamEvent.TURN)
         self.streams.watch(stream)
         number = next(self._ids)
-        live = self._live[number] = LiveStream(number, stream.arguments[0], _Sink(stream, self._store))
+        sent = stream.sent()
+        live = self._live[number] = LiveStream(number, stream.arguments[0], _Sink(stream, self._store), sent)
         self._streams[number] = stream
         return live
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextvars
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.messages import data
+from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp.protocol.stream_credit import SenderCredit
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method
@@ -54,7 +55,9 @@ class StreamRequest(Request):
     def __init__(self, peer: Peer, call: data.StreamCall, method: Method, received_ns: int = 0) -> None:
         super().__init__(peer, call, method, received_ns)
         self.payload_bytes = 0  # it uses no window
-        self.credit: Final = SenderCredit(call.parts, call.nbytes)
+        self.credit: Final = SenderCredit(call.parts, call.nbytes, call.start, call.start_bytes)
+        self._start: Final = call.start
+        self._sent: Sequence[bytes] = call.sent
         self.between_ns: Final = call.between_ns
         self.until_ns: Final = call.until_ns
         self.state = StreamState.WAITING
@@ -90,6 +93,8 @@ class StreamRequest(Request):
     def call(self) -> None:
         """Take a turn of steps, with what the stream itself has set on its thread; never raises."""
         self._thread_state.enter()
+        if self._generator is None and self.method.resumes is not Resumes.NEVER:
+            self.arguments = (*self.arguments, self._start if self.method.resumes is Resumes.START else self.sent())
         try:
             super().call()
         finally:
@@ -100,6 +105,9 @@ class StreamRequest(Request):
         if self._generator is None:
             self._generator = result
         begun_ns, until_ns = time.monotonic_ns(), 0
+        if not self.credit and self.closing is None:  # it goes on for a reader who has no room just now
+            self.next = _GO_ON
+            return
         while self.closing is None:
             try:
                 part = self._context.run(next, self._generator)
@@ -119,6 +127,12 @@ class StreamRequest(Request):
                 return
         self._context.run(self._generator.close)
         self.error = self.closing
+
+    def sent(self) -> list[Any]:
+        """Return the parts that another incarnation has sent, once."""
+        sent, self._sent = self._sent, ()
+        decoder = values.Decoder[Any]()
+        return [decoder.decode(body, ()) for body in sent]
 
     def conclude(self, result: Any) -> None:
         """Take the result of a stream among several that run together."""
