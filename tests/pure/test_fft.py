@@ -12,6 +12,7 @@ from atomr_mp import errors
 from atomr_mp.libraries.fft import Reference
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp.protocol.libraries.fft import Transform
 from atomr_mp_workers.libraries.fft import host
 from atomr_mp_workers.libraries.fft.embedding import embedding, placed
 from tests.declared import positions
@@ -146,3 +147,49 @@ def test_common_layouts_are_told_without_a_copy() -> None:
                     how = placed(layout, layout, axes, halved=False)
                     assert how.source is not None, (layout, axes)
                     assert how.target is not None
+
+
+# --- what must not go wrong silently ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["c2c", "r2c", "c2r"])
+def test_every_transform_of_a_batch_is_done_in_every_rank(kind: Any, rank: int) -> None:
+    """Not the first alone: each gives what it gives by itself."""
+    random = np.random.default_rng(rank)
+    shape = (3, 2, *(4, 6, 5)[:rank])
+    axes = tuple(range(-rank, 0))
+    half = (*shape[:-1], shape[-1] // 2 + 1)
+    values = random.normal(size=half if kind == "c2r" else shape)
+    x = FakeArray.of(
+        values if kind == "r2c" else values + 1j * values[::-1], "float64" if kind == "r2c" else "complex128"
+    )
+    out = FakeArray.of(np.zeros(shape if kind != "r2c" else half), "float64" if kind == "c2r" else "complex128")
+    n = shape[-1] if kind == "c2r" else None
+    ACTOR.transform(Transform(x, out, kind=kind, axes=axes, n=n))
+    for batch in np.ndindex(3, 2):
+        one, single = x[batch], FakeArray.of(np.zeros(out.shape[2:]), out.dtype)
+        ACTOR.transform(Transform(one, single, kind=kind, axes=axes, n=n))
+        np.testing.assert_allclose(out.array[batch], single.array, atol=1e-12)
+        assert np.abs(single.array).max() > 0
+
+
+def test_no_plan_is_another_transforms() -> None:
+    """Its key has the batch, every stride, the alignment, kind, axes, direction and norm; not where the arrays lie."""
+    x, out = of(3, 4, 6), of(3, 4, 6)
+    plain = Transform(x, out)
+    others = [
+        Transform(x[:2], out[:2]),
+        Transform(x[:, :, ::-1], out),
+        Transform(x, out.transpose(0, 2, 1).transpose(0, 2, 1), axes=(-2,)),
+        Transform(FakeArray(x.layout._replace(offset=x.layout.offset + 8)), out),
+        Transform(x, out, inverse=True),
+        Transform(x, out, norm="ortho"),
+        Transform(of(3, 4, 6, dtype="complex128"), of(3, 4, 6, dtype="complex128")),
+        Transform(of(3, 4, 6, dtype="float32"), of(3, 4, 4), kind="r2c"),
+        Transform(of(3, 4, 4), of(3, 4, 6, dtype="float32"), kind="c2r", n=6),
+        Transform(of(3, 4, 4), of(3, 4, 6, dtype="float32"), kind="c2r"),
+    ]
+    keys = [plain.plan_key(), *(each.plan_key() for each in others)]
+    assert len(set(keys)) == len(keys)
+    assert Transform(of(3, 4, 6), of(3, 4, 6)).plan_key() == plain.plan_key()
