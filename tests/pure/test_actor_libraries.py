@@ -169,3 +169,29 @@ def test_data_without_a_result_raise_what_a_reply_would() -> None:
     with pytest.raises(errors.NumericalError, match=r"rng\.choice: p has a weight") as told:
         HERE.rng.generator(seed=1).choice(np.array([1.0, -1.0]), size=3)
     assert told.value.library == "rng"
+
+
+def test_an_array_of_another_kind_is_computed_with_as_an_array() -> None:
+    """What a class of its own makes of an operator does not count."""
+
+    class Backwards(np.ndarray[Any, Any]):
+        def __getitem__(self, index: Any) -> Any:
+            raise AssertionError(index)
+
+    mine, out = np.ones((2, 2)).view(Backwards), np.zeros((2, 2))
+    HERE.elementwise.add(mine, mine, out)
+    assert out.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+    HERE.elementwise.add(out, out, mine)
+    assert np.asarray(mine).tolist() == [[4.0, 4.0], [4.0, 4.0]]
+
+
+def test_a_device_array_that_becomes_writable_is_written() -> None:
+    """As one that a method names in `writes`, and that was read before."""
+    made = HERE.blas.gemm(np.eye(2), np.eye(2))
+    made.writable = False
+    assert HERE.blas.asum(made[0]) == 1.0
+    with pytest.raises(errors.InvalidRequest, match="may only be read"):
+        HERE.elementwise.add(made, made, made)
+    made.writable = True
+    HERE.elementwise.add(made, made, made)
+    assert made.array.tolist() == [[2.0, 0.0], [0.0, 2.0]]

@@ -63,29 +63,19 @@ class InProcessLibraries:
         """
         device = self._context.device
         if isinstance(value, DeviceArray):
-            block = value.block
-            by_address = Block(
-                device.address_space,
-                block.bytes,
-                token=b"",
-                device=block.device,
-                buffer=0,
-                slab_number=0,
-                offset=block.memory.address + block.offset,
-                nbytes=block.nbytes,
-                foreign=block.foreign,
-            )
-            by_address.attached = block.attached
-            return DeviceArray(by_address, value.layout._replace(offset=value.address), writable=value.writable)
+            found = value.by_address or self._by_address(value)
+            found.writable = value.writable
+            found.block.attached = value.block.attached
+            return found
         if isinstance(value, Operand):  # of a program that is recorded
             return value
-        found = device.to_local(value)
-        if found is None:
+        local = device.to_local(value)
+        if local is None:
             kind = "NumPy's, of numbers as this machine has them" if self._context.backend == "host" else "on the GPU"
             raise errors.InvalidRequest(
                 f"a {type(value).__name__} is given for an array; here it must be a DeviceArray, or an array {kind}"
             )
-        array, layout = found
+        array, layout = local
         dtypes.item_bytes(layout.dtype)
         low, high = layout.span
         part = device.address_space.bytes(array, low, high - low)
@@ -101,7 +91,25 @@ class InProcessLibraries:
             foreign=False,
         )
         flags = getattr(array, "flags", None)
-        return DeviceArray(block, layout, writable=getattr(flags, "writeable", True))
+        plain = array if type(array).__name__ == "ndarray" else None  # views of NumPy's other kinds compute otherwise
+        return DeviceArray(block, layout, writable=getattr(flags, "writeable", True), array=plain)
+
+    def _by_address(self, value: DeviceArray) -> DeviceArray:
+        """Return the same array in the address space; it is kept with the array."""
+        block = value.block
+        by_address = Block(
+            self._context.device.address_space,
+            block.bytes,
+            token=b"",
+            device=block.device,
+            buffer=0,
+            slab_number=0,
+            offset=block.memory.address + block.offset,
+            nbytes=block.nbytes,
+            foreign=block.foreign,
+        )
+        value.by_address = DeviceArray(by_address, value.layout.at(value.address), writable=value.writable)
+        return value.by_address
 
     def request(self, library: str, request: LibraryRequest, deadline_s: float | None) -> Any:
         """Do a request that has been checked; return its result.

@@ -20,16 +20,19 @@ class DeviceArray(Operand):
         block: The memory.
         layout: How the array lies in its slab.
         writable: Whether it may be written through `array`.
+        array: The array itself, if it is there already.
     """
 
-    __slots__ = ("_made", "block", "layout", "value", "writable")
+    __slots__ = ("_made", "block", "by_address", "layout", "value", "writable")
 
-    def __init__(self, block: Block, layout: Layout, *, writable: bool = False) -> None:
+    def __init__(self, block: Block, layout: Layout, *, writable: bool = False, array: Any = None) -> None:
         self.block: Final = block
         self.layout = layout
         self.writable = writable
-        self._made: Any = None
+        self._made: Any = array
         """The array, once it was asked for: to make it takes several times as long as its `view()`."""
+        self.by_address: DeviceArray | None = None
+        """The same in the process's address space, once libraries were given it in this process."""
         self.value = False
         """It is sent as an array, not as a ref."""
 
