@@ -94,16 +94,23 @@ class Device:
         """Return figures of the device's memory; bytes where a name ends in `_bytes`."""
         return self._client.memory.request(memory.Statistics(), self.index)  # type: ignore[no-any-return]
 
-    def request(self, library: str, request: LibraryRequest, deadline_s: float | None = None) -> Reply:
+    def request(
+        self, library: str, request: LibraryRequest, deadline_s: float | None = None, *, blocking: bool = False
+    ) -> Reply:
         """Send a request of a library, which has been checked. What `device.blas` and the like are made of.
 
         Args:
             library: The library's name.
             request: The request.
             deadline_s: As for `Pool.call`.
+            blocking: Its result may be waited for in an event loop's thread too.
         """
         return self._client.submit(
-            f"{library}.{request.name}", request, device=self.index, deadline_s=deadline_s or DEFAULT_DEADLINE_S
+            f"{library}.{request.name}",
+            request,
+            device=self.index,
+            deadline_s=deadline_s or DEFAULT_DEADLINE_S,
+            blocking=blocking,
         )
 
     def program(self) -> Program:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, SupportsIndex
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.libraries.base import lengths
+from atomr_mp.libraries.base import check, lengths
 from atomr_mp.libraries.generated.sparse import SparseRequests
 from atomr_mp.protocol.libraries import sparse
 from atomr_mp.protocol.libraries.base import LibraryRequest
@@ -61,7 +61,7 @@ class SparseMatrix(sparse.Matrix, frozen=True, dict=True):
         import scipy.sparse
 
         indices, indptr = (
-            None if each is None else _numpy(each) for each in _result(self._library.arrays(self.pattern))
+            None if each is None else _numpy(each) for each in self._library.done(sparse.Arrays(self.pattern))
         )
         data: Any = self.data
         values, shape = _numpy(data), (self.rows, self.columns)
@@ -171,8 +171,17 @@ class Sparse(SparseRequests):
         request = sparse.Structure(
             indices, indptr, sorted_with, to, lengths("shape", shape), lengths("blocksize", blocksize or (1, 1))
         )
-        made: SparseMatrix = _result(self._request(request, None))
+        made: SparseMatrix = self._answered(self.done(request))
         return made.with_data(data) if getattr(made, "data", None) is None else made
+
+    def done(self, request: LibraryRequest) -> Any:
+        """Make a request, and return what it answers with, before anything is made of that. Blocks."""
+        request = self._taken(request)
+        check(request)
+        device: Any = self._device
+        if self._operand is not None:  # an actor's, where nothing is sent
+            return device.request(self.library, request, None)
+        return device.request(self.library, request, None, blocking=True).result()
 
     def _request(self, request: LibraryRequest, deadline_s: float | None) -> Reply:
         if isinstance(request, sparse.Sddmm) and isinstance(request.c, SparseMatrix):
@@ -190,11 +199,6 @@ class Sparse(SparseRequests):
         made = SparseMatrix(structure, stored, rows, columns, count, tuple(blocksize), index, False, data)
         made.__dict__["library"] = self
         return made
-
-
-def _result(reply: Any) -> Any:
-    """Return what a request has come to; in an actor it is there at once."""
-    return reply.result() if hasattr(reply, "result") else reply
 
 
 def _numpy(array: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import signal
@@ -215,6 +216,20 @@ def test_memory_of_a_structure_comes_back(device: atomr_mp.Device) -> None:
     gc.collect()
     device.put(np.zeros(1)).free()
     assert device.statistics()["used_bytes"] == before
+
+
+def test_a_matrix_is_made_in_an_event_loop_too(device: atomr_mp.Device) -> None:
+    """It blocks there, as `put` does; products are awaited."""
+
+    async def multiplied() -> Any:
+        there = device.sparse.csr(random_matrix())
+        product = await device.sparse.spmv(there, device.put(np.ones(8)))
+        gram = await device.sparse.spgemm(there, there.T)
+        return product.numpy(), gram.to_scipy()
+
+    product, gram = asyncio.run(multiplied())
+    assert_close(product, random_matrix() @ np.ones(8), "float64", 8)
+    assert_close(gram.toarray(), (random_matrix() @ random_matrix().T).toarray(), "float64", 8)
 
 
 def test_a_session_s_end_frees_its_structures(ledger: Ledger, backend: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pytest
+import scipy.sparse
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.request import Later, Next
 from tests import sparse_cases
+from tests.actor_libraries import libraries_on
 from tests.declared import check, refused_in_the_worker
 from tests.fake_arrays import FakeArray
 from tests.pure.test_dispatch import TOKEN
@@ -240,6 +242,20 @@ def test_a_zero_on_the_diagonal_is_told_with_its_row(name: str, stored: sparse.F
         assert (raised.value.row, raised.value.undefined) == (1, "x")
         run(REQUESTS[name](matrix, b, "L", x, diag="U"))
         assert math.isclose(x.array.reshape(3, -1)[2, 0], 0.0)
+
+
+def test_an_actor_makes_matrices_of_its_own_arrays() -> None:
+    """Of SciPy's and of NumPy's; nothing is sent, and results are there at once."""
+    here, random = libraries_on(open_device("host", "adaptive"), "host").sparse, np.random.default_rng(7)
+    matrix = scipy.sparse.random_array((6, 4), density=0.5, rng=random, format="csr")
+    there = here.csr(matrix)
+    np.testing.assert_allclose(here.spmv(there, np.ones(4)).array, matrix @ np.ones(4))
+    np.testing.assert_allclose(here.spgemm(there.T, there).to_scipy().toarray(), (matrix.T @ matrix).toarray())
+    again = here.coo((matrix.data, matrix.tocoo().coords), matrix.shape)
+    assert again.to_scipy().format == "coo"
+    np.testing.assert_array_equal(here.convert(again, to="csc").to_scipy().toarray(), matrix.toarray())
+    with pytest.raises(errors.InvalidRequest, match="comes twice"):
+        here.csr((np.ones(2), np.zeros(2, np.int32), np.array([0, 2], np.int32)), (1, 2))
 
 
 def test_a_structure_keeps_few_plans() -> None:
