@@ -51,7 +51,9 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help=f"tokens, one a line; read again when it changes. Or {TOKEN_VARIABLE} in the environment, with commas "
         "between tokens. Without either, a token is made and shown",
     )
-    who.add_argument("--insecure", action="store_true", help="ask for no token, and beyond loopback for no TLS")
+    who.add_argument(
+        "--insecure", action="store_true", help="ask for no TLS beyond loopback, and for no token if none is given"
+    )
     who.add_argument(
         "--allowed-host",
         action="append",
@@ -173,11 +175,7 @@ def _tokens(options: argparse.Namespace) -> list[str]:
     given = checked(token.strip() for token in os.environ.get(TOKEN_VARIABLE, "").split(",") if token.strip())
     if options.token_file is not None:
         read_tokens(options.token_file)
-    if options.insecure:
-        if given or options.token_file is not None:
-            raise errors.ConfigurationError("--insecure asks for no token, and tokens are given; leave one of them out")
-        return []
-    if given or options.token_file is not None or options.uds is not None:
+    if given or options.token_file is not None or options.uds is not None or options.insecure:
         return given
     return [secrets.token_urlsafe(32)]
 
