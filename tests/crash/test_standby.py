@@ -483,3 +483,44 @@ def test_a_standby_has_what_its_device_was_lent(ledger: Ledger, how: str) -> Non
             wait_generation(pool, following, 1)
             assert pool.call("Keeper.total", ref, device=1).result() == 499500
             wait_standby(pool, following + 1, device=1)
+
+
+def test_a_standby_has_ready_what_the_worker_is_used_for(ledger: Ledger) -> None:
+    """Libraries are imported and have done a first call, sessions find a slab; also in those that come later."""
+    with ledger.start(STANDING, **HOT) as pool, atomr_mp.connect(run_dir=pool.run_dir) as other:
+        for generation in range(1, 3):
+            wait_standby(pool, generation + 1)
+            other.wait_ready()
+            for client in (pool, other):
+                ones = client.device(0).put(np.ones((64, 64)))
+                assert client.device(0).blas.gemm(ones, ones).result().numpy()[0, 0] == 64
+            pid = standby_of(pool).standby_pid
+            assert settled(lambda pid=pid: "_fblas" in Path(f"/proc/{pid}/maps").read_text())  # type: ignore[misc]
+            assert settled(lambda: pool.device(0).put(np.ones(3)).numpy().sum() == 3 and spares(standby_of(pool)) >= 2)
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            for client in (pool, other):
+                wait_generation(client, generation + 1)
+            # At once, while the loop leaves the driver alone: memory is there, or made elsewhere.
+            for client in (pool, other):
+                refs = [client.device(0).put(np.ones(n)) for n in (10, 10_000_000)]
+                assert [ref.numpy().sum() for ref in refs] == [10, 10_000_000]
+                assert client.device(0).blas.dot(refs[0], refs[0]).result() == 10
+                del refs
+
+
+def spares(status: StandbyStatus) -> int:
+    """Return how many slabs a standby has made."""
+    return Path(f"/proc/{status.standby_pid}/maps").read_text(encoding="utf-8").count("memfd:atomr-mp-slab")
+
+
+def test_another_device_s_memory_can_be_used_at_once_after_a_promotion(ledger: Ledger) -> None:
+    """It is mapped elsewhere than on the loop, and the session's calls wait for it in their order."""
+    with ledger.start(STANDING, gpus=2, **HOT) as pool:
+        wait_standby(pool, 2)
+        source = pool.device(1).put(np.arange(1000.0))
+        os.kill(pool.devices[0].pid, signal.SIGKILL)
+        wait_generation(pool, 2)
+        targets = [pool.device(0).zeros(1000, "float64") for _ in range(3)]
+        for target in targets:
+            source.copy_to(target)
+        assert [target.numpy().sum() for target in targets] == [499500] * 3

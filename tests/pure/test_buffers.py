@@ -204,7 +204,7 @@ class DeviceMemory(RuleBasedStateMachine):
     def prepare(self, spare: bool) -> None:  # noqa: FBT001
         """A standby has a slab ready for whoever comes first."""
         if spare:
-            self.store.slabs.keep_spare()
+            self.store.slabs.keep_spares({self.device: 1})
             assert self.store.statistics()["cached_bytes"] == SMALL_SLAB_BYTES
 
     # --- what the model says ---------------------------------------------------------------------------------
@@ -312,7 +312,7 @@ class DeviceMemory(RuleBasedStateMachine):
             self.forget_what_nobody_needs()
             in_use = {buffer.ref.slab for buffer in self.buffers.values()} | {slab for slab, _, _ in self.opened}
             assert in_use == self.store.slabs.by_number.keys(), "what is empty was not freed first"
-            assert self.store.slabs.spare is None
+            assert not self.store.slabs.spares
             assert self.store.slabs.bytes_on.total() + slab_bytes_for(aligned(nbytes)) > QUOTA_BYTES
             return
         self.forget_what_nobody_needs()
@@ -683,7 +683,7 @@ class DeviceMemory(RuleBasedStateMachine):
     def no_slab_goes_while_it_is_open(self) -> None:
         """Nor is there more than the quota allows."""
         assert {slab for slab, _, _ in self.opened} <= self.store.slabs.by_number.keys()
-        spare = SMALL_SLAB_BYTES if self.store.slabs.spare else 0
+        spare = SMALL_SLAB_BYTES * len(self.store.slabs.spares)
         assert (
             self.store.slabs.bytes_on.total()
             == sum(slab.memory.nbytes for slab in self.store.slabs.by_number.values()) + spare
@@ -708,7 +708,7 @@ class DeviceMemory(RuleBasedStateMachine):
         assert figures["shared"] == sum(len(buffer.shares) for buffer in self.buffers.values())
         assert figures["client_slabs"] == sum(len(session.client_slabs) for session in sessions)
         assert figures["foreign_slabs"] == sum(len(session.foreign_slabs) for session in sessions)
-        spare = {id(self.store.slabs.spare)} if self.store.slabs.spare else set()
+        spare = {id(slab) for _, slab in self.store.slabs.spares}
         assert self.device.living() == {id(slab.memory) for slab in slabs} | spare
         unused = [slab for slab in slabs if not slab.space and not slab.opened]
         assert sum(slab.memory.nbytes for slab in unused) <= CACHED_BYTES
@@ -958,3 +958,92 @@ def test_threads_may_allocate_share_and_claim_while_the_loop_tidies_up() -> None
     assert not failures
     assert store.statistics()["used_bytes"] == 0
     assert store.statistics()["shared"] == 0
+
+
+class SlowDevice(CountingDevice):
+    """Makes a slab only when it is let, as a driver does that another process keeps busy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go_on = threading.Event(), threading.Event()
+
+    def make_slab(self, nbytes: int) -> Slab:
+        """Wait, and make a slab."""
+        self.asked.set()
+        assert self.go_on.wait(30)
+        return super().make_slab(nbytes)
+
+
+@pytest.mark.usefixtures("small")
+def test_nobody_waits_for_a_slab_that_another_has_asked_for() -> None:
+    """What has room goes on, and so does the loop, which tidies at each turn."""
+    device = SlowDevice()
+    device.go_on.set()
+    store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
+    first, second = store.admit(1), store.admit(2)
+    kept = [store.buffers.allocate(first, "uint8", (10,))]
+    device.go_on.clear()
+    device.asked.clear()
+    waiting = threading.Thread(target=lambda: kept.append(store.buffers.allocate(second, "uint8", (10,))))
+    waiting.start()
+    assert device.asked.wait(30)
+    kept.append(store.buffers.allocate(first, "uint8", (10,)))
+    store.tidy()
+    assert store.statistics()["slab_bytes"] == 2 * SMALL_SLAB_BYTES  # what is made counts from the beginning
+    device.go_on.set()
+    waiting.join(30)
+    assert len(kept) == 3
+    assert kept[2].block.slab_number != kept[0].block.slab_number
+
+
+@pytest.mark.usefixtures("small")
+def test_room_can_be_made_beforehand_and_elsewhere() -> None:
+    """Whoever needs it is told when it is there; who has some already is told that, and nothing is made."""
+    device = SlowDevice()
+    store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
+    session, event, woken = store.admit(1), device.make_event(), threading.Event()
+    assert store.slabs.provide(session, 100, event, woken.set)
+    assert device.asked.wait(30)
+    before = event.done
+    device.go_on.set()
+    assert woken.wait(30)
+    assert (before, event.done) == (False, True)
+    assert not store.slabs.provide(session, 100, device.make_event(), woken.set)
+    assert store.buffers.allocate(session, "uint8", (100,)).block.slab_number == 1
+    assert len(device.living()) == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_room_that_cannot_be_made_is_told_too() -> None:
+    """The request finds out what there is to be told; nothing stays counted."""
+    device = CountingDevice()
+    store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
+    session, event, woken = store.admit(1), device.make_event(), threading.Event()
+    assert store.slabs.provide(session, QUOTA_BYTES + 1, event, woken.set)
+    assert woken.wait(30)
+    assert event.done
+    assert store.slabs.bytes_on.total() == 0
+    with mock.patch.object(CountingDevice, "make_slab", side_effect=errors.OutOfMemory("none")):
+        assert refused(errors.OutOfMemory, store.buffers.allocate, session, "uint8", (10,))
+    assert store.slabs.bytes_on.total() == 0
+
+
+@pytest.mark.usefixtures("small")
+def test_spare_slabs_are_for_the_first_that_need_one() -> None:
+    """As many as are wanted and as there is room for; each goes to a session of its own."""
+    device = CountingDevice()
+    store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
+    store.slabs.keep_spares({device: 3})
+    store.slabs.keep_spares({device: 2})
+    assert len(store.slabs.spares) == len(device.living()) == 3
+    holders = [store.admit(number) for number in (1, 2)]
+    arrays = [store.buffers.allocate(holder, "uint8", (10,)) for holder in holders]
+    assert len({array.block.slab_number for array in arrays}) == 2
+    assert len(device.living()) == 3
+    store.slabs.keep_spares({device: 100})
+    assert store.slabs.bytes_on.total() == QUOTA_BYTES
+    store.slabs.drop_spares(but=1)
+    assert len(device.living()) == 3
+    with mock.patch.object(slabs_module, "SPARE_BYTES", 2 * SMALL_SLAB_BYTES):
+        store.slabs.keep_spares({device: 100})
+    assert len(store.slabs.spares) == 2

@@ -18,6 +18,7 @@ from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.process_tags import resident_name, slab_name
 from atomr_mp_workers.actor import Context
 from atomr_mp_workers.device import open_device
+from atomr_mp_workers.device.background import Background
 from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.fatal import FatalError
@@ -33,6 +34,7 @@ from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.foresight import Readiness, Usage
 from atomr_mp_workers.requests.hang_limits import HangLimits
 from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.peers import Peers
@@ -58,6 +60,8 @@ class Parts:
     """Of actors, by method."""
     batched: dict[str, BatchedMethod | SteppedMethod]
     """By method."""
+    usage: Usage
+    readiness: Readiness
 
 
 def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> Parts:
@@ -107,7 +111,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     actors, threads = _make_actors(start, loader, context_of, device, streams)
     residents.close()
     if start.standby:
-        store.slabs.keep_spare()  # the first call that it gets has waited already
+        store.slabs.keep_spares({device: 1})  # the first call that it gets has waited already
     methods = {method.name: method for actor in actors for method in actor.methods}
     limits = HangLimits(execution.hang_timeout_s, _places(threads))
     libraries = Libraries(library_context)
@@ -121,13 +125,18 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
     for method in methods.values():
         if method.steps is not None:
             batched[method.name] = SteppedMethod(method, method.steps.max_items, envelope, store)
-    return Parts(device, completions, store, peers, actors, envelope, threads, batched)
+    if device.background is not None:
+        device.background.start()
+    usage = Usage(device, channel.send)
+    readiness = Readiness(store, libraries.module, envelope.make_ready, completions.wake)
+    return Parts(device, completions, store, peers, actors, envelope, threads, batched, usage, readiness)
 
 
 def _open_device(start: control.Start, board: BoardWriter) -> WorkerDevice:
     device = open_device(start.backend, start.execution.completion)
     device.host.slab_name = slab_name(start.epoch, start.device, start.generation)
     device.host.resident_name = resident_name(start.epoch)
+    device.background = device.host.background = Background()
     if device.asynchronous or hooks.hook is not None:
         show_unfinished(device.unfinished, board)
     return device

@@ -27,6 +27,7 @@ from atomr_mp_workers.building import Parts, build
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loading import Loader
+from atomr_mp_workers.memory.foreign_slabs import ForeignSlabs
 from atomr_mp_workers.memory.predecessor import Predecessor
 from atomr_mp_workers.requests.batches.former import NEVER_NS
 from atomr_mp_workers.requests.dispatch import FLUSH_BYTES, FLUSH_REPLIES, Dispatcher
@@ -47,6 +48,9 @@ MESSAGE_BYTES: Final = FLUSH_BYTES + limits.MAX_BODY_BYTES
 
 LONGEST_SLEEP_S: Final = 3600.0
 """Longest time that the loop sleeps for something that is due: what polls takes no more than some weeks."""
+
+QUIET_S: Final = 1.0
+"""How long after a promotion the loop leaves the driver alone, which the predecessor's end may keep busy."""
 
 STRAGGLERS_NS: Final = 100_000_000
 """How long a worker that is to leave looks for calls that were on their way when the clients were told to hold them."""
@@ -104,6 +108,11 @@ class Host:
         """What a thread's turn has ended with; the loop's to raise."""
         self._drained_ns = 0
         """When a worker that is told to finish may leave, if it has nothing to do then; 0 if it is not told."""
+        self._usage = parts.usage
+        self._readiness = parts.readiness
+        self._is_ready = False
+        """The supervisor was told that this process could take calls."""
+        self._foreign: Final = ForeignSlabs(parts.store, parts.completions.wake)
         self._shown = (0, 0)
         """What the board shows of the memory."""
         self._log = logging.getLogger("atomr_mp.worker")
@@ -136,6 +145,7 @@ class Host:
         hooks.point("ready")
         self._obey()  # first: whom it knows when it is ready can call at once
         self._tidy()  # the board shows what the setup took: an idle worker has no other turn
+        self._is_ready = True
         self._channel.send(control.Ready([actor.info for actor in self._actors]))
         reads = False
         poll.register(control_channel, select.EPOLLIN)
@@ -155,7 +165,7 @@ class Host:
             if refused := self._data.look(ready):
                 self._board.count(Counter.REFUSED, refused)
             if self._look() or completions in ready:
-                self._dispatcher.take_back()
+                self._take_in()
             if received and self._serves:
                 self._read()
             late = (plain or levels) and self._dispatcher.work()
@@ -169,6 +179,17 @@ class Host:
             self._tidy()
             idle = not (received and self._serves) and not (late and (plain or levels)) and not self._answers.withheld
         self._leave()
+
+    def _take_in(self) -> None:
+        """Take in what was done elsewhere than on the loop."""
+        self._dispatcher.take_back()
+        if not self._serves:  # else a call would have to wait for what may never be needed
+            self._readiness.go_on()
+        for number in self._foreign.take():
+            session = self._peers.of(number)
+            if session is not None:
+                session.opening -= 1
+                self._let_in(session)
 
     def _answer_peers(self) -> None:
         """Send the answers of this turn."""
@@ -218,6 +239,10 @@ class Host:
             self._shown = figures
             self._board.show(Gauge.SLAB_BYTES, figures[0])
             self._board.show(Gauge.LEASES, figures[1])
+            if self._serves:
+                self._usage.notice()
+        if self._usage.due_ns is not None:
+            self._usage.look(self._peers.sessions, self._envelope.found)
 
     def _look(self) -> bool:
         try:
@@ -254,7 +279,10 @@ class Host:
                 pidfd = self._channel.take_descriptor()
                 self._store.slabs.predecessor = None if pidfd is None else Predecessor(pidfd)
                 hooks.point("promotion")
+                self._store.slabs.leave_driver_alone(QUIET_S)
                 self._serves = True
+            case control.MakeReady():
+                self._readiness.make_ready(order, at_once=not self._is_ready)
             case control.Drain():
                 self._drained_ns = time.monotonic_ns() + (STRAGGLERS_NS if self._serves else 1)
                 self._dispatcher.hurry()
@@ -274,15 +302,17 @@ class Host:
     def _map(self, order: control.ClientSlab | control.ForeignSlab, descriptor: int | None) -> None:
         """Take in memory of a client, or of another device."""
         device = self._store.device
-        try:
-            if isinstance(order, control.ForeignSlab):
-                memory = device.open_slab(order.nbytes, order.handle, descriptor)
-                self._store.add_foreign_slab(order.number, order.device, order.generation, order.slab, memory)
-            elif descriptor is not None:
+        if isinstance(order, control.ForeignSlab):
+            session = self._peers.of(order.number)
+            if not self._foreign.open(order, descriptor) and session is not None:
+                session.opening += 1
+        elif descriptor is not None:
+            try:
                 memory = device.open_client_slab(order.nbytes, descriptor)
+            except errors.AtomrError as error:  # the requests that need it will say so
+                self._log.error("slab %d of session %d: %s", order.slab, order.number, error)
+            else:
                 self._store.add_client_slab(order.number, order.slab, memory)
-        except errors.AtomrError as error:  # the requests that need it will say so
-            self._log.error("slab %d of session %d: %s", order.slab, order.number, error)
 
     def _end_session(self, number: int, *, expelled: bool = False, discard: bool = False) -> None:
         session = self._peers.end(number, expelled=expelled)
@@ -343,7 +373,9 @@ class Host:
             if not isinstance(message, data.Calls):
                 self._hear(peer, message, frames, packed)
                 return
-            if message.after > peer.session.releases.upto and self._comes_early(peer, message, frames, packed):
+            session = peer.session
+            early = message.after > session.releases.upto or session.opening
+            if early and self._comes_early(peer, message, frames, packed):
                 return
             requests = self._envelope.open(peer, message, frames, self._peers.refusal(peer))
         except errors.ProtocolError as error:
@@ -403,6 +435,10 @@ class Host:
         if not session.releases.add(message.serial):  # repeated, after its connection was lost
             return
         self._store.release(session.holder, message.leases, message.borrows, message.slabs)
+        self._let_in(session)
+
+    def _let_in(self, session: AdmittedSession) -> None:
+        """Open again what came too early."""
         early, session.waiting_for_release = session.waiting_for_release, []
         for sender, _, _, packed in early:
             self._open(sender.routing_id, packed)
@@ -547,6 +583,7 @@ class Host:
             patience_s = self._completions.patience_s()
             for due_ns in (
                 self._store.shares.next_expiry_ns,
+                self._usage.due_ns,
                 self._dispatcher.due_ns if self._dispatcher.turns else None,
                 self._dispatcher.streams.due_ns,
             ):

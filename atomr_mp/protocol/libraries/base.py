@@ -76,6 +76,11 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         """Return the number of arithmetic operations, as is usual for this kind of request."""
         return 0
 
+    @property
+    def made_bytes(self) -> int:
+        """Size of the buffer that it makes, besides outputs that are left out; 0 for none."""
+        return 0
+
     def is_captured(self) -> bool:
         """Return whether CUDA can record this one in a graph."""
         return type(self).captured

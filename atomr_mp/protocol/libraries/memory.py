@@ -28,6 +28,11 @@ class Empty(LibraryRequest, frozen=True):
         """Check that such an array can exist."""
         Layout.contiguous(self.dtype, self.shape)
 
+    @property
+    def made_bytes(self) -> int:
+        """The array's."""
+        return Layout.contiguous(self.dtype, self.shape).nbytes
+
 
 class Full(LibraryRequest, frozen=True):
     """Make a buffer filled with a value. Returns a ref, row-major and without gaps."""
@@ -41,6 +46,11 @@ class Full(LibraryRequest, frozen=True):
         """Check that such an array can exist."""
         Layout.contiguous(self.dtype, self.shape)
 
+    @property
+    def made_bytes(self) -> int:
+        """The array's."""
+        return Layout.contiguous(self.dtype, self.shape).nbytes
+
 
 class Put(LibraryRequest, frozen=True):
     """Make a buffer with a copy of an array that the request carries. Returns a ref, row-major and without gaps."""
@@ -53,6 +63,11 @@ class Put(LibraryRequest, frozen=True):
         """Check that it is an array."""
         if not hasattr(self.content, "__array_interface__"):
             raise errors.InvalidRequest(f"content is a {type(self.content).__name__}, not an array")
+
+    @property
+    def made_bytes(self) -> int:
+        """The array's."""
+        return int(self.content.nbytes)
 
 
 class Get(LibraryRequest, frozen=True):

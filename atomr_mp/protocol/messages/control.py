@@ -16,6 +16,12 @@ Checksum = Annotated[bytes, msgspec.Meta(max_length=64)]
 """Of the content of resident memory; empty if there is none."""
 
 
+MAX_USED: Final = 512
+"""Methods of libraries that a worker tells of."""
+
+UsedMethods = Annotated[list[Name], msgspec.Meta(max_length=MAX_USED)]
+
+
 class ActorSpec(Message, frozen=True):
     """A user's actor, named, never pickled."""
 
@@ -72,6 +78,14 @@ class Promote(Message, frozen=True, tag="promote"):
 
     With one file descriptor if the worker before it was killed and has not ended: its pidfd. `IncarnationOver` follows.
     """
+
+
+class MakeReady(Message, frozen=True, tag="make_ready"):
+    """To a standby: have ready what the device's worker is used for, as it has said (`Used`). No answer."""
+
+    methods: UsedMethods
+    slabs: U16
+    results: U16
 
 
 class SessionOpened(Message, frozen=True, tag="session_opened"):
@@ -190,6 +204,7 @@ FromSupervisor = (
     | ForeignSlab
     | IncarnationOver
     | Promote
+    | MakeReady
     | ResidentFill
     | ResidentAdopt
     | ResidentRefused
@@ -232,6 +247,17 @@ class SlabExported(Message, frozen=True, tag="slab_exported"):
     nbytes: U64
     handle: SlabHandle = b""
     error: ErrorInfo | None = None
+
+
+class Used(Message, frozen=True, tag="used"):
+    """What the device's next process should have ready; what it says replaces what was said before."""
+
+    methods: UsedMethods
+    """Methods of libraries that were called."""
+    slabs: U16
+    """How many sessions that were active lately have slabs in the device's memory."""
+    results: U16
+    """How many have some in the host's, where the device has memory of its own."""
 
 
 class ResultSlab(Message, frozen=True, tag="result_slab"):
@@ -306,6 +332,7 @@ FromWorker = (
     | SlabExported
     | ResultSlab
     | ResultSlabFreed
+    | Used
     | SessionViolated
     | Fault
     | ResidentWanted

@@ -32,6 +32,7 @@ from collections.abc import Callable
 from typing import Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.messages import control
 from atomr_mp.protocol.messages.devices import ActorInfo, Circuit
 from atomr_mp.protocol.messages.operators import StandbyStatus
 from atomr_mp.supervision.lifecycle import LifecycleEvent, State
@@ -106,6 +107,8 @@ class Takeover:
         self._set_up_generation = 0
         """The standby that a reload has set up, while its outcome is awaited."""
         self._set_up_done: Callable[[errors.AtomrError | None], None] | None = None
+        self._foreseen: control.MakeReady | None = None
+        """What the worker was used for, as far as is known."""
         self.settling: Final = Settling(loop, roles, lambda: life.take(self._on_settled))
         plan = plans.held
         self._timer: Final = StandbyTimer(
@@ -136,9 +139,18 @@ class Takeover:
             self._loop.call_later(0, lambda: self._life.feed(LifecycleEvent.STANDBY_LOST))
             return
         self._roles.stand_by(worker)
+        if self._foreseen is not None:
+            worker.tell(self._foreseen)
         if for_reload:
             self._set_up_generation = worker.generation
         self._log.note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
+
+    def foresee(self, worker: Incarnation, used: control.Used) -> None:
+        """The worker is used for this: its standby, and those to come, are to have that ready."""
+        if worker is self._roles.active:
+            self._foreseen = control.MakeReady(used.methods, used.slabs, used.results)
+            if self._roles.standby is not None:
+                self._roles.standby.tell(self._foreseen)
 
     def announce(self) -> None:
         """`ANNOUNCE`: tell the clients where it will take calls."""

@@ -51,7 +51,7 @@ class WorkerMessages:
         self._takeover = takeover
         self._deaths = deaths
 
-    def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
+    def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:  # noqa: C901 - one case for each kind
         """Take in what a process says."""
         match message:
             case control.Ready(actors):
@@ -67,6 +67,8 @@ class WorkerMessages:
             case control.SlabExported():
                 shared = None if descriptor is None else descriptor.share()
                 self._sessions.exported(self._device, worker.generation, message, shared)
+            case control.Used():
+                self._takeover.foresee(worker, message)
             case control.ResultSlab() | control.ResultSlabFreed():
                 self._sessions.result_slab(self._device, worker.generation, message, descriptor)
             case control.OfResident():

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from atomr_mp import errors
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.process_tags import RESIDENT, SLAB
+from atomr_mp_workers.device.background import Background
 
 
 class Export(NamedTuple):
@@ -183,6 +184,16 @@ class WorkerDevice(ABC):
 
     resident_name = RESIDENT
     """Name of the memfds of memory that outlives this process."""
+
+    background: Background | None = None
+    """Does what holds up nobody, in a process that serves; None if all is done at once."""
+
+    def later(self, work: Callable[[], object]) -> None:
+        """Have something done in the background, if there is one. Any thread, finalisers too."""
+        if self.background is None:
+            work()
+        else:
+            self.background.submit(work)
 
     @property
     @abstractmethod

@@ -81,7 +81,7 @@ class CudaDevice(WorkerDevice):
     def make_slab(self, nbytes: int) -> Slab:
         """Allocate device memory."""
         try:
-            return CudaSlab(nbytes)
+            return CudaSlab(nbytes, self.later)
         except runtime.CUDARuntimeError as error:
             explained = self.explain(error)
             if isinstance(explained, errors.OutOfMemory):
@@ -93,7 +93,7 @@ class CudaDevice(WorkerDevice):
         if descriptor is not None:
             return self._host.open_slab(nbytes, handle, descriptor)
         try:
-            return OpenedSlab(handle, nbytes)
+            return OpenedSlab(handle, nbytes, self.later)
         except runtime.CUDARuntimeError as error:
             raise self.explain(error) or error from error
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import cupy
@@ -20,6 +22,15 @@ HANDLE_BYTES: Final = 64
 
 LAZY_PEER_ACCESS: Final = 1
 """`cudaIpcMemLazyEnablePeerAccess`, the one flag that there is."""
+
+
+Later = Callable[[Callable[[], object]], object]
+"""Has a call of the driver made, now or in the background."""
+
+
+def at_once(call: Callable[[], object]) -> None:
+    """Make a call now."""
+    call()
 
 
 class CudaMemory(SlabMemory):
@@ -54,12 +65,13 @@ class CudaSlab(CudaMemory, Slab):
 
     Args:
         nbytes: Its size.
+        later: Has it freed, when nothing refers to this any more.
     """
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, nbytes: int, later: Later = at_once) -> None:
         super().__init__(runtime.malloc(nbytes), nbytes)
         self._handle = b""
-        weakref.finalize(self, runtime.free, self.address).atexit = False
+        weakref.finalize(self, later, partial(runtime.free, self.address)).atexit = False
 
     def export(self) -> Export:
         """Return its IPC handle."""
@@ -74,25 +86,30 @@ class OpenedSlab(CudaMemory):
     Args:
         handle: Its IPC handle.
         nbytes: Its size.
+        later: Has it closed, when nothing refers to this any more.
 
     Raises:
         InvalidRequest: It is none.
     """
 
-    def __init__(self, handle: bytes, nbytes: int) -> None:
+    def __init__(self, handle: bytes, nbytes: int, later: Later = at_once) -> None:
         if len(handle) != HANDLE_BYTES:
             raise errors.InvalidRequest(f"a CUDA IPC handle has {HANDLE_BYTES} bytes, got {len(handle)}")
         super().__init__(runtime.ipcOpenMemHandle(handle, LAZY_PEER_ACCESS), nbytes)
-        weakref.finalize(self, runtime.ipcCloseMemHandle, self.address).atexit = False
+        weakref.finalize(self, later, partial(runtime.ipcCloseMemHandle, self.address)).atexit = False
 
 
 class PinnedHost(HostDevice):
-    """The host's memory, pinned as long as it is mapped, so that the GPU reads and writes it by itself."""
+    """The host's memory, pinned as long as it is mapped, so that the GPU reads and writes it by itself.
+
+    To pin takes some 0.8 s a GiB, once. Where there is a background it is done there, and until then memory is copied
+    as any other of the host's, by way of the driver's own buffers.
+    """
 
     def make_slab(self, nbytes: int) -> Slab:
-        """Make a memfd, mapped and pinned. To pin takes some 0.8 s a GiB, once."""
+        """Make a memfd, mapped and pinned, if not now then soon."""
         slab = super().make_slab(nbytes)
-        _pin(slab)
+        self._pin_later(slab)
         return slab
 
     def open_client_slab(self, nbytes: int, descriptor: int) -> SlabMemory:
@@ -100,22 +117,26 @@ class PinnedHost(HostDevice):
 
         Mapped for writing too: what is only for reading cannot be pinned, and clients have results written there.
         """
-        return _PinnedWhenUsed(self.open_slab(nbytes, b"", descriptor))
+        return _PinnedWhenUsed(self.open_slab(nbytes, b"", descriptor), self._pin_later)
+
+    def _pin_later(self, memory: SlabMemory) -> None:
+        assert isinstance(memory, HostMemory)
+        self.later(partial(_pin_if_used, weakref.ref(memory), self.later))
 
 
 class _PinnedWhenUsed(SlabMemory):
     """A mapped memfd that other devices of the pool may be meant to use, and not this one."""
 
-    def __init__(self, memory: SlabMemory) -> None:
+    def __init__(self, memory: SlabMemory, pin: Callable[[SlabMemory], None]) -> None:
         self.nbytes, self.address = memory.nbytes, memory.address
         self._memory = memory
-        self._pinned = False
+        self._pin: Callable[[SlabMemory], None] | None = pin
 
     def bytes(self, owner: object, offset: int, nbytes: int) -> Any:
         """Return a part as an array of bytes."""
-        if not self._pinned:
-            self._pinned = True
-            _pin(self._memory)
+        pin, self._pin = self._pin, None
+        if pin is not None:
+            pin(self._memory)
         return self._memory.bytes(owner, offset, nbytes)
 
     def array(self, part: Any, layout: Layout, *, writable: bool) -> Any:
@@ -123,10 +144,18 @@ class _PinnedWhenUsed(SlabMemory):
         return self._memory.array(part, layout, writable=writable)
 
 
-def _pin(memory: SlabMemory) -> None:
-    assert isinstance(memory, HostMemory)
+def _pin_if_used(used: weakref.ref[HostMemory], later: Later) -> None:
+    """Pin memory, if it is there still."""
+    memory = used()
+    if memory is None:
+        return
     try:
         runtime.hostRegister(memory.address, memory.nbytes, 0)
     except runtime.CUDARuntimeError:
         return  # what cannot be pinned (RLIMIT_MEMLOCK, for one) is only slower
-    memory.before_unmap(runtime.hostUnregister, memory.address)
+    memory.before_unmap(lambda mapping, address: later(partial(_unpin, mapping, address)))
+
+
+def _unpin(_mapping: object, address: int) -> None:
+    """Let pinned memory go; its mapping ends with this call, for nothing else has it."""
+    runtime.hostUnregister(address)

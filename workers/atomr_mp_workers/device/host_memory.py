@@ -34,9 +34,13 @@ class HostMemory(SlabMemory):
         self.address = np.frombuffer(self._map, np.uint8).__array_interface__["data"][0]
         self._read_only = not writable
 
-    def before_unmap(self, function: Callable[[int], object], address: int) -> None:
-        """Have something done before the memory is unmapped; must not refer to it otherwise."""
-        weakref.finalize(self, function, address).atexit = False
+    def before_unmap(self, function: Callable[[object, int], object]) -> None:
+        """Have something done once nothing refers to this any more, and before the memory is unmapped.
+
+        Args:
+            function: Takes the mapping, which ends when it is let go of, and its address. Must not refer to this.
+        """
+        weakref.finalize(self, function, self._map, self.address).atexit = False
 
     def bytes(self, owner: object, offset: int, nbytes: int) -> np.ndarray[Any, Any]:
         """Return a part as an array of bytes; it holds `owner` and the mapping."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+from functools import partial
 from typing import Any, Final
 
 from atomr_mp import errors
@@ -32,6 +33,8 @@ class Libraries:
     def __init__(self, context: LibraryContext) -> None:
         self._context = context
         self._instances: dict[str, Library] = {}
+        self._warm: set[str] = set()
+        """Libraries that need nothing any more for a first call."""
         self._preparer = Preparer(context.device, context.wake)
         self.plans: Final[dict[str, LibraryPlans]] = {}
         """Those of each library that has some."""
@@ -60,6 +63,24 @@ class Libraries:
         for instance in self._instances.values():
             instance.forget()
 
+    def module(self, method: str) -> str | None:
+        """Return the module that a library's method needs, None if it is no library's or has none on this backend."""
+        library = method.partition(".")[0]
+        name = _module(library, self._context.backend)
+        return name if library in LIBRARIES and importlib.util.find_spec(name) is not None else None
+
+    def warm_up(self, method: str) -> None:
+        """Have what a first call of a method's library would make."""
+        library = method.partition(".")[0]
+        instance = self._instances.get(library)
+        if instance is None or library in self._warm:
+            return
+        self._warm.add(library)
+        for request in instance.trials():
+            trial = self.find(f"{library}.{request.name}")
+            assert trial is not None
+            instance.stream.run(partial(trial.run_here, request))
+
     def _planning(self, library: str, instance: Library, name: str) -> Planning | None:
         prepare = getattr(instance, f"prepare_{name}", None)
         if prepare is None:
@@ -87,12 +108,16 @@ def implementation(library: str, backend: str) -> type[Library] | None:
     Raises:
         ImportError: A package that it needs is not installed.
     """
-    name = f"{__name__}.{library}.{backend}"
+    name = _module(library, backend)
     if importlib.util.find_spec(name) is None:
         return None
     module: Any = importlib.import_module(name)
     found: type[Library] = module.Implementation
     return found
+
+
+def _module(library: str, backend: str) -> str:
+    return f"{__name__}.{library}.{backend}"
 
 
 def requests_on(library: str, backend: str) -> dict[str, type[LibraryRequest]]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, MutableSequence
+from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from atomr_mp.protocol.board import GRAPH_WORDS, PLAN_WORDS, PlanCounts
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries.base import ALIGNED_BYTES
+from atomr_mp.protocol.libraries.base import ALIGNED_BYTES, LibraryRequest
 from atomr_mp.protocol.library_names import ENGINES
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
@@ -79,6 +79,10 @@ class Library:
 
     def forget(self) -> None:
         """Forget what this believes of the device's state: a graph has done requests of this library without it."""
+
+    def trials(self) -> Iterable[LibraryRequest]:
+        """Return requests that make what the first one would make, as handles, for a process that waits to be used."""
+        return ()
 
     @property
     def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:

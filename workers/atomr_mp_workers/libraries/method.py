@@ -9,6 +9,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
+from atomr_mp.protocol.allocation import aligned
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import KNOWN, LibraryRequest
 from atomr_mp.protocol.refs import Operand
@@ -16,6 +17,7 @@ from atomr_mp_workers.device.base import Event
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method, Resolve
 from atomr_mp_workers.requests.request import Later, Next, current_request
 
@@ -65,6 +67,7 @@ class LibraryMethod(Method):
         self.stream = library.stream
         self.admit = library.admit.get(request)
         self.prepares = planning is not None
+        self.allocates = True
         self._run: Final[Callable[..., Any]] = getattr(library, request)
         self._decoder = decoder
         self._context = context
@@ -124,6 +127,16 @@ class LibraryMethod(Method):
         plan = planning.plans.find(known.key) or self._plan(planning, request, known)
         waits = plan.event if plan.event is not None and not plan.event.done else None
         return (request, known, plan), waits
+
+    def room_for(self, arguments: tuple[Any, ...], holder: Holder) -> Event | None:
+        """Have room made for a request's outputs, if there is none for all of them in one piece."""
+        request, known = arguments[:2]
+        nbytes = sum(aligned(each.nbytes) for each in known.left_out.values()) or request.made_bytes
+        if not nbytes:
+            return None
+        device = self._context.device
+        event = device.make_event()
+        return event if self._context.store.slabs.provide(holder, nbytes, event, self._context.wake) else None
 
     def decode_step(self, body: bytes, resolve: Resolve) -> LibraryRequest:
         """Return a step of a program, decoded and checked."""

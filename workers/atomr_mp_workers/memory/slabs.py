@@ -2,6 +2,10 @@
 
 A part of a slab is taken when somebody asks for room, and comes back when the last array over it has gone, on whichever
 thread that is (`Extent`). It is used again once no work that was submitted before can still use it.
+
+Slabs are made without the lock, which the loop takes at each turn, and let go of in the background: a driver may take
+milliseconds for either. In the first second after a promotion, when it may take much longer, spare slabs are there for
+the sessions that were active, and who needs another one waits for it elsewhere than on the loop (`provide`).
 """
 
 from __future__ import annotations
@@ -9,19 +13,22 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.refs import SlabNumber
-from atomr_mp_workers.device.base import Slab, WorkerDevice
+from atomr_mp_workers.device.base import Event, Slab, WorkerDevice
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.blocks import Extent, Holder, OwnSlab
 from atomr_mp_workers.memory.predecessor import Predecessor
 
 CACHED_BYTES: Final = 2**30
 """Most memory in empty slabs that are kept for what comes next, if nobody has asked for it."""
+
+SPARE_BYTES: Final = 2**30
+"""Most memory in slabs that are made before anybody needs them."""
 
 
 class StartedWork(Protocol):
@@ -72,8 +79,10 @@ class SlabTable:
         self.by_number: Final[dict[SlabNumber, OwnSlab]] = {}
         self.bytes_on: Final[Counter[WorkerDevice]] = Counter()
         """What the slabs take of each device's memory, the spare one included."""
-        self.spare: Slab | None = None
-        """Made before anybody needs it, and never used."""
+        self.spares: Final[list[tuple[WorkerDevice, Slab]]] = []
+        """Made before anybody needs them, and never used, with whose memory they are."""
+        self.quiet = False
+        """The driver is left alone as far as may be: what needs another slab on the loop has to `provide` it first."""
         self.allocations = 0
         self.taken_bytes = 0
         """What all slabs take together."""
@@ -90,13 +99,70 @@ class SlabTable:
         self._resting: deque[tuple[int, OwnSlab, int]] = deque()
         """Such parts that work which was submitted before may still use, and up to which request."""
 
-    def keep_spare(self) -> None:
-        """Make a slab for whoever needs the first: on a GPU that takes a third of a millisecond."""
+    def keep_spares(self, counts: Mapping[WorkerDevice, int]) -> None:
+        """Have slabs ready for whoever needs their first: on a GPU to make one takes a third of a millisecond.
+
+        Args:
+            counts: How many in the memory of each device; fewer if there is no room.
+        """
         size = slab_bytes_for(1)
-        with self.lock, contextlib.suppress(errors.OutOfMemory):
-            if self.bytes_on[self._device] + size <= self.quota_bytes:
-                self.spare = _make_slab(size, self._device)
-                self._took(self._device, size)
+        for device, count in counts.items():
+            with contextlib.suppress(errors.OutOfMemory):
+                while self._keeps_another(device, count, size):
+                    spare = self._make_reserved(size, device)
+                    with self.lock:
+                        self.spares.append((device, spare))
+
+    def drop_spares(self, but: int = 0) -> None:
+        """Let go of all spare slabs but so many of each device."""
+        with self.lock:
+            self._drop_spares(but)
+
+    def leave_driver_alone(self, seconds: float) -> None:
+        """Have the loop ask the driver for nothing for a while, and put off what can be."""
+        background = self._device.background
+        if background is None:
+            return
+
+        def calm() -> None:
+            self.quiet = False
+            self.drop_spares(but=1)
+
+        self.quiet = True
+        background.submit(calm)  # first of what is put off
+        background.rest(seconds)
+
+    def provide(self, holder: Holder, nbytes: int, event: Event, wake: Callable[[], None]) -> bool:
+        """Have room made for a holder in the device's memory, on a thread of its own; False if there is some already.
+
+        Args:
+            holder: Whose it will be.
+            nbytes: How much.
+            event: Ends when there is room, or there can be none.
+            wake: Called then.
+        """
+        device = self._device
+        with self.lock:
+            self.take_back()
+            found = self._find(holder, nbytes, device)
+            if found is not None:
+                found[0].space.give(found[1])
+                return False
+
+        def make() -> None:
+            try:
+                memory = self._make(slab_bytes_for(aligned(nbytes)), nbytes, device)
+                with self.lock:
+                    self._add(holder, memory, device)
+            except errors.OutOfMemory:
+                pass  # which the request finds out for itself
+            finally:
+                event.end()
+                wake()
+
+        # A daemon: a driver that does not answer must not keep a worker alive that was told to leave.
+        threading.Thread(target=make, name="slab", daemon=True).start()
+        return True
 
     def room(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, Extent, int]:
         """Return room in a holder's memory: the slab, what keeps the room taken, and its offset. Any thread.
@@ -116,8 +182,16 @@ class SlabTable:
     def _room(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, Extent, int]:
         with self.lock:
             self.take_back()
-            slab, offset = self._place(holder, nbytes, device)
+            found = self._find(holder, nbytes, device)
             self.allocations += 1
+        if found is None:
+            memory = self._make(slab_bytes_for(aligned(nbytes)), nbytes, device)
+            with self.lock:
+                slab = self._add(holder, memory, device)
+                offset = slab.space.take(nbytes)
+                assert offset is not None
+                found = slab, offset
+        slab, offset = found
         return slab, Extent(self._given_back, slab, offset), offset
 
     @property
@@ -163,7 +237,7 @@ class SlabTable:
             _, slab, offset = self._resting.popleft()
             slab.space.give(offset)
         if everything:
-            self._drop_spare()
+            self._drop_spares()
         unused = [slab for slab in self.by_number.values() if not slab.space and not slab.opened]
         cached = sum(slab.memory.nbytes for slab in unused)
         for slab in unused:
@@ -175,35 +249,72 @@ class SlabTable:
         """Whether room may be taken for so much; if there is none, it is the device that has no memory."""
         return self.bytes_on[device] + slab_bytes_for(aligned(nbytes)) <= self.quota_bytes
 
-    def _place(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, int]:
+    def _find(self, holder: Holder, nbytes: int, device: WorkerDevice) -> tuple[OwnSlab, int] | None:
+        """Return room in a slab that there is, the holder's or a spare one; None if there is none. With the lock."""
         for slab in holder.slabs:
             offset = slab.space.take(nbytes) if slab.device is device else None
             if offset is not None:
                 return slab, offset
-        memory = self._new_slab(slab_bytes_for(aligned(nbytes)), nbytes, device)
+        size = slab_bytes_for(aligned(nbytes))
+        for at, (owner, spare) in enumerate(self.spares):
+            if owner is device and spare.nbytes == size:
+                del self.spares[at]
+                slab = self._add(holder, spare, device)
+                offset = slab.space.take(nbytes)
+                assert offset is not None
+                return slab, offset
+        return None
+
+    def _add(self, holder: Holder, memory: Slab, device: WorkerDevice) -> OwnSlab:
+        """Take a new slab in. With the lock."""
         self._last_slab += 1
         slab = OwnSlab(self._last_slab, memory, device, holder)
         self.by_number[slab.number] = slab
         holder.slabs.append(slab)
-        offset = slab.space.take(nbytes)
-        assert offset is not None
-        return slab, offset
+        return slab
 
-    def _new_slab(self, size: int, requested_bytes: int, device: WorkerDevice) -> Slab:
-        spare = self.spare
-        if spare is not None and device is self._device and size == spare.nbytes:
-            self.spare = None
-            return spare
+    def _make(self, size: int, requested_bytes: int, device: WorkerDevice) -> Slab:
+        """Make a slab; if there is no memory for it, once more after all that is unused was freed. Without the lock.
+
+        Raises:
+            OutOfMemory: There is none.
+        """
         try:
-            self._make_room(size, requested_bytes, device)
-            slab = _make_slab(size, device)
+            with self.lock:
+                self._reserve(size, requested_bytes, device)
+            return self._make_reserved(size, device)
         except errors.OutOfMemory:
             self._device.free_caches()
-            self.take_back(everything=True)
-            self._make_room(size, requested_bytes, device)
-            slab = _make_slab(size, device)
-        self._took(device, size)
-        return slab
+            with self.lock:
+                self.take_back(everything=True)
+                self._reserve(size, requested_bytes, device)
+        background = self._device.background
+        if background is not None:
+            background.finish()
+        return self._make_reserved(size, device)
+
+    def _make_reserved(self, size: int, device: WorkerDevice) -> Slab:
+        """Make a slab that is counted already; one that cannot be made counts no more. Without the lock.
+
+        Raises:
+            OutOfMemory: The device has no such memory.
+        """
+        hooks.point("allocate")
+        try:
+            return device.make_slab(size)
+        except BaseException:
+            with self.lock:
+                self._took(device, -size)
+            raise
+
+    def _keeps_another(self, device: WorkerDevice, count: int, size: int) -> bool:
+        """Count another spare slab, if so many are wanted and there is room; return whether."""
+        with self.lock:
+            enough = sum(owner is device for owner, _ in self.spares) >= count
+            if enough or (len(self.spares) + 1) * size > SPARE_BYTES or not self._fits(1, device):
+                return False
+            self._took(device, size)
+            return True
 
     def _took(self, device: WorkerDevice, nbytes: int) -> None:
         """Count what slabs take, or take no more."""
@@ -211,18 +322,33 @@ class SlabTable:
         self.taken_bytes += nbytes
         self._changed()
 
-    def _drop_spare(self) -> None:
-        if self.spare is not None:
-            self._took(self._device, -self.spare.nbytes)
-            self.spare = None
+    def _drop_spares(self, but: int = 0) -> None:
+        kept: Counter[WorkerDevice] = Counter()
+        spares, self.spares[:] = list(self.spares), []
+        for device, spare in spares:
+            kept[device] += 1
+            if kept[device] <= but:
+                self.spares.append((device, spare))
+            else:
+                self._took(device, -spare.nbytes)
+                self._let_go(spare)
 
-    def _make_room(self, size: int, requested_bytes: int, device: WorkerDevice) -> None:
-        """Free empty slabs until there is room for another."""
-        if device is self._device and self.bytes_on[device] + size > self.quota_bytes:
-            self._drop_spare()
+    def _let_go(self, memory: Slab) -> None:
+        """Let go of memory where its end holds up nobody."""
+        held = [memory]
+        self._device.later(held.clear)
+
+    def _reserve(self, size: int, requested_bytes: int, device: WorkerDevice) -> None:
+        """Count a slab that is to be made, after having freed empty ones if there is no room. With the lock.
+
+        Raises:
+            OutOfMemory: There is none.
+        """
+        if self.bytes_on[device] + size > self.quota_bytes:
+            self._drop_spares()
         for slab in list(self.by_number.values()):
             if self.bytes_on[device] + size <= self.quota_bytes:
-                return
+                break
             if slab.device is device:
                 self._free_if_unused(slab)
         if self.bytes_on[device] + size > self.quota_bytes:
@@ -233,6 +359,7 @@ class SlabTable:
                 maybe_executed=False,
                 requested_bytes=requested_bytes,
             )
+        self._took(device, size)
 
     def _free_if_unused(self, slab: OwnSlab) -> None:
         if slab.space or slab.opened:
@@ -242,8 +369,4 @@ class SlabTable:
         if slab.handed_in and self._keeper is not None:
             self._keeper.freed(slab)
         self._took(slab.device, -slab.memory.nbytes)
-
-
-def _make_slab(size: int, device: WorkerDevice) -> Slab:
-    hooks.point("allocate")
-    return device.make_slab(size)
+        self._let_go(slab.memory)

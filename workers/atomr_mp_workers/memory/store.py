@@ -10,7 +10,7 @@ Requests may allocate, share and claim on any thread; everything that does not s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeVar
 
 from atomr_mp import errors
 from atomr_mp.protocol import token
@@ -22,6 +22,8 @@ from atomr_mp_workers.memory.buffers import Buffers
 from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
 from atomr_mp_workers.memory.slabs import SlabKeeper, SlabTable, StartedWork
+
+K = TypeVar("K")
 
 
 class Store:
@@ -68,8 +70,8 @@ class Store:
         holder = self._holders.get(number)
         if holder is not None:
             holder.gone = True
-            holder.client_slabs.clear()
-            holder.foreign_slabs.clear()
+            self._let_go(holder.client_slabs)
+            self._let_go(holder.foreign_slabs)
 
     def reclaim(self, number: int) -> None:
         """Free what only this session held; nothing outside this process can reach the memory any more."""
@@ -161,7 +163,7 @@ class Store:
         """Let go of memory of a client."""
         holder = self._holders.get(number)
         if holder is not None:
-            holder.client_slabs.pop(slab, None)
+            self._let_go(holder.client_slabs, slab)
 
     def add_foreign_slab(self, number: int, device: int, generation: int, slab: SlabNumber, memory: SlabMemory) -> None:
         """Take in another device's slab, for a session's requests."""
@@ -177,7 +179,7 @@ class Store:
         self.refs.incarnation_over(device, generation)
         for holder in self._holders.values():
             for key in [key for key in holder.foreign_slabs if key[:2] == (device, generation)]:
-                del holder.foreign_slabs[key]
+                self._let_go(holder.foreign_slabs, key)
 
     # --- tidiness --------------------------------------------------------------------------------------------------
 
@@ -198,7 +200,7 @@ class Store:
             holders = list(self._holders.values())
             kept = sum(self.device.cached_bytes(each) for each in (*holders, self.buffers.ours))
             kept += own.resting_bytes
-            spare = 0 if own.spare is None else own.spare.nbytes
+            spare = sum(slab.nbytes for _, slab in own.spares)
             return {
                 "slabs": len(slabs),
                 "slab_bytes": own.bytes_on.total(),
@@ -214,6 +216,11 @@ class Store:
                 "allocations": own.allocations,
                 "copied_results": self.buffers.copied,
             }
+
+    def _let_go(self, slabs: dict[K, SlabMemory], key: K | None = None) -> None:
+        """Forget mapped slabs, one or all of them; that they are unmapped is to hold up nobody."""
+        held = [slabs.pop(each) for each in (list(slabs) if key is None else [key]) if each in slabs]
+        self.device.later(held.clear)
 
     def _count(self) -> None:
         self.figures = self.slabs.taken_bytes, self._leases

@@ -41,6 +41,9 @@ class MethodFinder(Protocol):
     def find(self, method: str, /) -> Method | None:
         """Return the method of a name, None if there is none; raises a `RequestError`."""
 
+    def warm_up(self, method: str, /) -> None:
+        """Have what a first call of a method that was found would make."""
+
 
 class Envelope:
     """Takes requests in and gives answers out; counts both on the board.
@@ -73,6 +76,7 @@ class Envelope:
         self._methods = {name: each for name, each in methods.items() if not each.streams}
         self._streaming = {name: each for name, each in methods.items() if each.streams}
         self._most_streams = most_streams
+        self._found: list[str] = []
         self._watched = watched
         for each in methods.values():
             each.watched = watched(each)
@@ -80,6 +84,7 @@ class Envelope:
         self._token = current
         self._libraries = libraries
         self._device: Final = store.device
+        self._slabs: Final = store.slabs
         self.answers: Final = Answers(store)
 
     def open(
@@ -184,6 +189,21 @@ class Envelope:
         """Say why there is no such stream."""
         self._methods.get(name) or self._find(name)
         raise errors.InvalidRequest(f"{name} does not stream; call it")
+
+    def make_ready(self, name: str) -> None:
+        """Make a library's method before it is called, and what its library needs.
+
+        Raises:
+            RequestError: There is none.
+        """
+        if name not in self._methods:
+            self._find(name)
+        self._libraries.warm_up(name)
+
+    @property
+    def found(self) -> list[str]:
+        """The methods of libraries that were called or made ready, in their order."""
+        return self._found
 
     def _check_items(self, method: Method, call: data.Call, *, alone: bool) -> None:
         """Check a call with items.
@@ -461,6 +481,8 @@ class Envelope:
                 method.written(request.arguments)
             if method.prepares:
                 request.arguments, request.making = method.prepared(request.arguments)
+            if method.allocates and self._slabs.quiet and request.making is None:
+                request.making = method.room_for(request.arguments, session.holder)
         except errors.RequestError as error:
             request.borrows = ()
             error.message = f"{method.name}: {error.message}"
@@ -514,6 +536,7 @@ class Envelope:
             known = ", ".join(sorted([*self._methods, *self._streaming])) or "none"
             raise errors.InvalidRequest(f"there is no request {name!r}; this pool's requests are: {known}")
         self._methods[name] = method
+        self._found.append(name)
         method.watched = self._watched(method)
         return method
 

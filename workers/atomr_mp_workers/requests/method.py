@@ -65,6 +65,8 @@ class Method(ABC):
     """What is to be done with its first argument when it arrives, before it waits for anything."""
     prepares = False
     """Its requests need a plan, see `prepared`."""
+    allocates = False
+    """Its requests may make buffers, see `room_for`."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self.name: Final = name
@@ -119,6 +121,13 @@ class Method(ABC):
     def converted(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments as the function takes them, once the arrays are borrowed."""
         return arguments
+
+    def room_for(self, _arguments: tuple[Any, ...], _holder: Holder) -> Event | None:
+        """Have room made elsewhere for the buffers that a request makes; return what ends then, None if there is some.
+
+        Only where the loop must not ask the driver for memory.
+        """
+        return None
 
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
         """Return the arguments with a plan, and the end of its making if that is to be waited for."""

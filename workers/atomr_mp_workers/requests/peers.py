@@ -7,6 +7,7 @@ peer and refused.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
@@ -36,6 +37,7 @@ class AdmittedSession:
         "ended",
         "holder",
         "number",
+        "opening",
         "peers",
         "place",
         "releases",
@@ -57,6 +59,8 @@ class AdmittedSession:
         self.peers: list[Peer] = []
         self.running = 0
         """Requests that have started and not ended."""
+        self.opening = 0
+        """Slabs of other devices that are opened for it elsewhere than on the loop; its calls wait for them."""
         self.ended = False
         self.holder: Final = holder
         """What it holds of the device's memory."""
@@ -201,6 +205,15 @@ class Peers:
         for peer in session.peers:
             del self._by_routing_id[peer.routing_id]
         return session
+
+    @property
+    def sessions(self) -> Collection[AdmittedSession]:
+        """Those that are admitted and have not ended."""
+        return self._by_number.values()
+
+    def of(self, number: int) -> AdmittedSession | None:
+        """Return a session, None if it is not admitted or has ended."""
+        return self._by_number.get(number)
 
     def secret(self, session: bytes) -> bytes | None:
         """Return a session's secret, None if it is unknown."""

@@ -9,7 +9,7 @@ multiply, are not left to it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import cupy
@@ -19,7 +19,7 @@ from nvmath.bindings import cublas
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.declaration.strides import Order, batch_stride, leading
 from atomr_mp.protocol.libraries import blas
-from atomr_mp.protocol.libraries.base import Scalar, scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest, Scalar, scalar
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import Library, LibraryContext, address, array, given
 from atomr_mp_workers.libraries.blas.kinds import (
@@ -38,6 +38,7 @@ from atomr_mp_workers.libraries.blas.kinds import (
     UNIT,
     UPPER,
 )
+from atomr_mp_workers.libraries.blas.trials import products
 from atomr_mp_workers.libraries.matrices import Told, orders, told
 from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.requests.request import Later
@@ -62,6 +63,10 @@ class CudaBlas(Library):
         self._made = 0
         self._workspace: Any = None
         self._slots: Final = Slots()
+
+    def trials(self) -> Iterable[LibraryRequest]:
+        """Return some products, of which the first makes the handle, its workspace and a page of slots."""
+        return products(self.context)
 
     # --- vectors ------------------------------------------------------------------------------------------------------
 

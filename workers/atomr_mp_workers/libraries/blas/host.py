@@ -6,6 +6,7 @@ wrappers copy what is not in column order and without gaps.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import numpy as np
@@ -13,14 +14,19 @@ import numpy.typing as npt
 from scipy.linalg import blas as scipy_blas
 
 from atomr_mp.protocol.libraries import blas
-from atomr_mp.protocol.libraries.base import scalar
+from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
 from atomr_mp_workers.libraries.base import Library, array
+from atomr_mp_workers.libraries.blas.trials import products
 
 Array = npt.NDArray[Any]
 
 
 class HostBlas(Library):
     """Dense linear algebra on NumPy's arrays."""
+
+    def trials(self) -> Iterable[LibraryRequest]:
+        """Return some products."""
+        return products(self.context)
 
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""
