@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -37,6 +38,13 @@ def pool() -> Iterator[atomr_mp.Pool]:
 def counted(pool: atomr_mp.Pool) -> GraphStatus:
     """Return what has become of graphs."""
     return pool.status().workers[0].graphs or GraphStatus(0, 0, 0, 0, 0, 0, 0)
+
+
+def told(pool: atomr_mp.Pool) -> tuple[GraphStatus, list[str]]:
+    """Return what has become of graphs, and why some could not be recorded, for whoever reads of a failure."""
+    logs = [path.read_text(encoding="utf-8", errors="replace") for path in Path(pool.run_dir).rglob("*.log")]
+    refused = [line for log in logs for line in log.splitlines() if "not captured" in line or "Error" in line]
+    return counted(pool), refused
 
 
 def network(device: atomr_mp.Device, random: np.random.Generator, steps: int = 20) -> Any:
@@ -83,9 +91,9 @@ def test_graphs_give_bit_for_bit_what_the_steps_give(pool: atomr_mp.Pool) -> Non
         for made, expected in zip(result, one_by_one(device, p, value), strict=True):
             np.testing.assert_array_equal(made.numpy(), expected)
     found = counted(pool)
-    assert found.captured in {1, 2}, found  # by value and by ref may lie differently beside an aligned address
+    assert found.captured in {1, 2}, told(pool)  # by value and by ref may lie differently beside an aligned address
     assert found.replayed >= len(values) - 2 * found.captured
-    assert not found.capture_failed
+    assert not found.capture_failed, told(pool)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -113,7 +121,7 @@ def test_random_numbers_are_the_programs_in_each_run(pool: atomr_mp.Pool, kind: 
         np.testing.assert_array_equal(two.numpy(), whole[700:])
         np.testing.assert_array_equal(first.run().result().numpy(), whole[:600])
     found = counted(pool)
-    assert (found.captured, found.capture_failed) == (2, 0), found
+    assert (found.captured, found.capture_failed) == (2, 0), told(pool)
 
 
 def test_runs_overlap_and_share_nothing(pool: atomr_mp.Pool) -> None:
@@ -141,7 +149,7 @@ def test_runs_overlap_and_share_nothing(pool: atomr_mp.Pool) -> None:
         thread.join()
     assert wrong == []
     found = counted(pool)
-    assert found.captured == 1
+    assert found.captured == 1, told(pool)
     assert found.replayed == 399
 
 
@@ -161,7 +169,7 @@ def test_verdicts_of_overlapping_runs_are_each_its_own(pool: atomr_mp.Pool) -> N
             else:
                 assert (reply.result().numpy() == 2).all()
     found = counted(pool)
-    assert found.captured == 1, found
+    assert found.captured == 1, told(pool)
     assert found.replayed + found.busy == 149
 
 
@@ -255,4 +263,4 @@ def test_what_a_step_allocates_is_the_graphs_own(pool: atomr_mp.Pool) -> None:
         device.fft.fft2(device.put(value)).result()
         device.blas.gemm(device.put(value), device.put(value.T), conj_b=True).result()
     found = counted(pool)
-    assert (found.captured, found.capture_failed) == (1, 0), found
+    assert (found.captured, found.capture_failed) == (1, 0), told(pool)

@@ -101,10 +101,18 @@ class FakeRecorder:
     def __init__(self) -> None:
         self.refused: Exception | None = None
         self.needed: list[int] = []
+        self.checks = 0
+        self.invalid_at = 0
 
     def measured(self, enqueue: Callable[[], Any]) -> tuple[Any, int]:
         """Do it."""
         return enqueue(), 123
+
+    def check(self) -> None:
+        """Be content, but where a test is not."""
+        self.checks += 1
+        if self.checks == self.invalid_at:
+            raise RuntimeError("the capture is invalid")
 
     def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[FakeGraph, Any]:
         """Remember it."""
@@ -357,3 +365,21 @@ def test_temporaries_that_are_overwritten_are_kept_between_runs(programs: Progra
     ]
     assert prepared.overwrites
     assert len(prepared.frames) == 1
+
+
+def test_the_log_names_the_step_that_cannot_be_recorded(programs: Programs, caplog: pytest.LogCaptureFixture) -> None:
+    """Not only that one cannot; and a first failure is not the last word."""
+    with programs.libraries.program() as p:
+        x = p.input("x", (N,), "float64")
+        p.returns(p.elementwise.sqrt(p.elementwise.negative(x)))
+    value = -np.ones(N)
+    p.run(x=value)
+    programs.recorder.invalid_at = 2
+    for _ in range(2):
+        programs.recorder.checks = 0
+        assert not caplog.records
+        assert p.run(x=value).array.tolist() == [1.0] * N
+    assert programs.counts == GraphCounts()
+    assert "step 1 (elementwise.sqrt) cannot be recorded: the capture is invalid" in caplog.text
+    p.run(x=value)
+    assert programs.counts == GraphCounts(capture_failed=1)

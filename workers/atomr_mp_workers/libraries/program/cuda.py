@@ -67,6 +67,11 @@ class CudaRecorder:
         pool.free_all_blocks()
         return result, nbytes
 
+    def check(self) -> None:
+        """Raise if the capture is invalid: CUDA tells that to whoever asks, and to the end of the capture."""
+        if not self._stream.stream.is_capturing():
+            raise RuntimeError("the capture has ended")
+
     def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[CudaGraph, Any]:
         """Record what is put on the stream."""
         pool, stream = self._device.make_pool(), self._stream.stream

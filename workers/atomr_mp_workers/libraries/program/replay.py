@@ -47,6 +47,9 @@ class Recorder(Protocol):
     def measured(self, enqueue: Callable[[], Any]) -> tuple[Any, int]:
         """Do something; return its result and how many bytes it has allocated for itself."""
 
+    def check(self) -> None:
+        """Raise if what was put on the stream since recording began cannot be recorded."""
+
     def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[DeviceGraph, Any]:
         """Record what is put on the stream, which is not done now.
 
@@ -167,13 +170,13 @@ class GraphRuns:
             arrays = dict(enumerate(given)) | results | own
             slots = [arrays[slot] for slot in range(plan.first + len(plan.temporaries))]
             self._libraries.forget()
-            enqueue = functools.partial(running.recorded, plan, slots)
+            enqueue = functools.partial(running.recorded, plan, slots, self._recorder.check)
             launchable, laters = self._recorder.record(enqueue, graphs.needs(key))
         except Exception as error:  # noqa: BLE001 - whatever it is: the steps can be done one by one
             if isinstance(error, errors.OutOfMemory):
                 refusal = Refusal.MEMORY
             if graphs.failed(refusal):
-                _LOG.warning("a program of %d steps is not captured: %s", len(plan.steps), error)
+                _LOG.warning("a program of %d steps is not captured: %s", len(plan.steps), error, exc_info=error)
             return False
         finally:
             self._libraries.forget()

@@ -22,15 +22,24 @@ def started(plan: Prepared, slots: list[DeviceArray], frame: list[DeviceArray] |
     return _advanced(_running(plan, slots, frame))
 
 
-def recorded(plan: Prepared, slots: list[DeviceArray]) -> list[tuple[int, Later]]:
+def recorded(plan: Prepared, slots: list[DeviceArray], check: Callable[[], None]) -> list[tuple[int, Later]]:
     """Do the steps while the device records them; return what has to be read after each run, by step.
 
+    Args:
+        plan: The program.
+        slots: The arrays of its slots.
+        check: Raises if what was done since it was last called cannot be recorded.
+
     Raises:
-        Unsupported: A step goes on where the data decide, which no graph can.
+        Unsupported: A step goes on where the data decide, which no graph can, or cannot be recorded.
     """
     laters = []
     for number, step in enumerate(plan.steps):
-        result = step.method.step(step.actual(slots), step.plan)
+        try:
+            result = step.method.step(step.actual(slots), step.plan)
+            check()
+        except Exception as error:
+            raise errors.Unsupported(f"step {number} ({step.name}) cannot be recorded: {error}") from error
         if type(result) is Next:
             raise errors.Unsupported(f"step {number} ({step.name}) goes on where the data decide")
         if type(result) is Later:
