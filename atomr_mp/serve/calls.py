@@ -88,6 +88,7 @@ class Calls:
         args, kwargs = await arguments(exchange, plan)
         deadline_s, priority = options(exchange)
         reply = pool.call(plan.method, *args, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
+        del args, kwargs  # decoded, they may take many times what was sent, and the call may be long
         result = await self.outcome(exchange, reply)
         content_type, body = results.encode(result, npy=npy)
         await exchange.answer(200, body, content_type)

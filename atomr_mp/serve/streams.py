@@ -88,7 +88,9 @@ class StreamCalls:
         """Answer with a method's parts."""
         form = form_of(exchange.headers.get(b"accept", b""))
         args, kwargs = await arguments(exchange, plan)
-        async with self.open(exchange, pool, plan.method, args, kwargs) as parts:
+        opened = self.open(exchange, pool, plan.method, args, kwargs)
+        del args, kwargs  # decoded, they may take many times what was sent, and the stream may be long
+        async with opened as parts:
             try:
                 found = await parts.begin(form.headers, form.comment)
                 while found is not None:

@@ -53,15 +53,18 @@ class Chat:
             body["max_tokens"] = body.pop("max_completion_tokens", None)
         more = bodies.parameters(body, USED, others, plan.method)
         _, kwargs = plan.arguments({first: messages, **more})
-        completion = Completion(body["model"])
+        completion, in_parts = Completion(body["model"]), bool(body.get("stream"))
+        del body, messages, more
         if plan.info.streams:
-            async with self._streams.open(exchange, pool, plan.method, (), kwargs) as parts:
-                await (self._send if body.get("stream") else _collect)(exchange, parts, completion)
+            opened = self._streams.open(exchange, pool, plan.method, (), kwargs)
+            del kwargs
+            async with opened as parts:
+                await (self._send if in_parts else _collect)(exchange, parts, completion)
             return
         deadline_s, priority = options(exchange)
         reply = pool.call(plan.method, kwargs=kwargs, deadline_s=deadline_s, priority=priority)
         text = text_of(await self._calls.outcome(exchange, reply))
-        if body.get("stream"):
+        if in_parts:
             await exchange.begin(200, *events.HEADERS)
             await exchange.send(completion.chunk(text) + completion.chunk("", finish="stop"))
             await exchange.end(DONE)

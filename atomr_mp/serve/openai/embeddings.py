@@ -54,13 +54,15 @@ class Embeddings:
             for reply in replies:
                 reply.cancel()
             raise
+        model = body["model"]
+        del body
         vectors = await self._calls.outcomes(exchange, replies)
         data = [
             {"object": "embedding", "index": index, "embedding": shown(vector, encoding)}
             for index, vector in enumerate(vectors)
         ]
         usage = {name: count for name, count in UNKNOWN_USAGE.items() if name != "completion_tokens"}
-        whole = {"object": "list", "data": data, "model": body["model"], "usage": usage}
+        whole = {"object": "list", "data": data, "model": model, "usage": usage}
         await exchange.answer(200, encode_json(whole))
 
 

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.serve import streams
+from atomr_mp.serve.http.events import COMMENT, Streams, event
+from atomr_mp.serve.http.exchange import Budget, Exchange
+from atomr_mp.serve.http.limits import DEFAULT_LIMITS
+from atomr_mp.serve.http.problems import ClientLeft, Problem
+from atomr_mp.serve.metrics import STREAMS, Counters
+from atomr_mp.serve.streams import EVENTS, LINES, Parts, form_of
+
+
+class FakeStream:
+    """A stream whose parts come when a test says so."""
+
+    device = 0
+
+    def __init__(self) -> None:
+        self.parts: asyncio.Queue[Any] = asyncio.Queue()
+        self.closed = False
+
+    async def __anext__(self) -> Any:
+        found = await self.parts.get()
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """End whoever waits, as the real one does."""
+        if not self.closed:
+            self.closed = True
+            self.parts.put_nowait(errors.Cancelled("closed", maybe_executed=True))
+
+
+class Client:
+    """A client that reads an answer, and leaves when a test says so."""
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+        self.leaves = asyncio.Event()
+        self.arrived = asyncio.Event()
+        scope = {"method": "POST", "path": "/", "headers": []}
+        self.exchange = Exchange(scope, self.receive, self.send, DEFAULT_LIMITS, Budget(1000))
+        self.stream = FakeStream()
+        self.open = Streams(10)
+        self.counters = Counters()
+        health: Any = SimpleNamespace(note=lambda _device: None)
+        stream: Any = self.stream
+        self.parts = Parts(self.exchange, stream, self.open, health, self.counters)
+
+    async def receive(self) -> dict[str, Any]:
+        """Leave."""
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        """Read."""
+        self.sent.append(message.get("body", message["type"]))
+        self.arrived.set()
+
+    async def until(self, expected: Any) -> None:
+        """Wait until something has arrived."""
+        while expected not in self.sent:
+            self.arrived.clear()
+            await asyncio.wait_for(self.arrived.wait(), 10)
+
+
+def test_the_status_does_not_wait_for_ever_and_silence_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy would give up an answer that does not begin, and close one that is silent."""
+    monkeypatch.setattr(streams, "STATUS_S", 0.02)
+    monkeypatch.setattr(streams, "COMMENT_EVERY_S", 0.02)
+
+    async def read() -> None:
+        client = Client()
+        async with client.parts as parts:
+            beginning = asyncio.ensure_future(parts.begin(EVENTS.headers, EVENTS.comment))
+            await client.until("http.response.start")
+            await client.until(COMMENT)
+            assert not beginning.done()
+            client.stream.parts.put_nowait(None)  # a part may be nothing, too
+            assert await beginning == (None,)
+            client.stream.parts.put_nowait(StopAsyncIteration())
+            assert await parts.next() is None
+            assert client.counters.own[STREAMS] == 1
+        assert client.counters.own[STREAMS] == client.open.count == 0
+
+    asyncio.run(read())
+
+
+def test_an_error_in_time_is_raised_before_the_status() -> None:
+    """So that it has a status of its own."""
+
+    async def read() -> None:
+        client = Client()
+        client.stream.parts.put_nowait(errors.WorkerLost("gone"))
+        async with client.parts as parts:
+            with pytest.raises(errors.WorkerLost):
+                await parts.begin(EVENTS.headers, EVENTS.comment)
+        assert client.sent == []
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_who_leaves_and_who_ends_are_told_apart(leaves: bool) -> None:  # noqa: FBT001
+    """Nobody is told of a client that has left; the server's end is the stream's error."""
+
+    async def read() -> None:
+        client = Client()
+        async with client.parts as parts:
+            waiting = asyncio.ensure_future(parts.next())
+            await asyncio.sleep(0)
+            if leaves:
+                client.leaves.set()
+            else:
+                client.open.end()
+            with pytest.raises(ClientLeft if leaves else Problem):
+                await waiting
+        assert client.stream.closed
+        with contextlib.nullcontext() if leaves else pytest.raises(Problem):
+            client.open.check()
+
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [(b"", EVENTS), (b"*/*", EVENTS), (b"text/event-stream;q=1", EVENTS), (b"text/html, application/jsonl", LINES)],
+)
+def test_a_client_says_how_it_wants_a_stream(accept: bytes, form: streams.Form) -> None:
+    """Events, if it does not."""
+    assert form_of(accept) is form
+
+
+def test_a_form_that_there_is_not_is_refused() -> None:
+    """With 406."""
+    with pytest.raises(Problem) as caught:
+        form_of(b"application/json")
+    assert caught.value.status == 406
+
+
+def test_events_and_lines_have_their_form() -> None:
+    """As clients parse them."""
+    assert event(b"1") == b"data: 1\n\n"
+    assert EVENTS.last(b"{}", "end") == b"event: end\ndata: {}\n\n"
+    assert LINES.part(b"1") == b'{"part":1}\n'
+    assert LINES.last(b"{}", "error") == b'{"error":{}}\n'
