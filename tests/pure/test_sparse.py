@@ -26,7 +26,7 @@ from tests.actor_libraries import libraries_on
 from tests.declared import check, refused_in_the_worker
 from tests.fake_arrays import FakeArray
 from tests.pure.test_dispatch import TOKEN
-from tests.sparse_cases import REQUESTS, Named, assert_agrees, matrix_of, of_mask, requests
+from tests.sparse_cases import REQUESTS, Named, assert_agrees, matrix_of, of_mask, pattern_of, requests
 
 
 def make_actor() -> Any:
@@ -242,6 +242,17 @@ def test_a_zero_on_the_diagonal_is_told_with_its_row(name: str, stored: sparse.F
         assert (raised.value.row, raised.value.undefined) == (1, "x")
         run(REQUESTS[name](matrix, b, "L", x, diag="U"))
         assert math.isclose(x.array.reshape(3, -1)[2, 0], 0.0)
+
+
+@pytest.mark.parametrize("to", ["csr", "bsr", "blocked_ell"])
+def test_a_shape_that_no_memory_has_is_out_of_memory(to: sparse.Format) -> None:
+    """A matrix of coordinates may have it; in another format it has an index for each row, or a block."""
+    name, _, _ = run(told("coo", [0, 2**40], [0, 5], (2**34, 2**45), "int64"))
+    given_ = pattern_of(name.attached)
+    data = FakeArray.of(np.ones(2), "float32")
+    matrix = sparse.Matrix(name, *msgspec.structs.astuple(given_)[1:], data)  # type: ignore[call-arg]
+    with pytest.raises(errors.OutOfMemory):
+        run(checked(sparse.Convert(matrix, to, (1, 1))))
 
 
 def test_an_actor_makes_matrices_of_its_own_arrays() -> None:

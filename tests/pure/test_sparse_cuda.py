@@ -38,8 +38,8 @@ class Actor:
         class Implementation(module.Implementation):  # type: ignore[misc]
             """Has structures in the host's memory."""
 
-            def _kept(self, values: Any) -> Any:
-                return on_gpu(super()._kept(values))
+            def _room(self, dtype: str, shape: tuple[int, ...]) -> Any:
+                return on_gpu(super()._room(dtype, shape))
 
         self.sparse: Final = Implementation(ACTOR.context, FakeStream())
 

@@ -92,11 +92,27 @@ class SparseLibrary(Library):
         holder = self.context.holder()
         name = self.context.store.buffers.allocate(holder, "uint8", (1,))
         name.attached = it
-        return [name, None if data is None else self._copied(data, holder), it.described]
+        if data is not None and not isinstance(data, DeviceArray):
+            data = self._copied(data, holder)
+        return [name, data, it.described]
+
+    def _room(self, dtype: str, shape: tuple[int, ...]) -> Any:
+        """Return memory of our own.
+
+        It is taken before what goes there is computed: a shape may be large where there are few elements.
+
+        Raises:
+            OutOfMemory: There is none.
+        """
+        return self.context.store.buffers.allocate(self._holder, dtype, shape).array
 
     def _kept(self, values: Any) -> Any:
         """Return a copy in memory of our own."""
-        return None if values is None else self._copied(values, self._holder).array
+        if values is None:
+            return None
+        made = self._room(str(values.dtype), values.shape)
+        made[...] = values
+        return made
 
     def _copied(self, values: Any, holder: Holder) -> DeviceArray:
         made = self.context.store.buffers.allocate(holder, str(values.dtype), values.shape)
@@ -159,10 +175,11 @@ class SparseLibrary(Library):
         if to in sparse.BLOCKED:
             return self._blocked(to, shape, blocksize, index, rows, columns, values)
         outer, inner, length = (columns, rows, shape[1]) if to == "csc" else (rows, columns, shape[0])
+        indptr = self._room(index, outer.shape if to == "coo" else (length + 1,))
         order = structures.by_rows(xp, outer, inner)
         outer, inner = outer[order], inner[order]
-        indptr = outer if to == "coo" else structures.offsets(xp, outer, length)
-        it = Structure(to, shape, (1, 1), self._kept(inner.astype(index)), self._kept(indptr.astype(index)))
+        indptr[...] = outer if to == "coo" else structures.offsets(xp, outer, length)
+        it = Structure(to, shape, (1, 1), self._kept(inner.astype(index)), indptr)
         return self._answer(it, bits(values)[order].view(values.dtype))
 
     def _blocked(
@@ -177,6 +194,7 @@ class SparseLibrary(Library):
     ) -> Next:
         """Count the blocks that have an element, and answer with a matrix of them."""
         xp, (r, c), height = self.xp, blocksize, shape[0] // blocksize[0]
+        indptr = self._room(index, (height + 1,))
         order = structures.by_rows(xp, rows // r, columns // c)
         rows, columns, values = rows[order], columns[order], bits(values)[order].view(values.dtype)
         outer, inner = rows // r, columns // c
@@ -192,18 +210,21 @@ class SparseLibrary(Library):
             count, width = found()
             first = structures.chosen(xp, begins, count)
             outer_of, inner_of = outer[first], inner[first]
+            lengths = (count, r, c) if to == "bsr" else (shape[0], width * c)
+            data = self.context.store.buffers.allocate(self.context.holder(), str(values.dtype), lengths)
+            target = bits(data.array)
+            target[...] = 0
             if to == "bsr":
-                data = xp.zeros((count, r, c), values.dtype)
-                bits(data)[block, rows % r, columns % c] = bits(values)
-                indptr = self._kept(structures.offsets(xp, outer_of, height).astype(index))
+                target[block, rows % r, columns % c] = bits(values)
+                indptr[...] = structures.offsets(xp, outer_of, height)
                 it = Structure(to, shape, blocksize, self._kept(inner_of.astype(index)), indptr)
             else:
                 place = xp.arange(count) - of_row[outer_of]
-                data = xp.zeros((shape[0], width * c), values.dtype)
-                bits(data)[rows, place[block] * c + columns % c] = bits(values)
-                indices = xp.full((height, width), -1, index)
+                target[rows, place[block] * c + columns % c] = bits(values)
+                indices = self._room(index, (height, width))
+                indices[...] = -1
                 indices[outer_of, place] = inner_of
-                it = Structure(to, shape, blocksize, self._kept(indices), filled=height * width - count)
+                it = Structure(to, shape, blocksize, indices, filled=height * width - count)
             return self._answer(it, data)
 
         return Next(fill)
@@ -212,13 +233,13 @@ class SparseLibrary(Library):
 
     def spgemm(self, request: sparse.Spgemm) -> Any:
         """Answer with alpha·a·b, which has no elements if alpha is 0."""
-        if scalar(request.alpha) and self.found(request.a).count and self.found(request.b).count:
+        counts = self.found(request.a).count, self.found(request.b).count
+        indptr = self._room("int32", ((request.a.shape[0], request.b.shape[1])[request.a.format == "csc"] + 1,))
+        if scalar(request.alpha) and all(counts):
             return self._product(request)
-        outer = (request.a.shape[0], request.b.shape[1])[request.a.format == "csc"]
+        indptr[...] = 0
         nothing = self.xp.zeros(0, "int32")
-        return self._multiplied(
-            request, nothing, self.xp.zeros(outer + 1, "int32"), nothing.astype(request.a.data.dtype)
-        )
+        return self._multiplied(request, nothing, indptr, nothing.astype(request.a.data.dtype))
 
     def _multiplied(self, request: sparse.Spgemm, indices: Any, indptr: Any, data: Any) -> Next:
         """Return what answers with a product."""
