@@ -53,6 +53,10 @@ class Target(Actor):
     def echo(self, value: Any) -> Any:
         return value
 
+    @method(thread=True)
+    def tell(self, upto: int):
+        yield from range(upto)
+
     @method
     def blob(self, count: int) -> bytes:
         return bytes(count)
@@ -324,6 +328,13 @@ def call(
     return [request_id, method, time.monotonic_ns() + int(60e9), frames, packed]
 
 
+def stream(request_id: int, upto: int = 3, parts: int = 1, frames: int = 0, nbytes: int = 2**20) -> list[object]:
+    """Return the call of a stream."""
+    until_ns = time.monotonic_ns() + int(60e9)
+    body = msgpack.packb([upto])
+    return [request_id, "Target.tell", until_ns, frames, body, parts, nbytes, int(60e9), until_ns]
+
+
 class Dealer:
     """A ZeroMQ peer of a worker. Use it with `with`; the session's own options, unless given."""
 
@@ -378,6 +389,12 @@ class Dealer:
             assert self.socket.poll(int(DEADLINE_S * 1000)), f"{len(found)} of {count} replies"
             found += msgpack.unpackb(self.socket.recv_multipart()[0])[2]
         return sorted(found, key=lambda reply: int(reply[0]))
+
+    def message(self) -> list[Any]:
+        """Wait for a message; return its header."""
+        assert self.socket.poll(int(DEADLINE_S * 1000)), "no message"
+        found: list[Any] = msgpack.unpackb(self.socket.recv_multipart()[0])
+        return found
 
     def has_reply(self) -> bool:
         """Whether a reply is there by now."""

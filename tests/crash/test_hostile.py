@@ -64,6 +64,7 @@ from tests.crash.hostile_support import (
     greeting,
     receive_exactly,
     send_until_closed,
+    stream,
     wait_closed,
     zmtp_command,
     zmtp_frame,
@@ -715,6 +716,63 @@ def test_releases_that_nobody_has_counted_end_the_session(victim: Victim) -> Non
         for serial in range(2, MOST_EARLY + 3):
             dealer.send(msgpack.packb([3, client.token(), serial, [], [], []]))
         assert client.goodbye() == "protocol_error"
+
+
+def test_a_stream_sends_what_it_has_credit_for_and_no_more(victim: Victim) -> None:
+    """However often that is said; then its end."""
+    with RawSession.admitted(victim) as client, Dealer(client) as dealer:
+        dealer.send(msgpack.packb([6, client.token(), [stream(1, upto=3, parts=2)]]))
+        numbers: list[int] = []
+        while len(numbers) < 2:
+            tag, _, parts, _ = dealer.message()
+            assert tag == 2
+            numbers += [part[1] for part in parts]
+        dealer.send(client.header(call(2)))
+        assert dealer.replies(1)[0][0] == 2  # and no third part before it
+        for _ in range(3):
+            dealer.send(msgpack.packb([7, client.token(), [[1, 9, 2**20], [99, 5, 5]]]))
+        tag, _, parts, _ = dealer.message()
+        assert (tag, [part[:2] for part in parts]) == (2, [[1, 2]])
+        assert dealer.replies(1)[0][0] == 1
+        assert numbers == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "streams",
+    [[stream(1, frames=1)], [stream(1), stream(2, parts=data.MAX_AHEAD + 1)], [[1, "Target.tell"]], []],
+    ids=["frames", "credit", "short", "none"],
+)
+def test_streams_that_break_the_rules_end_the_session(target: Victim, streams: list[object]) -> None:
+    """Those beside them too: nothing of them is left."""
+    with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
+        dealer.send(msgpack.packb([6, client.token(), streams]))
+        assert client.goodbye() == "protocol_error"
+
+
+def test_credit_that_goes_too_far_ends_the_session(target: Victim) -> None:
+    """Of a stream that is open."""
+    with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
+        dealer.send(msgpack.packb([6, client.token(), [stream(1, upto=10**9)]]))
+        assert dealer.message()[0] == 2
+        dealer.send(msgpack.packb([7, client.token(), [[1, 2 * data.MAX_AHEAD, 2**20]]]))
+        assert client.goodbye() == "protocol_error"
+
+
+def test_a_stream_in_a_call_and_a_call_in_a_stream_are_refused(victim: Victim) -> None:
+    """One by one, and the session goes on; as are ids in use, other tokens, and names that are none."""
+    with RawSession.admitted(victim) as client, Dealer(client) as dealer:
+        dealer.send(client.header(call(1, "Target.tell")))
+        assert dealer.replies(1)[0][3][0] == "invalid_request"
+        wrong = [[number, name, *stream(1)[2:]] for number, name in ((2, "Target.echo"), (3, "Target.none"))]
+        dealer.send(msgpack.packb([6, client.token(), wrong]))
+        assert [reply[3][0] for reply in dealer.replies(2)] == ["invalid_request"] * 2
+        dealer.send(msgpack.packb([6, client.token(generation=0), [stream(4)]]))
+        assert dealer.replies(1)[0][3][0] == "stale_generation"
+        dealer.send(msgpack.packb([6, client.token(), [stream(5, upto=10**9), stream(5)]]))
+        heads = [dealer.message() for _ in range(2)]
+        assert sorted(head[0] for head in heads) == [1, 2]
+        dealer.send(msgpack.packb([2, client.token(), [5]]))
+        assert dealer.replies(1)[0][3][0] == "cancelled"
 
 
 def test_a_wrong_token_is_refused_call_by_call(victim: Victim) -> None:
