@@ -14,8 +14,8 @@ def found() -> tuple[bool, bool, bool, object]:
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
-        torch.is_autocast_cpu_enabled(),
-        torch.get_autocast_cpu_dtype(),
+        torch.is_autocast_enabled("cpu"),
+        torch.get_autocast_dtype("cpu"),
     )
 
 

@@ -8,7 +8,10 @@ Context variables are not here: each stream has its own context.
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import Any, Final
+
+_KINDS: Final = ("cuda", "cpu")
+"""Kinds of devices for which torch casts by itself."""
 
 
 class ThreadState:
@@ -57,15 +60,10 @@ class ThreadState:
 
 def _read_torch(torch: Any) -> tuple[Any, ...] | None:
     """Return (inference mode, gradient mode, autocast by kind of device, current CUDA device and stream)."""
-    if torch is None or not hasattr(torch, "is_autocast_cache_enabled"):  # it is being imported just now
-        return None
-    autocast = (
-        torch.is_autocast_enabled(),
-        torch.get_autocast_gpu_dtype(),
-        torch.is_autocast_cpu_enabled(),
-        torch.get_autocast_cpu_dtype(),
-        torch.is_autocast_cache_enabled(),
-    )
+    if torch is None or not hasattr(torch, "get_autocast_dtype") or not hasattr(torch, "cuda"):
+        return None  # it is being imported just now, or is older than 2.4
+    kinds = [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _KINDS]
+    autocast = kinds, torch.is_autocast_cache_enabled()
     cuda = None
     if torch.cuda.is_initialized():
         cuda = torch.cuda.current_device(), torch.cuda.current_stream()
@@ -76,11 +74,10 @@ def _write_torch(torch: Any, found: tuple[Any, ...]) -> None:
     """Set what `_read_torch` has returned, but for the inference mode."""
     _, gradient, autocast, cuda = found
     torch._C._set_grad_enabled(gradient)  # noqa: SLF001 - `torch.set_grad_enabled` is this, and more
-    enabled, gpu_dtype, cpu_enabled, cpu_dtype, cached = autocast
-    torch.set_autocast_enabled(enabled)
-    torch.set_autocast_gpu_dtype(gpu_dtype)
-    torch.set_autocast_cpu_enabled(cpu_enabled)
-    torch.set_autocast_cpu_dtype(cpu_dtype)
+    kinds, cached = autocast
+    for kind, (enabled, dtype) in zip(_KINDS, kinds, strict=True):
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
     torch.set_autocast_cache_enabled(cached)
     if cuda is not None:
         torch.cuda.set_stream(cuda[1])
