@@ -180,6 +180,10 @@ class Contestant(ABC):
         """Start what is needed, and return how calls are made with metrics or spans on, or None if there are none."""
         return None
 
+    def streaming(self, standby: str) -> Any:
+        """Return a pool with the streaming actors, and this behind its worker; None if it has no streams."""
+        del standby
+
     def serving(self) -> Serving | None:
         """Start a server for HTTP with one worker, or None if there is no such thing."""
         return None

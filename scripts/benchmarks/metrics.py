@@ -112,4 +112,11 @@ METRICS: Final = (
     Metric("serve", "failed", "kills under HTTP load, hot: calls that failed", "calls", Goal(0.0)),
     Metric("serve", "longest", "the longest call at a kill, p50", "ms", Goal(20.0)),
     Metric("serve", "under_load", "calls meanwhile", "calls"),
+    Metric("streams", "call_p50", "empty call on the thread, p50", "µs"),
+    Metric("streams", "first_p50", "first part of a stream, p50", "µs"),
+    Metric("streams", "part_16", "a part, 16 ahead", "µs", Goal(15.0)),
+    Metric("streams", "part_256", "a part, 256 ahead", "µs", Goal(3.0)),
+    Metric("streams", "steps", "64 streams by Steps of 5 ms, of the rate alone", "%", Goal(95.0, at_least=True)),
+    Metric("streams", "gap_p50", "longest gap of a resumed stream, hot, p50", "ms", Goal(15.0)),
+    Metric("streams", "gather", "gather of 10,000 calls, of the rate of map", "%", Goal(90.0, at_least=True)),
 )

@@ -134,6 +134,23 @@ class Runtime(Contestant):
         with_ref = (lambda: echo.seen(1).result(), lambda: echo.seen(small).result())
         return Arrays(put, take, hand_on, with_ref)
 
+    def streaming(self, standby: str) -> Any:
+        """Return another pool than the one before."""
+        import atomr_mp
+
+        self.stop()
+        streams = Path(__file__).with_name("streaming_actor.py")
+        self._pool = atomr_mp.start(
+            actors=[f"{ACTOR}:Echo", f"{streams}:Stream", f"{streams}:Engine"],
+            gpus=1,
+            backend="host",
+            run_dir=self._run_dir,
+            standby=standby,
+            max_restarts=10_000,
+            max_suspicions=0,
+        )
+        return self._pool
+
     def signals(self) -> Signals:
         """Return pools of their own."""
         from benchmarks.signalled import signalled

@@ -23,6 +23,7 @@ from benchmarks.recovery import recovery
 from benchmarks.serving import serve
 from benchmarks.signals import signals
 from benchmarks.sizes import Sizes
+from benchmarks.streams import streams
 from benchmarks.throughput import throughput
 
 Scenario = Callable[[Contestant, Sizes], Mapping[str, Value]]
@@ -42,6 +43,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "signals": signals,
     "embed": embed,
     "serve": serve,
+    "streams": streams,
 }
 
 NEEDED: Final = {

@@ -221,6 +221,8 @@ class Host:
             self._dispatcher.take_back()
             if self._dispatcher.batching:
                 self._dispatcher.start_batches(on_threads=True)
+            if self._dispatcher.has_begun_step:  # which is this thread's: what the one before has sent is the loop's
+                return False
             self._flush()
             self._tidy()
             patience_s = self._patience_s(idle=True)

@@ -95,6 +95,8 @@ class Dispatcher:
         self._full = 0
         """Streams with as many as may be there."""
         self._batched = batched
+        self.has_begun_step = False
+        """A step over many streams was begun since what had run was last taken back."""
         self.turns: Final[deque[BatchedMethod | SteppedMethod]] = deque(batched.values())
         """What waits for batches; of the method that has run last, last."""
         for name, each in batched.items():
@@ -178,6 +180,7 @@ class Dispatcher:
 
     def take_back(self) -> None:
         """Complete what others have run, and start what has waited for it."""
+        self.has_begun_step = False
         for run in self._completions.take():
             name = run.method.name
             if name in self._threads:
@@ -377,6 +380,7 @@ class Dispatcher:
         """Run a batch that has begun, or a step."""
         threads, stream = self._threads.get(batched.method.name), batched.method.stream
         if threads is not None:
+            self.has_begun_step = type(run) is StepsRun
             self._completions.begin(run)
             threads.run(run)
         elif stream is not None:
