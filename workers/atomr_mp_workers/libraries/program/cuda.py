@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import cupy
@@ -83,7 +84,7 @@ class CudaRecorder:
     def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[CudaGraph, Any]:
         """Record what is put on the stream."""
         pool, stream = self._device.make_pool(), self._stream.stream
-        with cupy.cuda.using_allocator(pool.malloc), HeldSlots() as slots:
+        with cupy.cuda.using_allocator(pool.malloc), HeldSlots() as slots, _uncollected():
             if nbytes:
                 pool.malloc(nbytes + nbytes // SLACK)  # given back to the pool at once
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
@@ -95,6 +96,18 @@ class CudaRecorder:
                 raise
             graph = stream.end_capture()
         return CudaGraph(graph, stream, pool, slots), result
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect no garbage: a slab among it would be freed, which CUDA refuses a thread that records."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class CudaProgram(ProgramLibrary):
