@@ -21,6 +21,9 @@ from soaking.caller import DEADLINE_S, GRACE_S, AwaitingCaller, Caller, Links
 SHORT_S = 0.01
 """A deadline that may pass."""
 
+LEAVING_PART: Final = 0.2
+"""Of all streams, those whose reader leaves, if they are long enough."""
+
 SLOW_PART: Final = 0.3
 """Of all maps, those whose items take long enough to be met by a kill."""
 
@@ -97,6 +100,35 @@ class Awaiting(AwaitingCaller):
                 self.tally.error(error)
             else:
                 self.compare("awaited answer", value, answer)
+
+
+class Streaming(AwaitingCaller):
+    """Reads streams, some to their end: each part comes in its place, once, whatever becomes of their workers."""
+
+    at_once = 10
+
+    async def use_once(self) -> None:
+        """Open a stream and read it."""
+        chance, count = self.chance, self.chance.randint(0, 120)
+        method = chance.choice(["Teller.numbers", "Teller.resumed", "Teller.together"])
+        leaves_at = chance.randint(0, 120) if chance.random() < LEAVING_PART else count + 1
+        found = 0
+        try:
+            ahead = chance.choice([1, 4, 16, 64])
+            async with self.pool.stream(method, count, ahead=ahead, first_s=DEADLINE_S, between_s=DEADLINE_S) as parts:
+                async for number in parts:
+                    if number != found:
+                        self.tally.wrong(f"part {number} of a stream of {method}, where {found} would come")
+                    found += 1
+                    if found == leaves_at:
+                        self.tally.note("stream that was left")
+                        return
+        except errors.AtomrError as error:
+            if error.parts != found:
+                self.tally.wrong(f"{error!r} of a stream of {method} tells of {error.parts} parts, {found} have come")
+            self.tally.error(error)
+        else:
+            self.compare("stream", count, found)
 
 
 class Noted(Caller):
@@ -200,7 +232,8 @@ class AnyOf(Caller):
 
     def __init__(self, links: Links, chance: random.Random) -> None:
         super().__init__(links, chance)
-        self._others: Final[list[Caller]] = [each(links, chance) for each in (Blocking, Awaiting, CalledBack, Mapping)]
+        kinds = (Blocking, Awaiting, CalledBack, Mapping, Streaming)
+        self._others: Final[list[Caller]] = [each(links, chance) for each in kinds]
 
     def act(self) -> None:
         """Do what one of them does."""

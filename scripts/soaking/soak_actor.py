@@ -6,14 +6,14 @@ import ctypes
 import importlib
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from atomr_mp_workers import Actor, Context, DeviceArray, method
+from atomr_mp_workers import Actor, Context, DeviceArray, Live, Steps, method
 
 Array = NDArray[np.generic]
 
@@ -45,6 +45,45 @@ class Echo(Actor):
         """Do the same after a while, so that kills meet it."""
         time.sleep(SLOWLY_S)
         return value
+
+
+class Teller(Actor):
+    """Streams numbers."""
+
+    def setup(self, context: Context) -> None:  # noqa: ARG002 - nothing of it is needed
+        """Begin with nothing."""
+        self._next: dict[int, int] = {}
+
+    @method(thread=True, idempotent=True)
+    def numbers(self, count: int) -> Iterator[int]:
+        """Yield them, now and then after a while, so that kills meet it."""
+        for number in range(count):
+            if number % 50 == 49:
+                time.sleep(SLOWLY_S)
+            yield number
+
+    @method(thread=True, resumable=True)
+    def resumed(self, count: int, start: int) -> Iterator[int]:
+        """Do the same; goes on in the next process."""
+        for number in range(start, count):
+            if number % 50 == 49:
+                time.sleep(SLOWLY_S)
+            yield number
+
+    @method(thread=True, batch=Steps(max_items=16), resumable=True)
+    def together(self, live: Live[int, int]) -> None:
+        """Do the same for many, one number a step."""
+        for each in live.gone:
+            self._next.pop(each.id, None)
+        for each in live.new:
+            self._next[each.id] = len(each.sent)
+        for each in live.ready:
+            if self._next[each.id] < each.arguments:
+                each.send(self._next[each.id])
+                self._next[each.id] += 1
+            else:
+                each.end()
+                del self._next[each.id]
 
 
 class Once(Actor):
