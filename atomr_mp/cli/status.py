@@ -31,7 +31,14 @@ from atomr_mp.cli.common import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from atomr_mp.protocol.messages.operators import BatchStatus, PlanStatus, QuarantinedRequest, Status, WorkerStatus
+    from atomr_mp.protocol.messages.operators import (
+        BatchStatus,
+        PlanStatus,
+        QuarantinedRequest,
+        RemoteStatus,
+        Status,
+        WorkerStatus,
+    )
 
 HEALTHY: Final = "healthy"
 DEGRADED: Final = "degraded"
@@ -97,6 +104,7 @@ def as_json(status: Status, run_dir: Path) -> dict[str, Any]:
         "unkept_results": status.unkept_results,
         "resident_bytes": status.resident_bytes,
         "quarantined": [_quarantined(each) for each in status.quarantined],
+        "remote": None if status.remote is None else _by_name(status.remote),
         "devices": devices,
     }
 
@@ -132,6 +140,26 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
         "last_fault_at": worker.last_fault_at or None,
         "standby": _standby(worker),
     }
+
+
+def _by_name(remote: RemoteStatus) -> dict[str, Any]:
+    """Return how remote clients are served, by the names of the fields."""
+    named = {name: getattr(remote, name) for name in remote.__struct_fields__}
+    named["sessions"] = [{name: getattr(each, name) for name in each.__struct_fields__} for each in remote.sessions]
+    return named
+
+
+def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
+    """Yield what is shown of remote clients."""
+    state = f"pid {remote['pid']}" if remote["listening"] else "starting"
+    again = f", started again {counted(remote['restarts'], 'time')}" if remote["restarts"] else ""
+    yield f"remote clients: {remote['address']} ({state}{again}), {remote['refused']} refused"
+    for each in remote["sessions"]:
+        cut = "" if each["connected"] else ", cut"
+        yield (
+            f"    {each['client']} (key {each['key']}{cut}): {counted(each['open_calls'], 'open call')}, "
+            f"{size(each['kept_bytes'])}, {counted(each['refs'], 'ref')}"
+        )
 
 
 def _quarantined(found: QuarantinedRequest) -> dict[str, Any]:
@@ -218,6 +246,9 @@ def _render(shown: dict[str, Any], console: Console) -> None:
     for device in shown["devices"]:
         for line in _remarks(device):
             console.print(f"device {device['index']}{escape(line)}")
+    if shown["remote"] is not None:
+        for line in _remote_lines(shown["remote"]):
+            console.print(line, highlight=False, markup=False)
     for found in shown["quarantined"]:
         where = ", ".join(f"device {end['device']} generation {end['generation']}" for end in found["where"])
         console.print(

@@ -5,7 +5,7 @@ They have a port and an I/O thread of libzmq's of their own, so that small calls
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from atomr_mp import errors
@@ -13,7 +13,9 @@ from atomr_mp.gateway.peers import RemotePeer
 from atomr_mp.gateway.sockets import Received, RouterSocket
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import remote
-from atomr_mp.protocol.zmtp.framing import pack, unpack
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp.framing import unpack
+from atomr_mp.remote.blobs import chunk_message
 
 BULK_UNSENT: Final = 64
 """Most chunks that wait for a client that does not read."""
@@ -69,7 +71,7 @@ class BulkConnections:
         try:
             if len(received.parts) != 1:
                 raise errors.ProtocolError("a message of several frames")
-            header, frames = unpack(memoryview(received.parts[0]))
+            header, frames = unpack(received.parts[0])
             message = remote.FROM_REMOTE_BULK.decode(header)
             if isinstance(message, remote.BulkHello):
                 self._greet(received, message)
@@ -106,12 +108,12 @@ class BulkConnections:
         if blob is None:  # the client has settled the call meanwhile
             return
         try:
-            data = blob.read(want.offset, want.nbytes)
+            data = blob.pieces(want.offset, want.nbytes)
         except ValueError as error:
             raise errors.ProtocolError(str(error)) from error
         self._send(routing_id, remote.BulkData(self._host.epoch, want.id, want.offset), data)
 
-    def _send(self, routing_id: bytes, message: remote.ToRemoteBulk, data: bytes | None = None) -> None:
+    def _send(self, routing_id: bytes, message: remote.ToRemoteBulk, data: Sequence[Buffer] = ()) -> None:
         """Send a message; what cannot be sent is asked for again by whoever wants it, on the next connection."""
         header = remote.TO_REMOTE_BULK.encode(message)
-        self.socket.send(routing_id, [header] if data is None else pack(header, [data]))
+        self.socket.send(routing_id, chunk_message(header, data) if data else [header])

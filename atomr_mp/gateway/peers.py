@@ -616,7 +616,9 @@ class RemotePeer:
         """Send an answer, with others of this turn of the loop."""
         if self.ready:
             self._outbox.append(kept)
-            if not self._flushing:
+            if not self._replies:  # there is nothing for it to travel with
+                self._flush()
+            elif not self._flushing:
                 self._flushing = True
                 self._host.loop.call_soon(self._flush)
 

@@ -199,7 +199,7 @@ class Gateway:
                 raise errors.NotAuthorized("this client's key is not admitted any more")
             if len(received.parts) != 1:
                 raise errors.ProtocolError("a message of several frames")
-            header, frames = unpack(memoryview(received.parts[0]))
+            header, frames = unpack(received.parts[0])
             message = remote.FROM_REMOTE.decode(header)
             if isinstance(message, remote.RemoteHello):
                 self._greet(received, message, admitted)

@@ -13,7 +13,18 @@ from atomr_mp.gateway.admission import DOMAIN, Admission
 from atomr_mp.protocol.messages.remote import MAX_REMOTE_MESSAGE_BYTES
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.remote.keys import ServerKeys
-from atomr_mp.remote.wire import HANDSHAKE_MS, HEARTBEAT_MS, TIMEOUT_MS, descriptor_of, is_readable
+from atomr_mp.remote.wire import (
+    HANDSHAKE_MS,
+    HEARTBEAT_MS,
+    TIMEOUT_MS,
+    core_recv,
+    core_send,
+    descriptor_of,
+    is_readable,
+)
+
+_DONTWAIT: Final = int(zmq.DONTWAIT)
+_SNDMORE: Final = int(zmq.SNDMORE)
 
 TURN_MESSAGES: Final = 64
 """Most messages that are read before the loop looks at all else."""
@@ -42,7 +53,7 @@ class Received(NamedTuple):
     user_id: str | None
     """The key of the connection, as the handler of handshakes has named it."""
     address: str
-    parts: list[bytes]
+    parts: list[memoryview]
     """One, of an honest client."""
 
 
@@ -111,15 +122,16 @@ class RouterSocket:
         """Send a message."""
         try:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
-            self._socket.send(routing_id, zmq.DONTWAIT | zmq.SNDMORE)
-            self._socket.send(body, zmq.DONTWAIT)
+            core_send(self._socket, routing_id, _DONTWAIT | _SNDMORE)
+            core_send(self._socket, body, _DONTWAIT)
         except zmq.Again:
             return Sent.STUCK
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
             return Sent.GONE
-        self._look_again()
+        if is_readable(self._socket):  # the descriptor tells of changes only, and this may have taken one
+            self._look_again()
         return Sent.SENT
 
     def close(self, linger_ms: int) -> None:
@@ -128,7 +140,7 @@ class RouterSocket:
         self._socket.close(linger_ms)
 
     def _look_again(self) -> None:
-        """Look at the socket in the next turn: its descriptor tells of changes only, and a use may have taken one."""
+        """Look at the socket in the next turn."""
         if not self._again:
             self._again = True
             self._loop.call_soon(self._on_readable)
@@ -139,11 +151,11 @@ class RouterSocket:
         for _ in range(TURN_MESSAGES):
             if socket.closed or not is_readable(socket):
                 return
-            routing_id = socket.recv(zmq.DONTWAIT)
-            frame = socket.recv(zmq.DONTWAIT, copy=False)
-            parts = [frame.bytes]
+            routing_id = core_recv(socket, _DONTWAIT, True)
+            frame = core_recv(socket, _DONTWAIT, False)
+            parts = [memoryview(frame.buffer)]
             if frame.more:  # of such a message nothing is kept
-                parts.append(b"")
+                parts.append(memoryview(b""))
                 while socket.get(zmq.RCVMORE):
                     socket.recv(zmq.DONTWAIT)
             self._take(

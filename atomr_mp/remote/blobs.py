@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import struct
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, overload
 
@@ -18,7 +19,7 @@ from atomr_mp.protocol import dtypes, values
 from atomr_mp.protocol.limits import MAX_BODY_BYTES, MAX_FRAMES
 from atomr_mp.protocol.refs import Operand, WireRef
 from atomr_mp.protocol.values import ARRAY, Buffer
-from atomr_mp.protocol.zmtp.framing import pack, unpack
+from atomr_mp.protocol.zmtp.framing import ALIGNMENT, PACKED, pack, unpack
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,7 +108,11 @@ class Blob:
         self.nbytes: Final = self._ends[-1]
 
     def read(self, offset: int, nbytes: int) -> bytes:
-        """Return some of it.
+        """Return some of it; see `pieces`."""
+        return b"".join(self.pieces(offset, nbytes))
+
+    def pieces(self, offset: int, nbytes: int) -> list[memoryview]:
+        """Return some of it, in pieces, which lie in its own memory.
 
         Raises:
             ValueError: There is no such part of it.
@@ -121,7 +126,13 @@ class Blob:
             piece = self._parts[at][begin : begin + nbytes]
             pieces.append(piece)
             offset, nbytes, at = offset + len(piece), nbytes - len(piece), at + 1
-        return b"".join(pieces)
+        return pieces
+
+
+def chunk_message(header: bytes, pieces: Sequence[Buffer]) -> list[Buffer]:
+    """Return a message with one payload frame, which is there in pieces: they are copied once."""
+    table = struct.pack("<BxHII", PACKED, 1, len(header), sum(map(len, pieces)))
+    return [table, header, bytes(-(len(table) + len(header)) % ALIGNMENT), *pieces]
 
 
 class Frames(Sequence[Buffer]):

@@ -6,13 +6,15 @@ import contextlib
 import os
 import select
 import threading
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.protocol.messages import remote
-from atomr_mp.protocol.zmtp.framing import pack, unpack
-from atomr_mp.remote.blobs import Blob, Pull
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.protocol.zmtp.framing import unpack
+from atomr_mp.remote.blobs import Blob, Pull, chunk_message
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.wire import RemoteWire, Sign
 
@@ -156,9 +158,9 @@ class BulkChannel:
             for offset, nbytes in pull.wants():
                 self._say(remote.BulkWant(resumed[0], number, offset, nbytes))
 
-    def _take(self, raw: bytes) -> None:
+    def _take(self, raw: memoryview) -> None:
         try:
-            header, frames = unpack(memoryview(raw))
+            header, frames = unpack(raw)
             message = remote.TO_REMOTE_BULK.decode(header)
             match message:
                 case remote.BulkWelcome():
@@ -188,9 +190,9 @@ class BulkChannel:
     def _serve(self, want: remote.BulkWant) -> None:
         blob = self._session.upload(want.id)
         if blob is not None:
-            data = blob.read(want.offset, want.nbytes)
+            data = blob.pieces(want.offset, want.nbytes)
             self._say(remote.BulkData(want.epoch, want.id, want.offset), data)
 
-    def _say(self, message: remote.FromRemoteBulk, data: bytes | None = None) -> None:
+    def _say(self, message: remote.FromRemoteBulk, data: Sequence[Buffer] = ()) -> None:
         header = remote.FROM_REMOTE_BULK.encode(message)
-        self._wire.send([header] if data is None else pack(header, [data]))
+        self._wire.send(chunk_message(header, data) if data else [header])

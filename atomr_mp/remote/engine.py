@@ -34,7 +34,7 @@ class Driven(Protocol):
     def signed(self, sign: Sign) -> None:
         """Take in what the monitor says."""
 
-    def take(self, message: bytes) -> None:
+    def take(self, message: memoryview) -> None:
         """Take a message in."""
 
     def flush(self) -> None:

@@ -65,7 +65,7 @@ class AdmittedKey(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     operate: bool = False
     """It may give orders: restart, reload, admit, stop."""
     weight: Annotated[float, msgspec.Meta(ge=MIN_WEIGHT, le=MAX_WEIGHT)] = 1.0
-    """How much its sessions get together of a busy device's time."""
+    """How much each of its sessions gets of a busy device's time, beside other clients."""
     sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 16
     """Most sessions at a time."""
     max_bytes: Annotated[int, msgspec.Meta(ge=2**20)] = 256 * 2**20

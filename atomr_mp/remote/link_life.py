@@ -6,11 +6,11 @@ one state only, `OPEN`.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 from typing import Final
 
 
-class LinkState(Enum):
+class LinkState(StrEnum):
     """How the client stands with the gateway."""
 
     DOWN = "down"
@@ -25,7 +25,7 @@ class LinkState(Enum):
     """The session has ended."""
 
 
-class LinkEvent(Enum):
+class LinkEvent(StrEnum):
     """What happens."""
 
     HANDSHAKE = "handshake"
@@ -40,7 +40,7 @@ class LinkEvent(Enum):
     """The gateway has ended the session, or the client has."""
 
 
-class LinkAction(Enum):
+class LinkAction(StrEnum):
     """What is to be done."""
 
     HELLO = "hello"

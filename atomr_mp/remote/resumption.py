@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable
-from enum import Enum
+from enum import StrEnum
 from typing import Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
 
 
-class CallState(Enum):
+class CallState(StrEnum):
     """Where a call is, as the gateway sees it."""
 
     UNSEEN = "unseen"
@@ -27,7 +27,7 @@ class CallState(Enum):
     """The client has its answer, or has given it up: nothing is kept."""
 
 
-class CallEvent(Enum):
+class CallEvent(StrEnum):
     """What happens to a call."""
 
     OFFER = "offer"
@@ -38,7 +38,7 @@ class CallEvent(Enum):
     """The client has said that it is settled."""
 
 
-class CallAction(Enum):
+class CallAction(StrEnum):
     """What is to be done."""
 
     RUN = "run"

@@ -339,10 +339,10 @@ class RemoteSession:
                     self.lose(errors.SessionLost(self.refusal.message))
                 self.changed.notify_all()
 
-    def take(self, message: bytes) -> None:  # noqa: C901 - one case for each kind
+    def take(self, message: memoryview) -> None:  # noqa: C901 - one case for each kind
         """Take a message in."""
         try:
-            header, frames = unpack(memoryview(message))
+            header, frames = unpack(message)
             decoded = remote.TO_REMOTE.decode(header)
         except errors.ProtocolError as error:
             self.lose(errors.PoolLost(f"the gateway at {self.endpoint} sent what is no message: {error}"))

@@ -13,13 +13,13 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol import codec, flight, limits, values
-from atomr_mp.protocol.messages import data, devices, operators, session, suspects
+from atomr_mp.protocol.messages import data, devices, operators, remote, session, suspects
 from atomr_mp.protocol.zmtp import framing, stream
 from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.transport import session as session_transport
 
 DOC: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
-LIMITS_FROM: Final = (codec, data, flight, limits, framing, values, stream, sessions, session_transport)
+LIMITS_FROM: Final = (remote, codec, data, flight, limits, framing, values, stream, sessions, session_transport)
 FACT_TYPES: Final = {"str": "string", "int": "integer", "bool": "bool", "float": "float"}
 
 
@@ -57,7 +57,13 @@ def example(name: str) -> bytes:
 
 
 MODULES: Final = (flight, session, devices, suspects, operators, data)
-STRUCTS: Final[list[type[codec.Message]]] = [*(each for module in MODULES for each in structs(module)), codec.ErrorInfo]
+WITHIN: Final = {*remote.ToGateway.__args__, *remote.FromGateway.__args__}
+"""Between the gateway and its supervisor, which are of the same version."""
+STRUCTS: Final[list[type[codec.Message]]] = [
+    *(each for module in MODULES for each in structs(module)),
+    *(each for each in structs(remote) if each not in WITHIN),
+    codec.ErrorInfo,
+]
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=[struct.__name__ for struct in STRUCTS])

@@ -302,10 +302,13 @@ class Lane(ABC):
                 if link.state in REFUSING:
                     raise unavailable(link)
                 self._failover.reach(link)
-            link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
+            in_flight = link.flight.add(request_id, reply, len(body) + sum(map(len, payload)))
             reply.device, reply.pinned = link.device, device is not None
             if alone is not None:
                 self._retry.isolate(reply, alone)
+            elif in_flight == 1 and link.sending:
+                self._send(link, [reply])  # the worker has nothing of ours
+                return reply
             self._sender.put(link, reply)
             if link.sending and link.outbox:
                 self._queued(link)

@@ -61,7 +61,7 @@ class RemoteOrigin(Message, frozen=True):
     """For whom on another machine a session of the gateway is."""
 
     key: Name
-    """The name of the client's key. Sessions of one key share a weight."""
+    """The name of the client's key."""
     session: Bytes16
     """The remote session's id; ids of its calls are those of the requests."""
 
