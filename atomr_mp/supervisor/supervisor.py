@@ -474,7 +474,10 @@ def _worker_status(device: SupervisedDevice, health: list[str]) -> operators.Wor
 
 def _batches(device: SupervisedDevice, board: BoardReader) -> list[operators.BatchStatus]:
     batched = [
-        f"{actor.name}.{method.name}" for actor in device.actors for method in actor.methods if method.batch_items
+        f"{actor.name}.{method.name}"
+        for actor in device.actors
+        for method in actor.methods
+        if method.batch_items and not method.streams  # of steps over streams there are no figures
     ]
     return [
         operators.BatchStatus(

@@ -184,3 +184,16 @@ def test_chats_outlive_the_workers_of_their_model(ledger: Ledger) -> None:
         after = asyncio.run(chat.generate_all(pool, ["Once", "There was", "A king"], 12))
         assert before == after
         assert all(len(text) == 12 for text in after)
+
+
+def test_figures_of_batches_are_those_of_their_methods(ledger: Ledger) -> None:
+    """Beside a method whose streams run together, which has none; a reader that leaves is no failure."""
+    with ledger.start(ENGINE, f"{ACTORS}/batched.py:Batched") as pool:
+        left = pool.stream("Engine.run", line("left", parts=1000), ahead=1)
+        assert next(left) == "left-0"
+        left.close()
+        assert settled(lambda: "gone-left" in ledger.runs())
+        names = [each.method for each in pool.status().workers[0].batches]
+        assert names
+        assert not any(name.startswith("Engine.") for name in names)
+        assert pool.status().workers[0].figures.failed == 0

@@ -174,7 +174,8 @@ class OpenStreams:
             self._board.close_stream(stream.place)
             stream.place = ENDED_PLACE
             stream.items, stream.received_ns = 0, 0  # it was counted with its first step
-            if stream.error is not None or stream.raised is not None:
+            left = isinstance(stream.error, errors.Cancelled)  # by its reader, which is no failure
+            if stream.raised is not None or (stream.error is not None and not left):
                 self._board.count(Counter.FAILED)
 
     def grant(self, peer: Peer, grants: Iterable[data.Grant]) -> None:
