@@ -289,7 +289,7 @@ def main() -> None:
     parser.add_argument("--backend", choices=("host", "cuda"), default="host")
     parser.add_argument("--losses", type=int, default=40, help="of each kind, under load")
     parser.add_argument("--slow-ms", type=float, default=20.0, help="from when on a recovery is told in detail")
-    parser.add_argument("--limit-s", type=float, default=200.0, help="when it stops with fewer losses")
+    parser.add_argument("--limit-s", type=float, default=150.0, help="when it stops with fewer losses")
     parser.add_argument("--blind", action="store_true", help="do not look at stacks")
     asked = parser.parse_args()
     if asked.blind:

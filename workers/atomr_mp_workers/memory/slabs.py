@@ -3,9 +3,9 @@
 A part of a slab is taken when somebody asks for room, and comes back when the last array over it has gone, on whichever
 thread that is (`Extent`). It is used again once no work that was submitted before can still use it.
 
-Slabs are made without the lock, which the loop takes at each turn, and let go of in the background: a driver may take
-milliseconds for either. In the first second after a promotion, when it may take much longer, spare slabs are there for
-the sessions that were active, and who needs another one waits for it elsewhere than on the loop (`provide`).
+Slabs are made without the lock, which the loop takes at each turn, and a driver's memory is freed in the background:
+either may take milliseconds. In the first second after a promotion, when it may take much longer, spare slabs are there
+for the sessions that were active, and who needs another one waits for it elsewhere than on the loop (`provide`).
 """
 
 from __future__ import annotations
@@ -299,8 +299,8 @@ class SlabTable:
         Raises:
             OutOfMemory: The device has no such memory.
         """
-        hooks.point("allocate")
         try:
+            hooks.point("allocate")
             return device.make_slab(size)
         except BaseException:
             with self.lock:
@@ -331,12 +331,6 @@ class SlabTable:
                 self.spares.append((device, spare))
             else:
                 self._took(device, -spare.nbytes)
-                self._let_go(spare)
-
-    def _let_go(self, memory: Slab) -> None:
-        """Let go of memory where its end holds up nobody."""
-        held = [memory]
-        self._device.later(held.clear)
 
     def _reserve(self, size: int, requested_bytes: int, device: WorkerDevice) -> None:
         """Count a slab that is to be made, after having freed empty ones if there is no room. With the lock.
@@ -369,4 +363,3 @@ class SlabTable:
         if slab.handed_in and self._keeper is not None:
             self._keeper.freed(slab)
         self._took(slab.device, -slab.memory.nbytes)
-        self._let_go(slab.memory)

@@ -10,7 +10,7 @@ Requests may allocate, share and claim on any thread; everything that does not s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, TypeVar
+from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import token
@@ -22,8 +22,6 @@ from atomr_mp_workers.memory.buffers import Buffers
 from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
 from atomr_mp_workers.memory.slabs import SlabKeeper, SlabTable, StartedWork
-
-K = TypeVar("K")
 
 
 class Store:
@@ -70,8 +68,8 @@ class Store:
         holder = self._holders.get(number)
         if holder is not None:
             holder.gone = True
-            self._let_go(holder.client_slabs)
-            self._let_go(holder.foreign_slabs)
+            holder.client_slabs.clear()
+            holder.foreign_slabs.clear()
 
     def reclaim(self, number: int) -> None:
         """Free what only this session held; nothing outside this process can reach the memory any more."""
@@ -163,7 +161,7 @@ class Store:
         """Let go of memory of a client."""
         holder = self._holders.get(number)
         if holder is not None:
-            self._let_go(holder.client_slabs, slab)
+            holder.client_slabs.pop(slab, None)
 
     def add_foreign_slab(self, number: int, device: int, generation: int, slab: SlabNumber, memory: SlabMemory) -> None:
         """Take in another device's slab, for a session's requests."""
@@ -179,7 +177,7 @@ class Store:
         self.refs.incarnation_over(device, generation)
         for holder in self._holders.values():
             for key in [key for key in holder.foreign_slabs if key[:2] == (device, generation)]:
-                self._let_go(holder.foreign_slabs, key)
+                del holder.foreign_slabs[key]
 
     # --- tidiness --------------------------------------------------------------------------------------------------
 
@@ -216,11 +214,6 @@ class Store:
                 "allocations": own.allocations,
                 "copied_results": self.buffers.copied,
             }
-
-    def _let_go(self, slabs: dict[K, SlabMemory], key: K | None = None) -> None:
-        """Forget mapped slabs, one or all of them; that they are unmapped is to hold up nobody."""
-        held = [slabs.pop(each) for each in (list(slabs) if key is None else [key]) if each in slabs]
-        self.device.later(held.clear)
 
     def _count(self) -> None:
         self.figures = self.slabs.taken_bytes, self._leases
