@@ -36,6 +36,9 @@ from atomr_mp_workers.libraries.blas_lt.kinds import (
 )
 from atomr_mp_workers.libraries.matrices import told
 
+LINE_BYTES: Final = 16
+"""What tensor cores for 8-bit integers read and write at a time."""
+
 PROPOSED: Final = 16
 """Algorithms that autotuning times at most."""
 
@@ -67,6 +70,8 @@ class MatmulPlan:
         self._adds: Final = request.c is not None and request.beta not in {0, (0.0, 0.0)}
         if blas_lt.takes_aux(request) and request.a.shape[-1] == 1:
             raise unsupported(request)  # as nvmath.linalg has found of cuBLASLt
+        if request.a.dtype == "int8" and not _is_in_lines(request):
+            raise unsupported(request)  # a kernel that the heuristic offers (H100, CUDA 13.2) loses the context
         out, order = given(request.out).layout, blas_lt.order_of(request)
         assert order is not None
         self._swapped: Final = order == "row"
@@ -208,6 +213,20 @@ class MatmulPlan:
         if not len(usable):
             raise unsupported(request)
         return usable
+
+
+def _is_in_lines(request: blas_lt.Matmul) -> bool:
+    """Return whether each row, column and matrix begins at a multiple of 16 bytes."""
+    layouts = [each.layout for each in (request.a, request.b, request.c, given(request.out)) if each is not None]
+    return all(
+        each.offset % LINE_BYTES == 0
+        and all(
+            stride % LINE_BYTES == 0
+            for stride, n in zip(each.strides, each.shape, strict=True)
+            if n > 1 and stride != each.item_bytes
+        )
+        for each in layouts
+    )
 
 
 def _scaled_by_row(request: blas_lt.Matmul) -> bool:
