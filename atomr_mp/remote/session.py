@@ -650,6 +650,13 @@ class RemoteSession:
             reply.leases = self.memory.leases(answer.leases, current=True)
         reply.body, reply.frames = body, frames  # type: ignore[assignment]  # as a decoder takes them
         self._finish(reply, None)
+        self._tell_settled()
+
+    def _tell_settled(self) -> None:
+        """Say at once that a large answer is not needed any more: the gateway keeps it until then."""
+        if self.state is LinkState.OPEN and self.calls.untold:
+            self._send_calls([])
+            self.engine.look()
 
     def broken(self, error: errors.AtomrError) -> None:
         """End the session: the gateway has sent what is no message."""
@@ -705,6 +712,7 @@ class RemoteSession:
             self._bulk.forget(reply.id)
             if dropped.leases and self.memory is not None:
                 self.memory.give_up(dropped.leases)
+            self._tell_settled()
         reply.error = error
         reply.payload = reply.kept = ()
         reply.state = ReplyState.OVER
