@@ -90,7 +90,9 @@ def news(before: Status, after: Status) -> list[dict[str, Any]]:
         if worker.last_fault and worker.last_fault_at != old.last_fault_at:
             told.append(_event(device.index, worker.last_fault_at, "fault", worker.last_fault))
         if device.generation != old.device.generation and device.state is DeviceState.READY:
-            told.append(_event(device.index, worker.started_at, "ready", f"generation {device.generation} serves"))
+            # A standby was started long before it serves.
+            at = max(worker.started_at, worker.last_fault_at)
+            told.append(_event(device.index, at, "ready", f"generation {device.generation} serves"))
         elif device.state is not old.device.state and device.state in OUT_OF_USE:
             told.append(_event(device.index, time.time(), "out", device.reason or device.state.value))
     return told
