@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
     from atomr_mp.client.reply_stream import ReplyStream
     from atomr_mp.device import Device
-    from atomr_mp.pool import Pool, connect
+    from atomr_mp.pool import Pool
+    from atomr_mp.startup.connect import connect
     from atomr_mp.startup.start import start
 
 __all__ = ["Device", "GpuRef", "Pool", "Reply", "ReplyStream", "connect", "start"]

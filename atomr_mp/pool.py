@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import subprocess
 import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,19 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
-from atomr_mp.client.client import MAX_WAITING, Client
+from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, NO_DEADLINE_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.operator.session import OperatorSession
-from atomr_mp.process.files.rundir import SESSION_SOCKET, RunDirectory, find_run_dir
+from atomr_mp.process.files.rundir import SESSION_SOCKET
 from atomr_mp.protocol.messages.data import MAX_AHEAD, MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.messages.suspects import RequestKey
-from atomr_mp.protocol.signatures import wrong_count, wrong_names
+from atomr_mp.protocol.signatures import all_named
 from atomr_mp.protocol.words import did_you_mean
-from atomr_mp.transport.session import SessionConnection
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,87 +35,8 @@ if TYPE_CHECKING:
     from atomr_mp.mapping.run import Mapper, Progress
     from atomr_mp.remote.client import RemoteClient, RemoteOperator
 
-TCP: Final = "tcp://"
-"""Begins the address of a pool on another machine."""
-
 ADMIT_S: Final = 10.0
 """How long a map waits at most to hear that requests are admitted which the supervisor has admitted."""
-
-
-def connect(
-    pool: str | None = None,
-    *,
-    run_dir: str | Path | None = None,
-    name: str | None = None,
-    max_replays: int | None = None,
-    weight: float = 1.0,
-    max_waiting: int = MAX_WAITING,
-    keys: str | Path | None = None,
-    insecure: bool = False,
-) -> Pool:
-    """Join a pool that runs already, on its own or as another application's, on this machine or on another one.
-
-    Args:
-        pool: Name of the pool; by default that of ATOMR_MP_POOL, or "default". Or "tcp://HOST:PORT", where a pool
-            admits remote clients (`listen`); see docs/remote.md.
-        run_dir: Its run directory, if it is not the default for its name; by default that of ATOMR_MP_RUN_DIR, if that
-            is set and no name is given.
-        name: What this client is called in logs and `status`.
-        max_replays: How often a call of this client is sent again by itself that ran when its worker ended, if its
-            method is idempotent; 0 for never, nor if it only waited there; None for the pool's setting.
-        weight: How much of a device's time this client gets while others have requests waiting there too: one of
-            weight 2 twice as much as one of weight 1. From 0.01 to the pool's `max_weight`. Of a remote client the
-            operator decides that, by its key.
-        max_waiting: How many calls may wait for room in each event loop, and in all threads together; see `Pool.call`.
-            Their arguments may take as many bytes as the pool's `window_bytes`.
-        keys: Of a remote client: its key file, as `atomr-mp keys new NAME` writes it.
-        insecure: Of a remote client: connect without encryption, to a loopback address.
-
-    Raises:
-        InvalidRequest: `weight` or `max_waiting` is out of range.
-        PoolUnreachable: No pool runs there.
-        NotAuthorized: It belongs to another user, or does not admit the key.
-        ConfigurationError: `keys` cannot be used, or there have to be some.
-    """
-    if pool is not None and pool.startswith(TCP):
-        return _connect_remote(pool, run_dir, name, max_replays, weight, max_waiting, keys, insecure=insecure)
-    if keys is not None or insecure:
-        raise errors.ConfigurationError("keys and insecure are for pools by tcp://HOST:PORT")
-    directory = RunDirectory.open(find_run_dir(pool, run_dir))
-    return Pool(
-        Client(SessionConnection.connect(directory.session_socket), name, max_replays, weight, max_waiting),
-        directory.path,
-        None,
-    )
-
-
-def _connect_remote(
-    endpoint: str,
-    run_dir: str | Path | None,
-    name: str | None,
-    max_replays: int | None,
-    weight: float,
-    max_waiting: int,
-    keys: str | Path | None,
-    *,
-    insecure: bool,
-) -> Pool:
-    """Join a pool by its gateway; libzmq is loaded here, and nowhere before."""
-    if run_dir is not None:
-        raise errors.ConfigurationError("a pool by tcp:// has no run directory here")
-    if weight != 1.0:
-        raise errors.InvalidRequest("a remote client's weight is its key's; `atomr-mp keys admit --weight` sets it")
-    if (keys is None) is not insecure:
-        raise errors.ConfigurationError(
-            f"{endpoint}: give the client's key file (keys=), or, for a loopback address, insecure=True, and not both"
-        )
-    from atomr_mp.remote.client import RemoteClient
-    from atomr_mp.remote.keys import read_client
-
-    if keys is None:
-        check_loopback(endpoint)
-    pair = None if keys is None else read_client(Path(keys))
-    return Pool(RemoteClient(endpoint, pair, name, max_replays, max_waiting), None, None)
 
 
 class Pool:
@@ -282,7 +201,7 @@ class Pool:
             deadline_s = info.deadline_s or DEFAULT_DEADLINE_S
         arguments: object = args
         if kwargs:
-            arguments = _named(method, info.parameters, args, kwargs)
+            arguments = all_named(method, info.parameters, args, kwargs)
         if priority:
             _check_priority(priority)
         return client.submit(method, arguments, device=device, deadline_s=deadline_s, priority=priority, wait=wait)
@@ -343,7 +262,7 @@ class Pool:
             )
         return client.stream(
             method,
-            _named(method, info.parameters, args, kwargs) if kwargs else args,
+            all_named(method, info.parameters, args, kwargs) if kwargs else args,
             device=device,
             first_s=_positive("first_s", first_s or info.deadline_s or DEFAULT_DEADLINE_S),
             between_s=_positive("between_s", between_s),
@@ -757,37 +676,10 @@ class ActorRef:
         return found
 
 
-def _named(method: str, parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments of a call by name."""
-    wrong = wrong_names(method, parameters, (), kwargs)
-    if wrong or len(args) > len(parameters):
-        raise errors.InvalidRequest(wrong or wrong_count(method, parameters, 0, len(args)))
-    by_position = dict(zip(parameters, args, strict=False))
-    twice = by_position.keys() & kwargs.keys()
-    if twice:
-        raise errors.InvalidRequest(f"{method} got {', '.join(sorted(twice))} twice")
-    return by_position | kwargs
-
-
 def _positive(name: str, seconds: float) -> float:
     if not 0 < seconds <= NO_DEADLINE_S:
         raise errors.InvalidRequest(f"{name} must be a positive number of seconds, got {seconds}")
     return seconds
-
-
-def check_loopback(endpoint: str) -> None:
-    """Check that an endpoint is on this machine.
-
-    Raises:
-        ConfigurationError: It is not, or is no endpoint.
-    """
-    host = endpoint.removeprefix(TCP).rpartition(":")[0].strip("[]")
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback:
-        raise errors.ConfigurationError(f"{endpoint}: without keys only a loopback address can be connected to")
 
 
 def _check_priority(priority: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
+from atomr_mp import errors
 from atomr_mp.protocol.words import counted, did_you_mean
 
 OF_CALLS: Final = frozenset({"device", "deadline_s", "priority"})
@@ -42,3 +43,15 @@ def wrong_names(method: str, parameters: Sequence[str], required: Collection[str
 def _shown(method: str, parameters: Sequence[str]) -> str:
     """Return a method as one reads it: "length(word)"."""
     return f"{method.rpartition('.')[2]}({', '.join(parameters)})"
+
+
+def all_named(method: str, parameters: list[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments of a call by name."""
+    wrong = wrong_names(method, parameters, (), kwargs)
+    if wrong or len(args) > len(parameters):
+        raise errors.InvalidRequest(wrong or wrong_count(method, parameters, 0, len(args)))
+    by_position = dict(zip(parameters, args, strict=False))
+    twice = by_position.keys() & kwargs.keys()
+    if twice:
+        raise errors.InvalidRequest(f"{method} got {', '.join(sorted(twice))} twice")
+    return by_position | kwargs

@@ -14,7 +14,7 @@ import numpy as np
 from nvmath.bindings import cublas, cufft
 
 import atomr_mp
-from benchmarks.programs import STEPS, N, in_turns, ratio, recorded_chain, summary
+from benchmarks.chained import STEPS, N, in_turns, ratio, recorded_chain, summary
 
 LARGE: Final = 2**26
 """Elements of the large transform."""

@@ -1,0 +1,107 @@
+"""Joining a pool that runs already: on this machine by its run directory, on another one by its gateway."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.client.client import MAX_WAITING, Client
+from atomr_mp.pool import Pool
+from atomr_mp.process.files.rundir import RunDirectory, find_run_dir
+from atomr_mp.transport.session import SessionConnection
+
+TCP: Final = "tcp://"
+"""Begins the address of a pool on another machine."""
+
+
+def connect(
+    pool: str | None = None,
+    *,
+    run_dir: str | Path | None = None,
+    name: str | None = None,
+    max_replays: int | None = None,
+    weight: float = 1.0,
+    max_waiting: int = MAX_WAITING,
+    keys: str | Path | None = None,
+    insecure: bool = False,
+) -> Pool:
+    """Join a pool that runs already, on its own or as another application's, on this machine or on another one.
+
+    Args:
+        pool: Name of the pool; by default that of ATOMR_MP_POOL, or "default". Or "tcp://HOST:PORT", where a pool
+            admits remote clients (`listen`); see docs/remote.md.
+        run_dir: Its run directory, if it is not the default for its name; by default that of ATOMR_MP_RUN_DIR, if that
+            is set and no name is given.
+        name: What this client is called in logs and `status`.
+        max_replays: How often a call of this client is sent again by itself that ran when its worker ended, if its
+            method is idempotent; 0 for never, nor if it only waited there; None for the pool's setting.
+        weight: How much of a device's time this client gets while others have requests waiting there too: one of
+            weight 2 twice as much as one of weight 1. From 0.01 to the pool's `max_weight`. Of a remote client the
+            operator decides that, by its key.
+        max_waiting: How many calls may wait for room in each event loop, and in all threads together; see `Pool.call`.
+            Their arguments may take as many bytes as the pool's `window_bytes`.
+        keys: Of a remote client: its key file, as `atomr-mp keys new NAME` writes it.
+        insecure: Of a remote client: connect without encryption, to a loopback address.
+
+    Raises:
+        InvalidRequest: `weight` or `max_waiting` is out of range.
+        PoolUnreachable: No pool runs there.
+        NotAuthorized: It belongs to another user, or does not admit the key.
+        ConfigurationError: `keys` cannot be used, or there have to be some.
+    """
+    if pool is not None and pool.startswith(TCP):
+        return _connect_remote(pool, run_dir, name, max_replays, weight, max_waiting, keys, insecure=insecure)
+    if keys is not None or insecure:
+        raise errors.ConfigurationError("keys and insecure are for pools by tcp://HOST:PORT")
+    directory = RunDirectory.open(find_run_dir(pool, run_dir))
+    return Pool(
+        Client(SessionConnection.connect(directory.session_socket), name, max_replays, weight, max_waiting),
+        directory.path,
+        None,
+    )
+
+
+def _connect_remote(
+    endpoint: str,
+    run_dir: str | Path | None,
+    name: str | None,
+    max_replays: int | None,
+    weight: float,
+    max_waiting: int,
+    keys: str | Path | None,
+    *,
+    insecure: bool,
+) -> Pool:
+    """Join a pool by its gateway; libzmq is loaded here, and nowhere before."""
+    if run_dir is not None:
+        raise errors.ConfigurationError("a pool by tcp:// has no run directory here")
+    if weight != 1.0:
+        raise errors.InvalidRequest("a remote client's weight is its key's; `atomr-mp keys admit --weight` sets it")
+    if (keys is None) is not insecure:
+        raise errors.ConfigurationError(
+            f"{endpoint}: give the client's key file (keys=), or, for a loopback address, insecure=True, and not both"
+        )
+    from atomr_mp.remote.client import RemoteClient
+    from atomr_mp.remote.keys import read_client
+
+    if keys is None:
+        check_loopback(endpoint)
+    pair = None if keys is None else read_client(Path(keys))
+    return Pool(RemoteClient(endpoint, pair, name, max_replays, max_waiting), None, None)
+
+
+def check_loopback(endpoint: str) -> None:
+    """Check that an endpoint is on this machine.
+
+    Raises:
+        ConfigurationError: It is not, or is no endpoint.
+    """
+    host = endpoint.removeprefix(TCP).rpartition(":")[0].strip("[]")
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback:
+        raise errors.ConfigurationError(f"{endpoint}: without keys only a loopback address can be connected to")
