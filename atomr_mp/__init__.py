@@ -29,6 +29,7 @@ _MODULES = {
     "GpuRef": "client.memory.refs",
     "Reply": "client.reply",
     "ReplyStream": "client.reply_stream",
+    "connect": "startup.connect",
     "start": "startup.start",
 }
 """Where a name is, if not in `pool`."""

@@ -63,6 +63,7 @@ REFERENCE: Final = {
             "autoclass:: atomr_mp.Pool",
             "autoclass:: atomr_mp.Device",
             "autoclass:: atomr_mp.Reply",
+            "autoclass:: atomr_mp.ReplyStream",
             "autoclass:: atomr_mp.GpuRef",
         ],
     ),
