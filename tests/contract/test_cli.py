@@ -23,6 +23,7 @@ from atomr_mp.client.client import Client
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
+from atomr_mp.protocol.codec import VERSION
 from atomr_mp.startup.config import Config
 from atomr_mp.startup.launch import launch
 from tests.support import ACTORS, DEADLINE_S, Ledger, Watched, running, settled
@@ -468,7 +469,7 @@ def test_version_says_what_runs_here() -> None:
     done = cli("version")
     assert done.returncode == 0
     assert done.stdout.startswith("atomr-mp ")
-    assert "protocol 1" in done.stdout
+    assert f"protocol {VERSION}\n" in done.stdout
     assert "host backend: available" in done.stdout
 
 
