@@ -136,6 +136,8 @@ class FakeCusparse(ModuleType):
     def create_bsr(self, *told: Any) -> int:
         """Describe a matrix."""
         rows, columns, count, r, c, indptr, indices, values, of_indptr, of_indices, base, dtype, order = told
+        if r != c:
+            raise binding.cuSPARSEError(int(binding.Status.INVALID_VALUE))
         assert rows > 0 < columns and count > 0 == base and ORDERS[order] == "C"  # noqa: PT018
         found = _at(indptr, (rows + 1,), INDICES[of_indptr]), _at(indices, (count,), INDICES[of_indices])
         shape = rows * r, columns * c
@@ -207,6 +209,9 @@ class FakeCusparse(ModuleType):
         _, op_a, op_b, alpha, a, b, beta, c, compute, _alg, buffer = told
         matrix, dense = self.made[a], self.made[b]
         assert dense.order == self.made[c].order
+        halves = {"float16", "bfloat16"}
+        assert matrix.kind == "ell" or DTYPES[self.made[c].dtype] not in halves  # parts of a row are added up in it
+        assert matrix.kind != "ell" or DTYPES[matrix.dtype] != "float32"  # computed in TF32
         if matrix.kind in {"bsr", "ell"} or DTYPES[matrix.dtype] in {"float16", "bfloat16"}:
             assert op_a == N
         if matrix.kind == "csr" and op_a == N:

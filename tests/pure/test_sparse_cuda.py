@@ -118,10 +118,10 @@ def test_what_was_prepared_serves_other_values_and_other_memory(actor: Actor, na
 
 def test_what_a_cusparse_does_not_have_says_what_to_do(actor: Actor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another version may; nothing has run, and nothing is kept of it."""
-    matrix = matrix_of(of_mask("bsr", np.ones((2, 2), bool), (2, 3)), "float32")
-    request = sparse.Spmm(matrix, FakeArray.of(np.ones((6, 1)), "float32"), FakeArray.of(np.ones((4, 1)), "float32"))
+    matrix = matrix_of(of_mask("bsr", np.ones((2, 2), bool), (3, 3)), "float32")
+    request = sparse.Spmm(matrix, FakeArray.of(np.ones((6, 1)), "float32"), FakeArray.of(np.ones((6, 1)), "float32"))
     monkeypatch.setattr(actor.cusparse, "refused", True)
-    with pytest.raises(errors.Unsupported, match=r"bsr, blocks of \(2, 3\) and int32"):
+    with pytest.raises(errors.Unsupported, match=r"bsr, blocks of \(3, 3\) and int32"):
         actor.run(request)
     monkeypatch.undo()
     actor.run(request)
@@ -130,9 +130,26 @@ def test_what_a_cusparse_does_not_have_says_what_to_do(actor: Actor, monkeypatch
 def test_a_block_that_is_not_there_is_worth_nothing(actor: Actor) -> None:
     """Whatever lies in its place among the values: cuSPARSE would multiply it."""
     it = of_mask("blocked_ell", np.array([[True, True], [False, True]]), (2, 2))
-    matrix = matrix_of(it, "float32")
+    matrix = matrix_of(it, "float64")
     values: Any = matrix.data
     values.array[...] = 7.0
-    out = FakeArray.of(np.zeros((4, 1)), "float32")
-    actor.run(sparse.Spmm(matrix, FakeArray.of(np.ones((4, 1)), "float32"), out))
+    out = FakeArray.of(np.zeros((4, 1)), "float64")
+    actor.run(sparse.Spmm(matrix, FakeArray.of(np.ones((4, 1)), "float64"), out))
     assert out.array[:, 0].tolist() == [28, 28, 14, 14]
+
+
+@pytest.mark.parametrize(("stored", "blocksize", "words"), [("bsr", (1, 2), "square"), ("blocked_ell", (2, 2), "TF32")])
+def test_what_cusparse_does_not_do_exactly_is_refused_and_the_host_does_it(
+    actor: Actor, stored: sparse.Format, blocksize: tuple[int, int], words: str
+) -> None:
+    """Nothing is written."""
+    matrix = matrix_of(of_mask(stored, np.ones((2, 2), bool), blocksize), "float32")
+    values: Any = matrix.data
+    values.array[...] = 1
+    m, n = matrix.shape
+    b, out = FakeArray.of(np.ones((n, 1)), "float32"), FakeArray.of(np.zeros((m, 1)), "float32")
+    with pytest.raises(errors.Unsupported, match=words):
+        actor.run(sparse.Spmm(matrix, b, out))
+    assert not out.array.any()
+    ACTOR.spmm(sparse.Spmm(matrix, b, out))
+    assert (out.array == n).all()

@@ -21,7 +21,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.declaration.strides import Order, leading
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import sparse
-from atomr_mp.protocol.libraries.base import Scalar, scalar
+from atomr_mp.protocol.libraries.base import HALF, Scalar, scalar
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import LibraryContext, address, array, given
 from atomr_mp_workers.libraries.blas.kinds import KINDS, ElementKind
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
     from atomr_mp_workers.device.cuda_streams import CudaStream
 
+HALF_BYTES: Final = 2
 LEAST_BYTES: Final = 16
 """Memory that is given where cuSPARSE may want none: it is never given no address."""
 
@@ -94,28 +95,38 @@ class CudaSparse(SparseLibrary):
 
     def spmv(self, request: sparse.Spmv) -> None:
         """Compute y ← alpha·a·x + beta·y."""
+        _refuse(request.a)
         it, y = self.found(request.a), array(request.y)
         if not scalar(request.alpha) or not it.count or not y.size:
             _scale(y, request.beta)
             return
         x = cupy.ascontiguousarray(array(request.x))
-        made = y if y.flags.c_contiguous else cupy.array(y)
         if it.stored == "bsr":
-            row = ORDERS["row"]
+            made, row = _summed(y, request.beta, "row"), ORDERS["row"]
             self._multiply(request, it, _Dense(x.size, 1, 1, x.data.ptr, row), _Dense(y.size, 1, 1, made.data.ptr, row))
         else:
+            made = y if y.flags.c_contiguous else cupy.array(y)
             self._multiply_vector(request, it, x, made)
         if made is not y:
-            y[...] = made
+            y[...] = made.astype(y.dtype, copy=False)
 
     def spmm(self, request: sparse.Spmm) -> None:
         """Compute c ← alpha·a·b + beta·c."""
+        _refuse(request.a)
         it, c = self.found(request.a), array(request.c)
         if not scalar(request.alpha) or not it.count or not c.size:
             _scale(c, request.beta)
             return
         order = orders(given(request.c).layout)[0]
-        self._multiply(request, it, _beside(request.b, order), _beside(request.c, order))
+        if it.stored == "blocked_ell" or c.dtype.itemsize > HALF_BYTES:
+            self._multiply(request, it, _beside(request.b, order), _beside(request.c, order))
+            return
+        made, (rows, columns) = _summed(c, request.beta, order), c.shape
+        lead = columns if order == "row" else rows
+        self._multiply(
+            request, it, _beside(request.b, order), _Dense(rows, columns, lead, made.data.ptr, ORDERS[order])
+        )
+        c[...] = made.astype(c.dtype)
 
     def _multiply_vector(self, request: sparse.Spmv, it: Structure, x: Any, y: Any) -> None:
         kind, op = KINDS[request.x.dtype], self._op(request.a, conjugated=request.conj_a)
@@ -142,12 +153,16 @@ class CudaSparse(SparseLibrary):
         )  # fmt: skip
 
     def _multiply(self, request: Any, it: Structure, b: _Dense, c: _Dense) -> None:
-        """Compute c ← alpha·a·b + beta·c for dense matrices that are told in the order of c."""
+        """Compute c ← alpha·a·b + beta·c for dense matrices that are told in the order of c.
+
+        Where a is half precision and not blocked ELL, c is float32: cuSPARSE adds up parts of a row in the type of c.
+        """
         kind, op = KINDS[request.a.data.dtype], self._op(request.a, conjugated=request.conj_a)
         values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
         alpha, _keep = kind.factors[request.alpha]
         beta, _keep_beta = kind.factors[request.beta]
-        dense_b, dense_c = b.describe(kind), c.describe(kind)
+        halved = request.a.data.dtype in HALF and it.stored != "blocked_ell"
+        dense_b, dense_c = b.describe(kind), c.describe(KINDS["float32"] if halved else kind)
 
         def make() -> _Plan:
             plan = _Plan(it, kind, values.data.ptr)
@@ -438,13 +453,41 @@ def _as_rows(it: Structure, matrix: sparse.Matrix) -> Any:
     return cupyx_sparse.csr_matrix((array(matrix.data), it.indices, it.indptr), shape=shape)
 
 
+def _refuse(a: sparse.Matrix) -> None:
+    """Refuse what the host does and cuSPARSE does not, or not in the precision of its type.
+
+    Raises:
+        Unsupported: The blocks of bsr are not square, or float32 values in blocked_ell would be rounded to TF32.
+    """
+    if a.stored == "bsr" and a.blocksize[0] != a.blocksize[1]:
+        raise errors.Unsupported(f"cuSPARSE takes bsr in square blocks only, not in {a.blocksize}: convert it to csr")
+    if a.stored == "blocked_ell" and a.data.dtype == "float32":
+        raise errors.Unsupported(
+            "cuSPARSE multiplies float32 in blocked_ell with the precision of TF32: convert it to bsr or csr"
+        )
+
+
+def _summed(out: Any, factor: Scalar, order: Order) -> Any:
+    """Return where a product is added up: `out` itself if it can be, else memory without gaps, of float32 for halves.
+
+    It has the values of `out` unless the factor is 0.
+    """
+    if out.dtype.itemsize > HALF_BYTES:
+        return out if out.flags.c_contiguous else cupy.array(out)
+    made = cupy.empty(out.shape, np.float32, order="C" if order == "row" else "F")
+    hold(made)
+    if scalar(factor):
+        made[...] = out.astype(np.float32)
+    return made
+
+
 def _scale(out: Any, factor: Scalar) -> None:
     """Multiply by beta, which is all that is left to do."""
     beta = scalar(factor)
     if not beta:
         out[...] = 0
     elif beta != 1:
-        out[...] = beta * (out.astype(np.float32) if out.dtype.itemsize == 2 else out)
+        out[...] = beta * (out.astype(np.float32) if out.dtype.itemsize == HALF_BYTES else out)
 
 
 Implementation: Final = CudaSparse
