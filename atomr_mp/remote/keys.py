@@ -130,7 +130,7 @@ def default_keys_dir(pool: str) -> Path:
 
 
 def new_pair() -> KeyPair:
-    """Return a new key pair.
+    """Return a new key pair. The public key does not begin with "-": commands would take it for an option.
 
     Raises:
         ConfigurationError: The installed libzmq has no CURVE.
@@ -140,6 +140,8 @@ def new_pair() -> KeyPair:
     if not zmq.has("curve"):
         raise errors.ConfigurationError("the installed libzmq has no CURVE; install pyzmq from a wheel")
     public, secret = zmq.curve_keypair()
+    while public.startswith(b"-"):
+        public, secret = zmq.curve_keypair()
     return KeyPair(public.decode(), secret.decode())
 
 

@@ -22,8 +22,8 @@ def test_digits_are_read_from_another_process(ledger: Ledger) -> None:
     keys_dir, key = ledger.path / "keys", ledger.path / "alice.key"
     where = ["--keys-dir", str(keys_dir)]
     server = _command("new", *where)
-    client = _command("new", "alice", f"--server={server}", "--out", str(key))
-    assert _command("admit", *where, "--", "alice", client) == "alice is admitted"
+    client = _command("new", "alice", "--server", server, "--out", str(key))
+    assert _command("admit", "alice", client, *where) == "alice is admitted"
     actor = f"{EXAMPLES}/digits.py:Digits"
     with ledger.start(actor, listen=served.LISTEN, keys_dir=str(keys_dir)) as pool:
         read = _read(served.listening(pool), key)

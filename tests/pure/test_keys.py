@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+import zmq
 
 from atomr_mp import errors
 from atomr_mp.remote import keys
@@ -14,6 +15,13 @@ from atomr_mp.remote import keys
 def admitted(name: str = "alice", public: str | None = None) -> keys.AdmittedKey:
     """Return an entry with a new key."""
     return keys.AdmittedKey(name=name, public=[public or keys.new_pair().public])
+
+
+def test_a_public_key_is_no_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins with a dash could not be given to `atomr-mp keys admit`."""
+    drawn = iter([(b"-" + b"a" * 39, b"b" * 40), (b"c" * 40, b"d" * 40)])
+    monkeypatch.setattr(zmq, "curve_keypair", lambda: next(drawn))
+    assert keys.new_pair() == keys.KeyPair("c" * 40, "d" * 40)
 
 
 def test_files_are_the_owner_s_alone(tmp_path: Path) -> None:
