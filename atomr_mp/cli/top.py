@@ -31,7 +31,7 @@ from atomr_mp.operator.figures import quantile
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from atomr_mp.protocol.messages.operators import Status, WorkerStatus
+    from atomr_mp.protocol.messages.operators import RemoteStatus, Status, WorkerStatus
 
 INTERVAL_S: Final = 1.0
 
@@ -154,7 +154,20 @@ def view(before: Sample, after: Sample) -> RenderableType:
         if worker.last_fault
     ]
     told = [*batches(before, after), *(["last faults:", *faults] if faults else ["no faults"])]
-    return Group(head, _table(before, after), *told)
+    far = [] if status.remote is None else [remote_line(status.remote)]
+    return Group(head, *far, _table(before, after), *told)
+
+
+def remote_line(remote: RemoteStatus) -> str:
+    """Return how remote clients are served, in a line."""
+    cut = sum(not each.connected for each in remote.sessions)
+    sessions = counted(len(remote.sessions), "session") + (f" ([yellow]{cut} cut[/])" if cut else "")
+    calls = sum(each.open_calls for each in remote.sessions)
+    kept = sum(each.kept_bytes for each in remote.sessions)
+    again = f", gateway started again {counted(remote.restarts, 'time')}" if remote.restarts else ""
+    state = "" if remote.listening else ", [yellow]gateway starting[/]"
+    held = f"{counted(calls, 'open call')}, {size(kept)}"
+    return f"remote clients: {sessions}, {held}, {remote.refused} refused{again}{state}"
 
 
 def batches(before: Sample, after: Sample) -> list[str]:

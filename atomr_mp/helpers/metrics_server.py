@@ -25,7 +25,7 @@ from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.gpus import nvml
 from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.protocol.messages.devices import Circuit, DeviceState
-from atomr_mp.protocol.messages.operators import Status, WorkerStatus
+from atomr_mp.protocol.messages.operators import RemoteStatus, Status, WorkerStatus
 
 FIRST_BUCKET: Final = 10
 LAST_BUCKET: Final = 36
@@ -84,6 +84,7 @@ class PoolCollector:
             except (errors.AtomrError, TimeoutError, OSError):
                 os._exit(1)  # the session is over: the next of these processes has one of its own, if there is a pool
         yield from pool_metrics(status)
+        yield from remote_metrics(status.remote)
         yield from device_metrics(status.workers)
         yield from batch_metrics(status.workers)
         if status.backend == "cuda":
@@ -136,6 +137,28 @@ def pool_metrics(status: Status) -> Iterable[Metric]:
             "atomr_mp_quarantined_requests", "Requests that are refused, for they end workers", len(status.quarantined)
         ),
     ]
+
+
+def remote_metrics(remote: RemoteStatus | None) -> Iterable[Metric]:
+    """Return what is told of remote clients; families without samples if the pool admits none."""
+    listening = GaugeMetricFamily("atomr_mp_gateway_listening", "1 if remote clients can connect", labels=[])
+    restarts = CounterMetricFamily("atomr_mp_gateway_restarts", "Ends of the gateway's process", labels=[])
+    refused = CounterMetricFamily(
+        "atomr_mp_remote_refused", "Handshakes, hellos and messages that the gateway refused", labels=[]
+    )
+    sessions = GaugeMetricFamily("atomr_mp_remote_sessions", "Sessions of remote clients", labels=["connection"])
+    calls = GaugeMetricFamily("atomr_mp_remote_open_calls", "Calls whose answers are not acknowledged", labels=[])
+    kept = GaugeMetricFamily("atomr_mp_remote_kept_bytes", "Arguments and answers in the gateway", labels=[])
+    if remote is not None:
+        connected = sum(each.connected for each in remote.sessions)
+        listening.add_metric([], int(remote.listening))
+        restarts.add_metric([], remote.restarts)
+        refused.add_metric([], remote.refused)
+        sessions.add_metric(["up"], connected)
+        sessions.add_metric(["cut"], len(remote.sessions) - connected)
+        calls.add_metric([], sum(each.open_calls for each in remote.sessions))
+        kept.add_metric([], sum(each.kept_bytes for each in remote.sessions))
+    return [listening, restarts, refused, sessions, calls, kept]
 
 
 def device_metrics(workers: list[WorkerStatus]) -> Iterator[Metric]:

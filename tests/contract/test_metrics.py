@@ -16,6 +16,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.startup.config import Config
+from tests import remote as served
 from tests.support import ACTORS, BACKEND, DEADLINE_S, Ledger, settled, wait_generation
 
 pytest.importorskip("prometheus_client")
@@ -124,6 +125,24 @@ def test_every_metric_is_described(pool: atomr_mp.Pool) -> None:
         for family in text_string_to_metric_families(get(address(pool)))
     }
     assert served == {name for name in described if BACKEND == "cuda" or not name.startswith("atomr_mp_gpu_")}
+
+
+def test_remote_clients_are_counted(ledger: Ledger) -> None:
+    """Their sessions, what is unanswered, and the gateway's ends."""
+    found = served.serve(ledger, metrics="unix:metrics.sock")
+    with found.pool as pool, found.connect() as far, ledger.gate("held") as gate:
+        held = far.call("Probe.hold", gate.path)
+        gate.wait()
+        where = address(pool)
+        assert settled(lambda: scrape(where)["atomr_mp_remote_open_calls",] == 1, DEADLINE_S)
+        samples = scrape(where)
+        assert (samples["atomr_mp_remote_sessions", "up"], samples["atomr_mp_remote_sessions", "cut"]) == (1, 0)
+        assert samples["atomr_mp_remote_kept_bytes",] > 0
+        assert (samples["atomr_mp_gateway_listening",], samples["atomr_mp_gateway_restarts_total",]) == (1, 0)
+        os.kill(found.pid, signal.SIGKILL)
+        assert settled(lambda: scrape(where)["atomr_mp_gateway_restarts_total",] == 1, DEADLINE_S)
+        gate.open()
+        assert isinstance(held.exception(DEADLINE_S), errors.GatewayLost)
 
 
 def test_batches_are_counted_by_their_size(ledger: Ledger) -> None:

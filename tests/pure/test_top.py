@@ -15,7 +15,15 @@ from atomr_mp.cli.common import short_count, short_duration, short_size
 from atomr_mp.cli.top import Sample, batches, view
 from atomr_mp.operator.figures import quantile
 from atomr_mp.protocol.messages.devices import Circuit, DeviceInfo, DeviceState
-from atomr_mp.protocol.messages.operators import BatchStatus, Figures, StandbyStatus, Status, WorkerStatus
+from atomr_mp.protocol.messages.operators import (
+    BatchStatus,
+    Figures,
+    RemoteSessionStatus,
+    RemoteStatus,
+    StandbyStatus,
+    Status,
+    WorkerStatus,
+)
 
 NS = st.integers(1, 2**40)
 
@@ -106,6 +114,29 @@ def test_batches_of_the_last_interval_are_shown() -> None:
     info = msgspec.structs.replace(again.device, generation=5)
     renewed = msgspec.structs.replace(after, workers=[msgspec.structs.replace(again, device=info)])
     assert batches(Sample(10.0, before), Sample(12.0, renewed)) == []
+
+
+def test_remote_clients_have_a_line() -> None:
+    """With who is cut, what the gateway keeps, and how it is; none where none are admitted."""
+    sessions = [
+        RemoteSessionStatus("one", "alice", connected=True, open_calls=3, kept_bytes=2**20, refs=1),
+        RemoteSessionStatus("two", "bob", connected=False, open_calls=1, kept_bytes=2**20, refs=0),
+    ]
+    served = RemoteStatus("tcp://10.0.0.5:5570", 9, listening=True, restarts=0, refused=4, sessions=sessions)
+    again = msgspec.structs.replace(served, pid=0, listening=False, restarts=2, sessions=[])
+    figures = Figures(0, 0, 0, 0, 0, 0, 0, 0, histogram([]), [])
+    told = []
+    for remote in (None, served, again):
+        status = Status(1, "p", "host", "1", 7, 0.0, 0, False, 1, 0, [worker(0, figures)], remote=remote)
+        console = Console(width=160)
+        with console.capture() as capture:
+            console.print(view(Sample(1.0, status), Sample(2.0, status)))
+        told.append([line.strip() for line in capture.get().splitlines() if line.startswith("remote clients")])
+    assert told == [
+        [],
+        ["remote clients: 2 sessions (1 cut), 4 open calls, 2 MiB, 4 refused"],
+        ["remote clients: 0 sessions, 0 open calls, 0 MiB, 4 refused, gateway started again 2 times, gateway starting"],
+    ]
 
 
 def worker(index: int, figures: Figures) -> WorkerStatus:
