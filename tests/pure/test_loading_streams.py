@@ -9,7 +9,7 @@ import pytest
 
 from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.messages.control import ActorSpec
-from atomr_mp_workers import Actor, Batch, Live, Steps, method
+from atomr_mp_workers import Actor, Batch, Context, Live, Steps, method
 from atomr_mp_workers.loading import load
 
 
@@ -52,6 +52,39 @@ class Asynchronous(Actor):
     async def tell(self) -> AsyncIterator[str]:
         """Yield."""
         yield ""
+
+
+class Coroutine(Actor):
+    """Would need one too."""
+
+    @method(thread=True)
+    async def tell(self) -> str:
+        """Return."""
+        return ""
+
+
+class AsyncSetup(Actor):
+    """Would never be set up."""
+
+    async def setup(self, context: Context) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+    @method
+    def tell(self) -> str:
+        """Return."""
+        return ""
+
+
+class AsyncTeardown(Actor):
+    """Would never be taken down."""
+
+    async def teardown(self) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+    @method
+    def tell(self) -> str:
+        """Return."""
+        return ""
 
 
 class Exclusive(Actor):
@@ -97,7 +130,10 @@ def test_clients_are_told_what_streams_and_of_what_kind() -> None:
     [
         ("OnLoop", r"@method\(thread=True\)"),
         ("InBatches", "leave out batch="),
-        ("Asynchronous", "asynchronous generator"),
+        ("Asynchronous", "asynchronous generator.*run_coroutine_threadsafe"),
+        ("Coroutine", "is a coroutine.*run_coroutine_threadsafe"),
+        ("AsyncSetup", "setup is a coroutine.*use `def`"),
+        ("AsyncTeardown", "teardown is a coroutine.*use `def`"),
         ("Exclusive", "leave out exclusive="),
         ("StepsOnLoop", "add thread=True"),
         ("StepsOfNothing", r"Live\[Arguments, Part\]"),

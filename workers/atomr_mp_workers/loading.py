@@ -91,6 +91,9 @@ def load(spec: ActorSpec) -> LoadedActor:
         raise ActorLoadFailed(
             f"{spec.target}: stream_priority is {instance.stream_priority!r}; it must be one of {', '.join(PRIORITIES)}"
         )
+    for name in ("setup", "teardown"):
+        if _is_async(getattr(instance, name)):
+            raise ActorLoadFailed(f"{spec.target}.{name} is a coroutine, which nobody would await: use `def`")
     methods = [_method(spec, instance, name, options) for name, options in _requests(cls)]
     if not methods:
         raise ActorLoadFailed(f"{spec.target} has no requests; decorate its methods with @method")
@@ -229,8 +232,12 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
 
 def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions) -> None:
     """Check that a method is one that can be called in the way in which its decorator says."""
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise ActorLoadFailed(f"{where} is a coroutine or asynchronous generator; requests are methods or generators")
+    if _is_async(function):
+        raise ActorLoadFailed(
+            f"{where} is a coroutine or asynchronous generator; requests are methods or generators. With thread=True "
+            "one may wait for what runs on an event loop that setup has started in a thread: "
+            "asyncio.run_coroutine_threadsafe(...).result()"
+        )
     streams = inspect.isgeneratorfunction(function)
     if streams and not options.thread:
         raise ActorLoadFailed(f"{where} is a generator, which runs on the actor's thread: mark it @method(thread=True)")
@@ -242,6 +249,11 @@ def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions
         raise ActorLoadFailed(f"{where} does not stream; leave out resumable=")
     if options.exclusive and not streams:
         raise ActorLoadFailed(f"{where} is no generator, so it has its thread for itself anyway; leave out exclusive=")
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    """Whether a call runs nothing yet: of a coroutine, or of an asynchronous generator."""
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _resumes(where: str, signature: inspect.Signature, options: MethodOptions) -> Resumes:
