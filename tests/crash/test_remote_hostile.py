@@ -1,0 +1,145 @@
+"""Remote clients that break the rules of bulk connections, or do not read: it costs their own session and no other."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import zmq
+
+from atomr_mp.protocol.codec import VERSION
+from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.messages.operators import RemoteSessionStatus
+from atomr_mp.protocol.zmtp.framing import pack, unpack
+from atomr_mp.remote import keys, wire
+from atomr_mp.remote.client import RemoteClient
+from tests import remote as served
+from tests.support import DEADLINE_S, Ledger, settled
+
+LIMIT_BYTES: Final = 4 * 2**20
+"""What mallory's key may have in the gateway."""
+
+ARGUMENT: Final = msgspec.msgpack.encode([bytes(60_000)])
+CALLS: Final = 200
+CALL_US: Final = int(DEADLINE_S * 1e6)
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def serving(ledger: Ledger) -> Iterator[served.Served]:
+    """A pool that admits alice and mallory."""
+    directory = served.make_keys(ledger.path)
+    served.admit(directory)
+    served.admit(directory, "mallory", max_bytes=LIMIT_BYTES)
+    with ledger.start(listen=served.LISTEN, keys_dir=str(directory)) as pool:
+        yield served.Served(pool, served.listening(pool), directory)
+
+
+class Raw:
+    """A bare connection with mallory's key.
+
+    Args:
+        dealer: Its socket.
+        decode: Makes messages of what comes.
+    """
+
+    def __init__(self, dealer: zmq.Socket[bytes], decode: Callable[[memoryview], object]) -> None:
+        self.dealer = dealer
+        self._decode = decode
+
+    def wait(self, kind: type[T]) -> T:
+        """Read until a message of a kind has come, and return it."""
+        while True:
+            assert self.dealer.poll(int(DEADLINE_S * 1000)), f"no {kind.__name__} came"
+            message = self._decode(unpack(memoryview(self.dealer.recv()))[0])
+            if isinstance(message, kind):
+                return message
+
+
+@contextlib.contextmanager
+def connected(serving: served.Served, port: int | None = None, *, slow: bool = False) -> Iterator[Raw]:
+    """Give a connection to the gateway, or to its bulk port; a slow one takes hardly anything before it reads."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        wire.configure(dealer, keys.read_client(served.key_file(serving.keys_dir, "mallory")))
+        dealer.setsockopt(zmq.SNDTIMEO, int(DEADLINE_S * 1000))
+        if slow:
+            dealer.setsockopt(zmq.RCVHWM, 1)
+            dealer.setsockopt(zmq.RCVBUF, 4096)
+        dealer.connect(serving.address if port is None else f"{serving.address.rpartition(':')[0]}:{port}")
+        yield Raw(dealer, (remote.TO_REMOTE if port is None else remote.TO_REMOTE_BULK).decode)
+
+
+def begin(raw: Raw) -> remote.RemoteWelcome:
+    """Open a session."""
+    raw.dealer.send(remote.FROM_REMOTE.encode(remote.RemoteHello(VERSION, "mallory")))
+    welcome = raw.wait(remote.RemoteWelcome)
+    raw.dealer.send(remote.FROM_REMOTE.encode(remote.Resume(welcome.epoch, [], 1)))
+    raw.wait(remote.Resumed)
+    return welcome
+
+
+def sessions(serving: served.Served) -> dict[str, RemoteSessionStatus]:
+    """Return the remote sessions by their keys' names; the gateway has never ended."""
+    status = serving.pool.status().remote
+    assert status is not None
+    assert status.restarts == 0
+    return {each.key: each for each in status.sessions}
+
+
+def test_a_bulk_connection_belongs_to_its_key_s_session(serving: served.Served) -> None:
+    """Another's session is nobody's, and chunks that nobody asked for end the session that sent them."""
+    content = np.arange(200_000, dtype="float64")
+    encode = remote.FROM_REMOTE_BULK.encode
+    with serving.connect() as alice, connected(serving) as raw:
+        np.testing.assert_array_equal(alice.call("Probe.echo", content).result(), content)
+        assert isinstance(alice._remote, RemoteClient)
+        hers = alice._remote._session._session
+        assert hers is not None
+        welcome = begin(raw)
+        with connected(serving, welcome.bulk_port) as bulk:
+            for forged in (
+                remote.BulkHello(welcome.epoch, hers),
+                remote.BulkHello(welcome.epoch, os.urandom(16)),
+                remote.BulkHello(os.urandom(16), welcome.session),
+                remote.BulkWant(welcome.epoch, 1, 0, 1000),
+            ):
+                bulk.dealer.send(encode(forged))
+                bulk.wait(remote.HelloWanted)
+            for nonsense in (b"", b"\x00" * 1000, encode(remote.BulkHello(welcome.epoch, welcome.session))[:-1]):
+                bulk.dealer.send(nonsense)
+                bulk.wait(remote.RemoteGoodbye)
+            bulk.dealer.send(encode(remote.BulkHello(welcome.epoch, welcome.session)))
+            bulk.wait(remote.BulkWelcome)
+            call = remote.RemoteCall(1, "Probe.echo", CALL_US, 0, b"", upload=2**20)
+            raw.dealer.send(remote.FROM_REMOTE.encode(remote.RemoteCalls(welcome.epoch, [], [call])))
+            want = bulk.wait(remote.BulkWant)
+            np.testing.assert_array_equal(alice.call("Probe.echo", content).result(), content)
+            chunk = encode(remote.BulkData(welcome.epoch, want.id, want.offset + 1))
+            bulk.dealer.send(b"".join(pack(chunk, [bytes(want.nbytes)])))
+            raw.wait(remote.RemoteGoodbye)
+        np.testing.assert_array_equal(alice.call("Probe.echo", content).result(), content)
+        assert settled(lambda: list(sessions(serving)) == ["alice"], DEADLINE_S)
+
+
+def test_a_client_that_does_not_read_is_bounded(serving: served.Served) -> None:
+    """The gateway keeps what its key may have, and serves others meanwhile."""
+    with serving.connect() as alice, connected(serving, slow=True) as raw:
+        alice.wait_ready()
+        welcome = begin(raw)
+        before = psutil.Process(serving.pid).memory_info().rss
+        for number in range(1, CALLS + 1):
+            call = remote.RemoteCall(number, "Probe.echo", CALL_US, 0, ARGUMENT)
+            raw.dealer.send(remote.FROM_REMOTE.encode(remote.RemoteCalls(welcome.epoch, [], [call])))
+        assert settled(lambda: sessions(serving)["mallory"].open_calls == CALLS, DEADLINE_S)
+        assert list(alice.map("Probe.echo", range(300))) == list(range(300))
+        # The call that reaches the limit is still taken, with arguments and answer.
+        assert LIMIT_BYTES / 2 < sessions(serving)["mallory"].kept_bytes <= LIMIT_BYTES + 2 * len(ARGUMENT)
+        assert psutil.Process(serving.pid).memory_info().rss - before < 8 * LIMIT_BYTES
+    assert settled(lambda: not sessions(serving) or not sessions(serving)["mallory"].connected, DEADLINE_S)
