@@ -182,7 +182,9 @@ class SolverRequests(LibraryReference):
         uplo: solver.Triangle = "L",
         deadline_s: float | None = None,
     ) -> Reply:
-        """Factor each matrix of a batch as potrf does; for many small ones. Nothing is copied.
+        """Factor each matrix of a batch as potrf does; for many small ones.
+
+        On a GPU the batch is copied meanwhile, since cuSOLVER writes into the other triangle too.
 
         Args:
             a: Read and written, in the triangle that uplo names; shape (*batch, n, n). Strides: each matrix with

@@ -195,7 +195,10 @@ class Potrs(_SolverRequest, frozen=True):
 
 
 class PotrfBatched(_SolverRequest, frozen=True):
-    """Factor each matrix of a batch as potrf does; for many small ones. Nothing is copied."""
+    """Factor each matrix of a batch as potrf does; for many small ones.
+
+    On a GPU the batch is copied meanwhile, since cuSOLVER writes into the other triangle too.
+    """
 
     name: ClassVar = "potrf_batched"
     captured: ClassVar = True

@@ -158,7 +158,12 @@ class FactorSolvers(SolverRoutines):
         lower = (request.uplo == "L") == (order == "column")
         at = pointers(address(request.a), batch_stride(layout) or 0, tuple(batch))
         lda = leading(layout, order)
-        return self._potrf_batched(request.a.dtype, n, at, lda, lower=lower, batched=bool(batch))
+        a = array(request.a)
+        before = a.copy()  # cuSOLVER writes into the other triangle too
+        judged = self._potrf_batched(request.a.dtype, n, at, lda, lower=lower, batched=bool(batch))
+        touched = cupy.tri(n, dtype=bool)
+        a[...] = cupy.where(touched if request.uplo == "L" else touched.T, a, before)
+        return judged
 
     def _potrf_workspace(self, dtype: str, n: int, lda: int) -> Workspace:
         data, asked = KINDS[dtype].data, self._asked
