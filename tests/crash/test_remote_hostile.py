@@ -13,12 +13,14 @@ import psutil
 import pytest
 import zmq
 
+from atomr_mp.operator.doctor import examine
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import remote
 from atomr_mp.protocol.messages.operators import RemoteSessionStatus
 from atomr_mp.protocol.zmtp.framing import pack, unpack
 from atomr_mp.remote import keys, wire
 from atomr_mp.remote.client import RemoteClient
+from atomr_mp.supervision.audit.findings import Supervision
 from tests import remote as served
 from tests.support import DEADLINE_S, Ledger, settled
 
@@ -129,7 +131,7 @@ def test_a_bulk_connection_belongs_to_its_key_s_session(serving: served.Served) 
 
 
 def test_a_client_that_does_not_read_is_bounded(serving: served.Served) -> None:
-    """The gateway keeps what its key may have, and serves others meanwhile."""
+    """The gateway keeps what its key may have, and serves others meanwhile; `doctor` accounts for all of it."""
     with serving.connect() as alice, connected(serving, slow=True) as raw:
         alice.wait_ready()
         welcome = begin(raw)
@@ -142,4 +144,8 @@ def test_a_client_that_does_not_read_is_bounded(serving: served.Served) -> None:
         # The call that reaches the limit is still taken, with arguments and answer.
         assert LIMIT_BYTES / 2 < sessions(serving)["mallory"].kept_bytes <= LIMIT_BYTES + 2 * len(ARGUMENT)
         assert psutil.Process(serving.pid).memory_info().rss - before < 8 * LIMIT_BYTES
+        supervision, findings = examine(serving.pool.run_dir)
+        assert supervision is Supervision.ANSWERS
+        assert not [found for found in findings if found.state == "unaccounted"]
+        assert any(str(serving.pid) in found.what for found in findings), findings
     assert settled(lambda: not sessions(serving) or not sessions(serving)["mallory"].connected, DEADLINE_S)
