@@ -21,6 +21,7 @@ from soaking.caller import GRACE_S, Caller, Links
 from soaking.calls import AnyOf, Large, Noted
 from soaking.census import trim
 from soaking.everything import use_all
+from soaking.recovery import FailedWriter, LateReader, Loaded
 from soaking.refs import AwaitingRefUser, RefUser
 from soaking.tally import Tally
 
@@ -32,10 +33,13 @@ CALLERS: Final[tuple[type[Caller], ...]] = (
     Large,
     AnyOf,
     Noted,
+    Loaded,
+    LateReader,
+    FailedWriter,
 )
 """What runs at a time, each on a thread of its own."""
 
-WITHOUT_REFS: Final[tuple[type[Caller], ...]] = (Large, AnyOf, AnyOf, Noted)
+WITHOUT_REFS: Final[tuple[type[Caller], ...]] = (Large, AnyOf, AnyOf, Noted, Loaded, LateReader)
 
 COUNT_EVERY_S: Final = 0.5
 

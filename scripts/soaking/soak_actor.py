@@ -156,6 +156,12 @@ class Maker(Actor):
         """Add to every element."""
         target += np.asarray(number, target.dtype)  # type: ignore[misc]
 
+    @method(writes=["target"])
+    def spoil(self, target: Array) -> None:
+        """Write the first half, and fail."""
+        target[: len(target) // 2] = 1
+        raise ValueError("half way")
+
     @method(thread=True, writes=["target"])
     def add_on_thread(self, target: Array, number: int) -> None:
         """Do the same on the actor's thread."""

@@ -77,3 +77,4 @@ def test_in_chaos_every_law_holds_and_nothing_leaks(
     counts = json.loads(figures.read_text(encoding="utf-8"))["counts"]
     assert counts["stray write"] + counts["kill after a stray write"] > 0
     assert counts["boards not believed"] > 0
+    assert all(counts[what] > 0 for what in ("answer under load", "result read late", "writer that failed"))
