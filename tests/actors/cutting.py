@@ -18,8 +18,13 @@ def _data_connections() -> Iterator[socket.socket]:
     """Yield this process's ends of its data connections; what is yielded is a duplicate."""
     for entry in list(Path("/proc/self/fd").iterdir()):
         try:
-            found = socket.socket(fileno=os.dup(int(entry.name)))
-        except OSError:  # no socket, or the descriptor of this search
+            duplicate = os.dup(int(entry.name))
+        except OSError:  # the descriptor of this search
+            continue
+        try:
+            found = socket.socket(fileno=duplicate)
+        except OSError:  # no socket, and still ours: of a slab it would keep the memory
+            os.close(duplicate)
             continue
         with found:
             if found.family != socket.AF_UNIX or found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):

@@ -186,3 +186,19 @@ def test_a_device_that_could_not_be_reached_is_called_again(ledger: Ledger) -> N
 
             assert settled(reached)
             assert settled(lambda: not notes(pool))
+
+
+def test_a_cut_keeps_no_slab_open(ledger: Ledger) -> None:
+    """The actor looks at all descriptors of its worker: what it kept open of a slab would be memory of nobody."""
+    with ledger.start(CUTTING) as pool:
+        ref = pool.device(0).put(np.ones(10))
+        before = slabs_open(pool)
+        with pytest.raises(errors.ConnectionLost):
+            pool.call("Cutting.cut", "shut").result(DEADLINE_S)
+        assert ref.numpy().sum() == 10
+        assert slabs_open(pool) == before > 0
+
+
+def slabs_open(pool: atomr_mp.Pool) -> int:
+    """Return how many descriptors of slabs a worker has."""
+    return sum("memfd:atomr-mp-slab" in each for each in open_descriptors(pool.devices[0].pid).values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import threading
@@ -27,6 +28,7 @@ from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import load
+from atomr_mp_workers.memory import content
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import dispatch
 from atomr_mp_workers.requests.batches import batch_run
@@ -514,3 +516,30 @@ def test_what_ends_its_worker_stays_on_the_board_as_running(worker: Worker) -> N
         worker.run()
     assert [entry.request_id for entry in worker.board.running()] == [number]
     assert worker.board.queue_depth == 0
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_reader_that_is_refused_leaves_no_memory_to_the_collector(worker: Worker, *, ahead: bool) -> None:
+    """A worker that is idle collects nothing: what the error's traceback kept would be held for ever.
+
+    Refused when it begins, or when it is decoded because it has to wait for its turn.
+    """
+    peer = worker.client(1)
+    store, holder = worker.store, peer.session.holder
+    array = store.buffers.allocate(holder, "float64", (1000,))
+    lease = store.lease(holder, array)
+    culprit = content.Culprit("Logged.run", 1, "actor_failed", "half done", 0)
+    array.block.borrows.content = content.after_failure(None, content.Part(array.layout), culprit)
+    name = "Logged.many" if ahead else "Logged.run"
+    call = data.Call(1, name, NEVER_NS, 0, values.encode((array,))[0], refs=1)
+    del array
+    gc.disable()
+    try:
+        worker.dispatcher.take(worker.envelope.open(peer, data.Calls(TOKEN, [call]), []))
+        worker.run()
+        assert isinstance(outcomes(peer)[1], errors.GpuRefUndefined)
+        assert store.statistics()["used_bytes"] > 0
+        store.release(holder, [lease], [], [])
+        assert store.statistics()["used_bytes"] == 0
+    finally:
+        gc.enable()

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ from atomr_mp.protocol.libraries import sparse
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.program.base import ProgramLibrary
 from atomr_mp_workers.libraries.program.graphs import ATTEMPTS, COPIED_BYTES, KEPT, SEEN, GraphTable, Refusal, Way
+from atomr_mp_workers.libraries.program.running import judged
 from atomr_mp_workers.libraries.rng.host import Implementation as HostRng
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import Later
@@ -383,3 +386,26 @@ def test_the_log_names_the_step_that_cannot_be_recorded(programs: Programs, capl
     assert "step 1 (elementwise.sqrt) cannot be recorded: the capture is invalid" in caplog.text
     p.run(x=value)
     assert programs.counts == GraphCounts(capture_failed=1)
+
+
+def test_a_run_that_fails_leaves_no_memory_to_the_collector() -> None:
+    """A worker that is idle collects nothing: what the error's traceback kept would be held for ever."""
+
+    class Step:
+        """Stands for a step, which has its operands."""
+
+    class FailedError(Exception):
+        """Ends a run."""
+
+    def run() -> weakref.ref[Step]:
+        step = Step()
+        steps: Any = [step]
+        with pytest.raises(FailedError):
+            judged(steps, [], FailedError(), None)
+        return weakref.ref(step)
+
+    gc.disable()
+    try:
+        assert run()() is None
+    finally:
+        gc.enable()

@@ -158,9 +158,11 @@ class Envelope:
         at, now_ns = 0, time.monotonic_ns()
         for call in message.calls:
             first, at = at, at + call.frames
+            if refusal is not None:
+                peer.unanswered += 1
+                self._reject(peer, call.id, refusal)
+                continue
             try:
-                if refusal is not None:
-                    raise refusal
                 method = self._streaming.get(call.method) or self._no_stream(call.method)
                 if call.id in peer.queued or call.id in peer.streams:
                     raise errors.InvalidRequest(f"request id {call.id} is in use already")

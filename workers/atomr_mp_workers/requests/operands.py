@@ -50,7 +50,10 @@ def _read(request: Request, arguments: tuple[Any, ...], arrays: list[DeviceArray
     request.reads = request.method.read(arguments, list(arrays))
     error = contents.undefined(request)
     if error is not None:
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # this frame and it would keep each other, and the arguments, until a collection
 
 
 def lend(request: Request, device: WorkerDevice) -> None:

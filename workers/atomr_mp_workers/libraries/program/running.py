@@ -116,5 +116,8 @@ def judged(
             _name(error, number, steps)
             failed = error
     if failed is not None:
-        raise failed
+        try:
+            raise failed
+        finally:
+            del failed  # this frame and it would keep each other, and the steps' memory, until a collection
     return result
