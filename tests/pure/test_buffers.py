@@ -29,6 +29,7 @@ from atomr_mp.interop.host import SEALS
 from atomr_mp.protocol import allocation, token
 from atomr_mp.protocol.allocation import aligned, slab_bytes_for
 from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp_workers.device.background import Background
 from atomr_mp_workers.device.base import Event, Slab, SlabMemory
 from atomr_mp_workers.device.host import HostDevice, HostEvent
 from atomr_mp_workers.memory import buffers as buffers_module
@@ -1011,6 +1012,39 @@ def test_room_can_be_made_beforehand_and_elsewhere() -> None:
     assert not store.slabs.provide(session, 100, device.make_event(), woken.set)
     assert store.buffers.allocate(session, "uint8", (100,)).block.slab_number == 1
     assert len(device.living()) == 1
+
+
+@pytest.mark.usefixtures("small")
+def test_room_for_a_session_that_has_ended_meanwhile_is_given_back() -> None:
+    """Nothing would ever come back to such a slab, by which it would be found to be unused."""
+    device = SlowDevice()
+    store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
+    session, woken = store.admit(1), threading.Event()
+    assert store.slabs.provide(session, 100, device.make_event(), woken.set)
+    assert device.asked.wait(30)
+    store.close_mappings(1)
+    store.reclaim(1)
+    device.go_on.set()
+    assert woken.wait(30)
+    assert store.slabs.bytes_on.total() == 0
+    assert not session.slabs
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("driver", [False, True])
+def test_after_a_promotion_one_spare_slab_is_kept(*, driver: bool) -> None:
+    """At once on the host; where there is a driver when it was left alone long enough, and then the loop is told."""
+    device, woken, background = CountingDevice(), threading.Event(), Background()
+    with mock.patch.object(CountingDevice, "background", background if driver else None):
+        store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
+        store.slabs.keep_spares({device: 3})
+        store.slabs.leave_driver_alone(0.0, woken.set)
+        if driver:
+            assert (store.slabs.quiet, len(store.slabs.spares)) == (True, 3)
+            background.start()
+            assert woken.wait(30)
+        assert (store.slabs.quiet, len(store.slabs.spares)) == (False, 1)
+        assert store.figures[0] == SMALL_SLAB_BYTES
 
 
 @pytest.mark.usefixtures("small")

@@ -281,7 +281,7 @@ class Host:
                 pidfd = self._channel.take_descriptor()
                 self._store.slabs.predecessor = None if pidfd is None else Predecessor(pidfd)
                 hooks.point("promotion")
-                self._store.slabs.leave_driver_alone(QUIET_S)
+                self._store.slabs.leave_driver_alone(QUIET_S, self._completions.wake)
                 self._serves = True
             case control.MakeReady():
                 self._readiness.make_ready(order, at_once=not self._is_ready)

@@ -118,15 +118,22 @@ class SlabTable:
         with self.lock:
             self._drop_spares(but)
 
-    def leave_driver_alone(self, seconds: float) -> None:
-        """Have the loop ask the driver for nothing for a while, and put off what can be."""
+    def leave_driver_alone(self, seconds: float, wake: Callable[[], None]) -> None:
+        """Have the loop ask the driver for nothing for a while, and put off what can be; then keep one spare slab.
+
+        Args:
+            seconds: For how long.
+            wake: Called when spare slabs have been let go of elsewhere than on the loop, which has to show that.
+        """
         background = self._device.background
-        if background is None:
+        if background is None:  # there is no driver, and a slab takes no time to make
+            self.drop_spares(but=1)
             return
 
         def calm() -> None:
             self.quiet = False
             self.drop_spares(but=1)
+            wake()
 
         self.quiet = True
         background.submit(calm)  # first of what is put off
@@ -153,7 +160,9 @@ class SlabTable:
             try:
                 memory = self._make(slab_bytes_for(aligned(nbytes)), nbytes, device)
                 with self.lock:
-                    self._add(holder, memory, device)
+                    slab = self._add(holder, memory, device)
+                    if holder.gone:  # nothing of it would ever come back, which is when slabs are freed
+                        self._free_if_unused(slab)
             except errors.OutOfMemory:
                 pass  # which the request finds out for itself
             finally:
