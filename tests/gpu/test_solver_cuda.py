@@ -15,6 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from tests.declared import breakages, refused_in_the_worker
 from tests.gpu import on_device
+from tests.gpu.test_program_cuda import told as told_of_graphs
 from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
 from tests.support import Ledger
 from tests.tolerances import assert_close
@@ -122,9 +123,8 @@ def test_a_graph_of_factors_tells_each_of_its_runs(pool: atomr_mp.Pool) -> None:
         for factored, matrix in zip(made[1:], definite, strict=True):
             exact = np.linalg.slogdet(matrix).logabsdet
             assert np.log(np.abs(np.diag(factored))).sum() == pytest.approx(exact)
-    found = pool.status().workers[0].graphs
-    assert found is not None
-    assert (found.captured, found.capture_failed) == (1, 0), found
+    found, refused = told_of_graphs(pool)
+    assert (found.captured, found.capture_failed) == (1, 0), (found, refused)
 
 
 def test_nothing_waits_for_the_device() -> None:

@@ -87,7 +87,11 @@ class SolverRoutines(Library):
         slot = self._slots.take()
         pair = slot.memory.view(PAIR)
         try:
-            found.get(out=pair, blocking=False)
+            # not found.get(): CuPy refuses that while a graph is recorded, CUDA does not (the memory is pinned)
+            cupy.cuda.runtime.memcpyAsync(
+                slot.address, found.data.ptr, found.nbytes, cupy.cuda.runtime.memcpyDeviceToHost,
+                cast("CudaStream", self.stream).stream.ptr,
+            )  # fmt: skip
         except BaseException:
             self._slots.give(slot)
             raise
