@@ -12,6 +12,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.protocol.board import GraphCounts
 from atomr_mp.protocol.libraries import sparse
+from atomr_mp.protocol.libraries.rng import Choice
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.program.base import ProgramLibrary
 from atomr_mp_workers.libraries.program.graphs import ATTEMPTS, COPIED_BYTES, KEPT, SEEN, GraphTable, Refusal, Way
@@ -255,6 +256,7 @@ def test_a_verdict_that_is_unread_keeps_the_graph(programs: Programs, monkeypatc
         return Later(read)
 
     monkeypatch.setattr(HostRng, "choice", choice)
+    monkeypatch.setattr(Choice, "captured", True)  # with this stand-in, no generator is asked
     here = programs.libraries
     with here.program() as p:
         weights = p.input("weights", (2,), "float64")
@@ -317,6 +319,23 @@ def test_a_step_that_is_declared_so_is_not_recorded(programs: Programs, monkeypa
         assert p.run(x=value).array.tolist() == [1.0] * N
     assert programs.counts == GraphCounts(not_capturable=1)
     assert not programs.recorder.needed
+
+
+def test_of_random_numbers_only_those_by_rejection_are_recorded(programs: Programs) -> None:
+    """The others take cuRAND's generators, which cannot be; they give the same numbers in every run all the same."""
+    with programs.libraries.program() as p:
+        p.returns(p.rng.generator(seed=3).normal(size=(N,)))
+    assert len({tuple(p.run().array.tolist()) for _ in range(4)}) == 1
+    assert programs.counts == GraphCounts(not_capturable=1)
+    assert not programs.recorder.needed
+    for law in ("gamma", "beta"):
+        with programs.libraries.program() as p:
+            generator = p.rng.generator(seed=3)
+            p.returns(
+                generator.gamma(shape=2.0, size=(N,)) if law == "gamma" else generator.beta(a=2.0, b=3.0, size=(N,))
+            )
+        assert len({tuple(p.run().array.tolist()) for _ in range(4)}) == 1
+    assert programs.counts == GraphCounts(captured=2, replayed=6, not_capturable=1)
 
 
 @pytest.mark.parametrize("kind", ["empty is read", "a part is written", "a triangle is written", "empty is returned"])

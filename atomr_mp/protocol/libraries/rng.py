@@ -179,9 +179,13 @@ COMMON: Final = (_is_finite, _has_a_seed_of_64_bits, _has_no_seed_if_quasi, _has
 
 
 class Random(LibraryRequest, frozen=True):
-    """Base of the requests of this library."""
+    """Base of the requests of this library.
+
+    CUDA cannot record cuRAND's generators: setting an offset is refused, and their state moves with each launch.
+    """
 
     held: ClassVar = ("source",)
+    captured: ClassVar[bool] = False
     words: ClassVar[int] = 0
     """Of 32 bits that a number takes; 0 stands for as many as its type has."""
 
@@ -296,6 +300,7 @@ class Gamma(Random, frozen=True):
 
     name: ClassVar = "gamma"
     types: ClassVar = {"T": REAL}
+    captured: ClassVar = True
     rules: ClassVar = (*COMMON, _is_philox)
     words: ClassVar = 1
     shape: AboveZero
@@ -315,6 +320,7 @@ class Beta(Random, frozen=True):
 
     name: ClassVar = "beta"
     types: ClassVar = {"T": REAL}
+    captured: ClassVar = True
     rules: ClassVar = (*COMMON, _is_philox)
     words: ClassVar = 1
     a: AboveZero

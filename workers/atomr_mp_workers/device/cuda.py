@@ -149,7 +149,7 @@ class CudaDevice(WorkerDevice):
             else:
                 source = cupy.ascontiguousarray(source)
                 _copy(target.ctypes.data, source.data.ptr, target.nbytes, TO_HOST)
-        elif isinstance(source, np.ndarray):
+        elif isinstance(source, (np.ndarray, np.generic)):
             source = np.ascontiguousarray(source)
             _copy(target.data.ptr, source.ctypes.data, target.nbytes, TO_DEVICE)
         elif source.flags.c_contiguous and target.flags.c_contiguous:

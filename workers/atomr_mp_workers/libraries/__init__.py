@@ -58,11 +58,6 @@ class Libraries:
         planning = self._planning(library, instance, name)
         return LibraryMethod(method, instance, values.Decoder(request), self._context, planning)
 
-    def forget(self) -> None:
-        """Have all forget what they believe of the device's state, see `Library.forget`."""
-        for instance in self._instances.values():
-            instance.forget()
-
     def module(self, method: str) -> str | None:
         """Return the module that a library's method needs, None if it is no library's or has none on this backend."""
         library = method.partition(".")[0]

@@ -77,9 +77,6 @@ class Library:
         self.context: Final = context
         self.stream: Final = stream
 
-    def forget(self) -> None:
-        """Forget what this believes of the device's state: a graph has done requests of this library without it."""
-
     def trials(self) -> Iterable[LibraryRequest]:
         """Return requests that make what the first one would make, as handles, for a process that waits to be used."""
         return ()

@@ -38,7 +38,7 @@ class ProgramLibrary(Library):
         super().__init__(context, stream)
         self._libraries = Libraries(dataclasses.replace(context, streams=OneStream(stream)))
         recorder = self._recorder()
-        self._graphs = None if recorder is None else GraphRuns(context, self._libraries, recorder)
+        self._graphs = None if recorder is None else GraphRuns(context, recorder)
 
     def _recorder(self) -> Recorder | None:
         """Return what records graphs; None if the device has none."""

@@ -16,7 +16,6 @@ from atomr_mp import errors
 from atomr_mp.protocol.allocation import aligned
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
-from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.libraries.program import running
 from atomr_mp_workers.libraries.program.graphs import COPIED_BYTES, Refusal, Way
@@ -106,13 +105,11 @@ class GraphRuns:
 
     Args:
         context: What a library may use.
-        libraries: Those of the steps.
         recorder: The device's.
     """
 
-    def __init__(self, context: LibraryContext, libraries: Libraries, recorder: Recorder) -> None:
+    def __init__(self, context: LibraryContext, recorder: Recorder) -> None:
         self._context = context
-        self._libraries = libraries
         self._recorder = recorder
 
     def run(self, plan: Prepared, given: Sequence[Any], plain: Plain) -> Any:
@@ -147,7 +144,6 @@ class GraphRuns:
 
     def _launch(self, plan: Prepared, graph: Graph, given: Sequence[Any], results: dict[int, DeviceArray]) -> Any:
         graph.launch(self._context.device.copy, given, results)
-        self._libraries.forget()
         self._context.graphs[REPLAYED] += 1
         result = running.answer(plan, results.__getitem__)
         if not graph.laters:
@@ -169,7 +165,6 @@ class GraphRuns:
             refusal = Refusal.CAPTURE
             arrays = dict(enumerate(given)) | results | own
             slots = [arrays[slot] for slot in range(plan.first + len(plan.temporaries))]
-            self._libraries.forget()
             enqueue = functools.partial(running.recorded, plan, slots, self._recorder.check)
             launchable, laters = self._recorder.record(enqueue, graphs.needs(key))
         except Exception as error:  # noqa: BLE001 - whatever it is: the steps can be done one by one
@@ -178,8 +173,6 @@ class GraphRuns:
             if graphs.failed(refusal):
                 _LOG.warning("a program of %d steps is not captured: %s", len(plan.steps), error, exc_info=error)
             return False
-        finally:
-            self._libraries.forget()
         counts[CAPTURED] += 1
         counts[DROPPED] += graphs.keep(key, Graph(plan, launchable, own, laters))
         return True

@@ -35,11 +35,6 @@ class CudaRng(Library):
         self._generators: Generators | None = None
         self._slots: Final = Slots()
 
-    def forget(self) -> None:
-        """Set each generator anew before it is used again."""
-        if self._generators is not None:
-            self._generators.forget()
-
     def bits(self, request: rng.Bits) -> None:
         """Draw whole numbers of which every bit is random."""
         out = array(request.out)

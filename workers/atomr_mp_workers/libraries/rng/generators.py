@@ -66,12 +66,6 @@ class Generators:
         generate(made.handle, address, count)
         made.at = source.offset + moves
 
-    def forget(self) -> None:
-        """Forget where the generators are."""
-        for of_kind in self._made.values():
-            for made in of_kind:
-                made.at = None
-
     def _find(self, source: rng.Source) -> _Made:
         """Return a generator with this seed; the one that was used last is the last of its kind."""
         of_kind = self._made.setdefault((source.kind, source.dimensions), [])
