@@ -121,13 +121,15 @@ class SlabTable:
     def leave_driver_alone(self, seconds: float, wake: Callable[[], None]) -> None:
         """Have the loop ask the driver for nothing for a while, and put off what can be; then keep one spare slab.
 
+        Where there is no driver, none is kept: a slab takes no time to make.
+
         Args:
             seconds: For how long.
             wake: Called when spare slabs have been let go of elsewhere than on the loop, which has to show that.
         """
         background = self._device.background
-        if background is None:  # there is no driver, and a slab takes no time to make
-            self.drop_spares(but=1)
+        if background is None:
+            self.drop_spares()
             return
 
         def calm() -> None:
