@@ -121,7 +121,7 @@ class Streamer(Actor):
     def refs(self, array: Any, count: int) -> Iterator[Any]:
         """Yield refs to new arrays, made of one that is borrowed meanwhile."""
         for n in range(count):
-            yield self._context.keep(np.asarray(array) + n)
+            yield self._context.keep(array + n)
 
     @method(thread=True)
     def with_variable(self, value: str, parts: int) -> Iterator[str]:

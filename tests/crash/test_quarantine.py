@@ -129,7 +129,8 @@ def test_an_allocation_waits_for_nobody_else(ledger: Ledger, stuck: Path) -> Non
             for _ in range(2):
                 with pytest.raises(errors.OutOfMemory):
                     pool.device(0).empty(2 * SLAB_BYTES, "uint8")
-            assert len(injected.fired) == 3 * before
+            # The promoted worker may have tried to make a spare slab for its client meanwhile, off its loop.
+            assert len(injected.fired) - 3 * before in {0, before // 2}
         stuck.unlink()
         os.kill(first, signal.SIGKILL)
         wait_until(pool, lambda: pool._client.devices[0].standby is not None)

@@ -152,7 +152,7 @@ def test_a_front_end_that_is_killed_costs_its_own_connections_only(ledger: Ledge
             assert settled(lambda: len(server.front_ends()) == 2 and first[0] not in server.front_ends())
             load.more(200)
         assert set(load.answers) <= {200, 0}, load.errors[:3]
-        assert 1 <= load.answers[0] <= 6
+        assert load.answers[0] <= 6  # none, where the kernel had given all connections to the other one
         metrics = server.ask("GET", "/metrics").body.decode()
         counted = next(line for line in metrics.splitlines() if 'route="call",status="200"' in line)
         assert load.answers[200] <= float(counted.rpartition(" ")[2]) <= load.answers[200] + 6

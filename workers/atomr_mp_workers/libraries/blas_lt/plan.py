@@ -37,7 +37,7 @@ from atomr_mp_workers.libraries.blas_lt.kinds import (
 from atomr_mp_workers.libraries.matrices import told
 
 LINE_BYTES: Final = 16
-"""What tensor cores for 8-bit integers read and write at a time."""
+"""What tensor cores for eight bits read and write at a time."""
 
 PROPOSED: Final = 16
 """Algorithms that autotuning times at most."""
@@ -70,7 +70,7 @@ class MatmulPlan:
         self._adds: Final = request.c is not None and request.beta not in {0, (0.0, 0.0)}
         if blas_lt.takes_aux(request) and request.a.shape[-1] == 1:
             raise unsupported(request)  # as nvmath.linalg has found of cuBLASLt
-        if request.a.dtype == "int8" and not _is_in_lines(request):
+        if request.a.dtype in {"int8", *FLOAT8} and not _is_in_lines(request):
             raise unsupported(request)  # a kernel that the heuristic offers (H100, CUDA 13.2) loses the context
         out, order = given(request.out).layout, blas_lt.order_of(request)
         assert order is not None

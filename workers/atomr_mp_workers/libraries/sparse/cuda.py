@@ -192,6 +192,8 @@ class CudaSparse(SparseLibrary):
             first, second = _as_rows(a, request.a), _as_rows(b, request.b)
             second = second if request.a.format == request.b.format else second.T.tocsr()
             turned = request.a.format == "csc"
+            # CuPy's handle may have been left on another stream, whose work nothing would order with this.
+            cusparse.set_stream(cupy.cuda.device.get_cusparse_handle(), cupy.cuda.get_current_stream().ptr)
             made = cupyx_cusparse.spgemm(*((second, first) if turned else (first, second)), scalar(request.alpha))
             return self._multiplied(request, made.indices, made.indptr, made.data)
 
