@@ -59,7 +59,8 @@ class FakeCupy(ModuleType):
         alloc=lambda nbytes: SimpleNamespace(ptr=2**40 + nbytes),
         alloc_pinned_memory=_Pinned,
         device=SimpleNamespace(get_cusparse_handle=lambda: 2**41),
-        get_current_stream=lambda: SimpleNamespace(ptr=STREAM),
+        get_current_stream=lambda: SimpleNamespace(ptr=STREAM, synchronize=lambda: None),
+        Device=lambda: SimpleNamespace(synchronize=lambda: None),
     )
     ndarray = GpuArray
 

@@ -192,9 +192,13 @@ class CudaSparse(SparseLibrary):
             first, second = _as_rows(a, request.a), _as_rows(b, request.b)
             second = second if request.a.format == request.b.format else second.T.tocsr()
             turned = request.a.format == "csc"
-            # CuPy's handle may have been left on another stream, whose work nothing would order with this.
-            cusparse.set_stream(cupy.cuda.device.get_cusparse_handle(), cupy.cuda.get_current_stream().ptr)
+            # CuPy's handle may have been left on another stream, whose work nothing would order with this: products
+            # were read before they were done (H100, CuPy 14.2, with others on the GPU). So all is waited for, twice.
+            stream = cupy.cuda.get_current_stream()
+            cusparse.set_stream(cupy.cuda.device.get_cusparse_handle(), stream.ptr)
+            stream.synchronize()
             made = cupyx_cusparse.spgemm(*((second, first) if turned else (first, second)), scalar(request.alpha))
+            cupy.cuda.Device().synchronize()
             return self._multiplied(request, made.indices, made.indptr, made.data)
 
         return Next(multiply)
