@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from types import ModuleType, SimpleNamespace
@@ -142,6 +143,7 @@ class FakeCudss(ModuleType):
     def __init__(self) -> None:
         super().__init__("nvmath.bindings.cudss")
         self._matrices: dict[int, SimpleNamespace] = {}
+        self._numbers = itertools.count(1)  # none comes again: matrices are forgotten whenever garbage is collected
         self._analysed: set[tuple[int, ...]] = set()
         for name in ("MatrixType", "MatrixViewType", "IndexBase", "Layout", "Phase"):
             setattr(self, name, getattr(REAL["cudss"], name))
@@ -153,7 +155,7 @@ class FakeCudss(ModuleType):
         return lambda *given: HANDLE if len(given) == len(parameters) and "create" in name else None
 
     def _create(self, parameters: list[str], *given: int) -> int:
-        number = len(self._matrices) + 1
+        number = next(self._numbers)
         self._matrices[number] = SimpleNamespace(**dict(zip(parameters, given, strict=True)))
         return number
 

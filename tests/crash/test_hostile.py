@@ -895,10 +895,14 @@ def test_a_client_that_never_reads_its_replies_loses_its_session(victim: Victim,
     before, refused = victim.pool.status().workers[0].completed, victim.refused()
     with RawSession.admitted(victim) as client, Dealer(client, RCVHWM=1) as dealer:
         client.socket.setblocking(False)  # only looked at
+        dealer.socket.sndtimeo = 1000
         for number in range(1000):
             if _ended(client):
                 break
-            dealer.send(client.header(call(number, "Target.blob", (size,))))
+            try:
+                dealer.send(client.header(call(number, "Target.blob", (size,))))
+            except zmq.Again:  # the worker has closed the connection, and the goodbye follows
+                break
             # Within its window it stays.
             answered = before + number + 1
             eventually(
