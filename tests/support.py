@@ -23,8 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-import numpy as np  # noqa: F401 - its threads and descriptors are to be there before a ledger counts
+import numpy as np
 import pytest
+import scipy.linalg.blas
 
 import atomr_mp
 from atomr_mp import testing
@@ -74,6 +75,7 @@ class Ledger:
     def __enter__(self) -> Self:
         self._outer = os.environ.get(LEDGER)
         os.environ[LEDGER] = str(self.path)
+        _start_blas_threads()
         self._descriptors, self._threads = open_descriptors(), _threads()
         return self
 
@@ -394,6 +396,12 @@ def open_descriptors(pid: int | str = "self") -> dict[int, str]:
         with contextlib.suppress(FileNotFoundError):  # in this process: the one by which the directory was read
             found[int(path.name)] = str(path.readlink())
     return found
+
+
+def _start_blas_threads() -> None:
+    """Have NumPy's and SciPy's OpenBLAS start their threads, which end at every fork and return at the next product."""
+    matrix = np.ones((256, 256))
+    scipy.linalg.blas.dgemm(1.0, matrix, matrix @ matrix)
 
 
 def _threads() -> int:

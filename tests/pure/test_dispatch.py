@@ -29,6 +29,7 @@ from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import load
 from atomr_mp_workers.memory import content
+from atomr_mp_workers.memory.arrays import Block
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import dispatch
 from atomr_mp_workers.requests.batches import batch_run
@@ -39,6 +40,7 @@ from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import Peer, Peers
+from atomr_mp_workers.requests.request import Request
 from atomr_mp_workers.requests.threads import ActorThreads
 from tests.support import Edges
 
@@ -543,3 +545,32 @@ def test_a_reader_that_is_refused_leaves_no_memory_to_the_collector(worker: Work
         assert store.statistics()["used_bytes"] == 0
     finally:
         gc.enable()
+
+
+def test_readers_refused_for_a_writer_that_never_started_are_told_when_its_client_is(worker: Worker) -> None:
+    """A client that knew earlier could send a reader that would count as one behind the writer."""
+    client, other = worker.client(1), worker.client(2)
+    answers, outbox = worker.envelope.answers, worker.outbox
+
+    def give(peer: Peer, error: errors.AtomrError, missed: Sequence[Block] = ()) -> int:
+        worker._ids += 1
+        peer.unanswered += 1
+        call = data.Call(worker._ids, "Logged.run", NEVER_NS, 0, b"")
+        request = Request(peer, call, worker.methods["Logged.run"])
+        request.missed = missed
+        answers.give(request, error)
+        return call.id
+
+    block = worker.store.buffers.allocate(worker.store.buffers.ours, "float64", (8,)).block
+    at_once = give(client, errors.GpuRefUndefined("of a writer that has failed"))
+    assert list(outcomes(client)) == [at_once]
+    given = [
+        give(client, errors.DeadlineExceeded("too late"), [block]),
+        give(client, errors.GpuRefUndefined("not written")),
+    ]
+    prompt = give(other, errors.ActorFailed("of its own"))
+    answers.end_turn(outbox)
+    assert (len(client.replies), list(outcomes(other))) == (1, [prompt])
+    answers.end_turn(outbox)
+    assert list(outcomes(client))[1:] == given
+    assert not answers.withheld

@@ -36,17 +36,20 @@ class Answers:
         self.streams: Final[set[StreamRequest]] = set()
         """Those that have not been answered."""
         self.withheld: list[tuple[Request, errors.AtomrError | None, Sequence[Block]]] = []
-        """Answers of writers that did not start, and what they have not written. As long as they wait, whoever reads it
-        cannot know; from then on it does."""
+        """Answers of writers that did not start, with the blocks that they have not written, and of readers that were
+        refused for it. While these wait, no client knows that a writer did not start; afterwards it does."""
         self._withheld_before = 0
         """How many of them have waited for a whole turn."""
 
     def give(self, request: Request, error: errors.AtomrError | None) -> None:
         """Answer a request; not yet, if readers of what it has not written may be on their way."""
-        if request.missed:
+        if request.missed or (self.withheld and isinstance(error, errors.GpuRefUndefined)):
             self.withheld.append((request, error, request.missed))
             request.missed = ()
             return
+        self._give(request, error)
+
+    def _give(self, request: Request, error: errors.AtomrError | None) -> None:
         kind = type(request)  # to ask an abstract class's instance what it is takes as long as the answer
         if kind is ItemsSlice:
             self._give_items(cast("ItemsSlice", request), error)
@@ -142,7 +145,7 @@ class Answers:
         for request, error, blocks in due:
             contents.note_heard(blocks, now_ns)
             outbox[request.peer] = None
-            self.give(request, error)
+            self._give(request, error)
 
     def distrust(self, peers: Iterable[Peer], error: errors.ContextPoisoned) -> None:
         """Let no result leave that was not sent yet: it may have been computed after the context was lost."""
