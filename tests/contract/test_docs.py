@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.util
 import itertools
 import json
 import os
@@ -10,9 +12,11 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -104,6 +108,25 @@ class Page:
             timeout=DEADLINE_S,
         )
 
+    @contextlib.contextmanager
+    def running(self, lines: str) -> Iterator[None]:
+        """Run lines of a shell meanwhile; they end by SIGTERM, and their last one is the process that gets it."""
+        *before, last = lines.splitlines()
+        process = subprocess.Popen(
+            ["sh", "-c", "\n".join([*before, f"exec {last}"])],
+            cwd=self._directory,
+            env=self._environment,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(DEADLINE_S)
+            finally:
+                process.kill()
+
     def shell(self, line: str) -> subprocess.CompletedProcess[str]:
         """Run a line of a shell."""
         return self.run(["sh", "-c", line])
@@ -176,6 +199,13 @@ def actions(command: argparse.ArgumentParser) -> Iterator[argparse.Action]:
             yield action
 
 
+def free_port() -> int:
+    """Return a port at which nothing listens."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
 def slug(heading: str) -> str:
     """Return the anchor that a heading gets where the pages are shown."""
     plain = re.sub(r"[^\w\- ]", "", heading.lower())
@@ -213,6 +243,26 @@ def test_commands_work_in_the_order_of_the_page(path: Path, directory: Path) -> 
         assert result.returncode == 0, f"{line}: {result.stderr}"
         if output:
             assert result.stdout.splitlines() == [each for each in output if each], line
+
+
+@pytest.mark.skipif(not all(map(importlib.util.find_spec, ("uvicorn", "httptools"))), reason="needs the extra serve")
+def test_the_model_of_the_readme_answers_the_call_whose_worker_is_killed(directory: Path) -> None:
+    """The README's two terminals: a server, and calls by curl with a `kill -9` in the middle."""
+    port = free_port()
+    page = Page(ROOT / "README.md", directory)
+    serve, calls = (block.code.replace(":8000", f":{port}") for block in page.blocks if "a-secret" in block.code)
+    assert serve.rstrip().splitlines()[-1].startswith("atomr-mp serve ")
+    with page.running(f"{serve.rstrip()} --port {port}"):
+        deadline_s = time.monotonic() + DEADLINE_S
+        while page.shell(f"curl -sf http://127.0.0.1:{port}/health/ready").returncode != 0:
+            assert time.monotonic() < deadline_s, "the README's server is not ready"
+        result = page.shell(calls)
+        assert result.returncode == 0, result.stderr
+        answer, after = result.stdout.splitlines()
+        assert json.loads(answer) == [4.0, 7.0]
+        assert int(after) > 0
+        events = page.shell("atomr-mp events --json").stdout.splitlines()
+        assert any("SIGKILL" in event for event in events), "no worker was killed"
 
 
 def test_every_page_with_commands_shows_only_ours_or_is_run() -> None:
