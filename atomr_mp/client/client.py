@@ -28,10 +28,10 @@ from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.protocol import token
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
+from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages import devices, session, suspects
 from atomr_mp.protocol.messages.session import MAX_REMOTE_ID
-from atomr_mp.protocol.stream_credit import ReaderCredit
 from atomr_mp.transport.data import Login
 from atomr_mp.transport.session import SessionConnection
 from atomr_mp.wire.courier import Courier

@@ -12,8 +12,8 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol import values
+from atomr_mp.protocol.flow.stream_credit import ReaderCredit
 from atomr_mp.protocol.messages.devices import Resumes
-from atomr_mp.protocol.stream_credit import ReaderCredit
 from atomr_mp.protocol.words import counted
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.reply import Reply
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import devices, operators, remote, session
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import Buffer

@@ -24,7 +24,7 @@ from atomr_mp.gateway.probe import check_refuses
 from atomr_mp.gateway.sockets import HandshakeHandler, Received, RouterSocket, Sent
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.codec import ErrorInfo
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import operators, remote, session
 from atomr_mp.protocol.messages.session import check_version
 from atomr_mp.protocol.values import Buffer

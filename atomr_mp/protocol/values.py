@@ -24,8 +24,8 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.crossing import check as check_crosses
+from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS, check_shape
-from atomr_mp.protocol.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_client_array, decode_ref
 
 if TYPE_CHECKING:

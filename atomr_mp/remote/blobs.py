@@ -16,7 +16,7 @@ import msgspec
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes, values
-from atomr_mp.protocol.limits import MAX_BODY_BYTES, MAX_FRAMES
+from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES
 from atomr_mp.protocol.refs import Operand, WireRef
 from atomr_mp.protocol.values import ARRAY, Buffer
 from atomr_mp.protocol.zmtp.framing import ALIGNMENT, PACKED, pack, unpack

@@ -18,7 +18,7 @@ from atomr_mp.client.lanes.base import FORKED
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import operators, remote, session, suspects
 from atomr_mp.protocol.messages.devices import DeviceInfo, MethodInfo
 from atomr_mp.remote.blobs import encode

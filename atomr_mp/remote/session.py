@@ -14,7 +14,7 @@ from atomr_mp import errors
 from atomr_mp.client.reply import Reply, set_done
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
-from atomr_mp.protocol.flight import RETRY_AFTER_S
+from atomr_mp.protocol.flow.flight import RETRY_AFTER_S
 from atomr_mp.protocol.messages import devices, remote, session
 from atomr_mp.protocol.refs import WireRef
 from atomr_mp.protocol.values import Buffer

@@ -23,7 +23,7 @@ from atomr_mp.process.files.rundir import default_run_dir
 from atomr_mp.process.gpus.hardware import missing_for_cuda, mps_server, nvidia_hardware
 from atomr_mp.protocol.codec import MAX_WEIGHT
 from atomr_mp.protocol.extras import how_to_install
-from atomr_mp.protocol.flight import MAX_STREAMS, Window
+from atomr_mp.protocol.flow.flight import MAX_STREAMS, Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.supervision.intensity import Intensity

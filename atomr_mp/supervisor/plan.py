@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.control import ActorSpec, Execution
 from atomr_mp.supervision.intensity import Intensity
 from atomr_mp.supervision.recycle import RecycleLimits

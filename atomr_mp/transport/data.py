@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.zmtp import stream
 from atomr_mp.transport.session import credentials

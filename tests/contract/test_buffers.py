@@ -17,7 +17,7 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
-from atomr_mp.protocol.limits import MAX_PAYLOAD_BYTES
+from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.messages import session
 from atomr_mp.protocol.messages.data import MAX_RELEASED
 from atomr_mp.protocol.values import SHARED_BYTES

@@ -21,7 +21,7 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp import stream

@@ -15,8 +15,8 @@ from atomr_mp import errors
 from atomr_mp.client.client import MAX_LANE, Client
 from atomr_mp.client.handshake import greet
 from atomr_mp.client.reply import Reply
-from atomr_mp.protocol import flight
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
+from atomr_mp.protocol.flow import flight
 from atomr_mp.protocol.messages import devices, session
 from atomr_mp.transport.session import SessionConnection
 

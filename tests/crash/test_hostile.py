@@ -29,8 +29,8 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import EventLog
 from atomr_mp.process.files.rundir import RunDirectory
-from atomr_mp.protocol import flight, limits
 from atomr_mp.protocol.codec import MAX_MESSAGE_BYTES, MAX_SESSION_MESSAGE_BYTES, ErrorInfo
+from atomr_mp.protocol.flow import flight, limits
 from atomr_mp.protocol.messages import control, data, operators, session
 from atomr_mp.protocol.zmtp.framing import pack
 from atomr_mp.protocol.zmtp.stream import MAX_COMMAND_BYTES

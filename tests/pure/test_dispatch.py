@@ -17,7 +17,7 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.protocol import token, values
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.control import ActorSpec
 from atomr_mp_workers import Actor, Batch, method

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import control
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.peers import MOST_EARLY, MOST_FORMER, Peers, SequenceTracker

@@ -15,7 +15,7 @@ from msgspec import inspect
 from atomr_mp import errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES, VERSION, Codec
-from atomr_mp.protocol.flight import Flight, Window
+from atomr_mp.protocol.flow.flight import Flight, Window
 from atomr_mp.protocol.messages import control, data, operators, session
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.session import Framing, check_version, frame

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.protocol import codec, flight, limits, values
+from atomr_mp.protocol import codec, values
+from atomr_mp.protocol.flow import flight, limits
 from atomr_mp.protocol.messages import data, devices, operators, remote, session, suspects
 from atomr_mp.protocol.zmtp import framing, stream
 from atomr_mp.supervisor.sessions import sessions

@@ -24,8 +24,9 @@ from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
-from atomr_mp.protocol import flight, token
+from atomr_mp.protocol import token
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.flow import flight
 from atomr_mp.protocol.messages import data, devices, session, suspects
 
 EPOCH = bytes(16)

@@ -19,8 +19,8 @@ from hypothesis.extra import numpy as hnp
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
+from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import MAX_DIMENSIONS
-from atomr_mp.protocol.limits import MAX_BODY_BYTES, MAX_FRAMES, MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.refs import CLIENT_ARRAY, REF, ClientArray, Operand, WireRef, decode_ref
 from atomr_mp.protocol.token import TOKEN_BYTES
 from atomr_mp.protocol.values import ARRAY, DTYPES, INLINE_BYTES, MAX_DEPTH, SHARED_BYTES, Decoder, encode

@@ -16,9 +16,10 @@ import time
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol import limits, token
+from atomr_mp.protocol import token
 from atomr_mp.protocol.board import BoardWriter, Counter, Gauge
 from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.flow import limits
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack

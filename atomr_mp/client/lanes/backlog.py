@@ -8,7 +8,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
-from atomr_mp.protocol.flight import RETRY_AFTER_S, Flight
+from atomr_mp.protocol.flow.flight import RETRY_AFTER_S, Flight
 from atomr_mp.protocol.words import counted
 
 

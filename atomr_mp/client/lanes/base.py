@@ -26,7 +26,7 @@ from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.reply import ArrivedPart, ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol import values
-from atomr_mp.protocol.flight import Flight
+from atomr_mp.protocol.flow.flight import Flight
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, IncarnationStopped
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicions

@@ -12,7 +12,7 @@ from atomr_mp.client.lanes.retry_policy import Lost
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.protocol import token
-from atomr_mp.protocol.flight import Flight
+from atomr_mp.protocol.flow.flight import Flight
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.wire.ends import ClientEnd

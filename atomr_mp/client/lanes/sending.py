@@ -11,7 +11,8 @@ from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.reply import Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState, step
-from atomr_mp.protocol import limits, values
+from atomr_mp.protocol import values
+from atomr_mp.protocol.flow import limits
 from atomr_mp.protocol.messages import data
 
 MESSAGE_CALLS: Final = 16

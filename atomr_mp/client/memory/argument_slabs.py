@@ -19,8 +19,8 @@ from atomr_mp.client.memory.leases import Releases
 from atomr_mp.interop.host import HostMapping, kept_by, make_sealed
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.allocation import Space, aligned, slab_bytes_for
+from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.process_tags import CLIENT_SLAB
 from atomr_mp.protocol.refs import ClientArray, SlabNumber
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp.protocol.codec import U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text, Weight
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.devices import ActorInfo
 from atomr_mp.protocol.messages.session import SlabHandle
 from atomr_mp.protocol.refs import SlabNumber

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp.protocol.codec import U64, Codec, ErrorInfo, Message, Name
-from atomr_mp.protocol.limits import MAX_BODY_BYTES, MAX_FRAMES
+from atomr_mp.protocol.flow.limits import MAX_BODY_BYTES, MAX_FRAMES
 from atomr_mp.protocol.refs import BufferId, SlabNumber
 from atomr_mp.protocol.token import TOKEN_BYTES
 

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from atomr_mp.protocol.codec import MAX_U64, U16, U32, U64, Bytes16, Codec, ErrorInfo, Message, Name, Text
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import operators, session
 from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo

@@ -29,7 +29,7 @@ from atomr_mp.protocol.codec import (
     Name,
     Weight,
 )
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.devices import ActorInfo, DeviceInfo
 from atomr_mp.protocol.messages.operators import (
     AdmitRequest,

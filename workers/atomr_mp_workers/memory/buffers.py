@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes, token
+from atomr_mp.protocol.flow.limits import MAX_PAYLOAD_BYTES
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.limits import MAX_PAYLOAD_BYTES
 from atomr_mp_workers.device.base import WorkerDevice
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.blocks import OURS, SEVERAL, Holder, OwnSlab

@@ -15,7 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol import token
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter, Watched
 from atomr_mp.protocol.codec import MAX_TEXT_CHARS
-from atomr_mp.protocol.flight import MAX_STREAMS
+from atomr_mp.protocol.flow.flight import MAX_STREAMS
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.words import counted
 from atomr_mp_workers import tracing

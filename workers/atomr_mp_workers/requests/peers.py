@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from atomr_mp import errors
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.messages.data import MAX_AHEAD
 from atomr_mp.protocol.values import Buffer

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.flight import Window
+from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages.data import session_of
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp import stream

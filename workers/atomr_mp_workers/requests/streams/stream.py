@@ -10,9 +10,9 @@ from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
+from atomr_mp.protocol.flow.stream_credit import SenderCredit
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import Resumes
-from atomr_mp.protocol.stream_credit import SenderCredit
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
