@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from atomr_mp.protocol.board import BOARD_BYTES, FIRST_SLOT, FORGOTTEN, STACK_AT, Counter
+from atomr_mp.protocol.board.page import BOARD_BYTES, FIRST_SLOT, FORGOTTEN, STACK_AT, Counter
 from soaking.disturbances import Disturbance
 
 BOARD: Final = "/memfd:atomr-mp-board"

@@ -26,8 +26,7 @@ from atomr_mp.process.cgroup import CgroupParent, WorkerCgroup
 from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.identity import Identity, boot_id, start_ticks, wait_ended
 from atomr_mp.process.spawn import ExitCause, WorkerProcess, spawn
-from atomr_mp.protocol import board_check
-from atomr_mp.protocol.board import BOARD_BYTES
+from atomr_mp.protocol.board import BOARD_BYTES, check
 from atomr_mp.protocol.codec import MAX_SESSION_MESSAGE_BYTES
 from atomr_mp.protocol.messages.control import FROM_WORKER, ActorSpec, Prepare, SessionAdmitted
 from atomr_mp.supervision.standby import MAX_FAILURES
@@ -475,7 +474,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_a_board_is_believed_before_its_worker_has_found_it() -> None:
     """A worker may die while its interpreter starts; nothing was written over its board."""
     with start(WAIT_TO_BE_LET_GO) as worker, worker.board.cast("Q") as words:
-        assert board_check.defect(words, time.monotonic_ns()) == ""
+        assert check.defect(words, time.monotonic_ns()) == ""
 
 
 def test_closing_ends_a_worker_that_still_runs() -> None:

@@ -15,8 +15,8 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.process.files.events import read_events
-from atomr_mp.protocol.board import BOARD_BYTES, FIRST_SLOT, FORGOTTEN, Counter
-from atomr_mp.protocol.board_check import defect, look
+from atomr_mp.protocol.board.check import defect, look
+from atomr_mp.protocol.board.page import BOARD_BYTES, FIRST_SLOT, FORGOTTEN, Counter
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.operators import EndCount
 from tests.support import ACTORS, Ledger, wait_generation, wait_state

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from atomr_mp.protocol import board, board_check
 from atomr_mp.protocol.board import (
     BOARD_BYTES,
-    MAGIC,
     OFF_BOARD,
     STACK_AT,
     BoardReader,
@@ -22,7 +20,11 @@ from atomr_mp.protocol.board import (
     Gauge,
     PlaceKind,
     Watched,
+    check,
+    page,
 )
+from atomr_mp.protocol.board import reader as reading
+from atomr_mp.protocol.board import writer as writing
 from atomr_mp.protocol.library_names import LIBRARIES
 from atomr_mp_workers.libraries.base import ENGINE_WORD
 from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans
@@ -36,7 +38,8 @@ FEW: Final = 4
 def few_slots() -> Iterator[None]:
     """Make the ring short."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(board, "SLOTS", FEW)
+        for module in (page, reading, writing):
+            patch.setattr(module, "SLOTS", FEW)
         yield
 
 
@@ -210,7 +213,7 @@ def test_an_entry_that_death_left_half_written_is_left_out() -> None:
     writer = BoardWriter(memory)
     writer.start(1, 10, 100, 1000)
     slot = writer.start(1, 11, 200, 1000)
-    memory.cast("Q")[board.FIRST_SLOT + board.SLOT_WORDS * slot] += 1
+    memory.cast("Q")[page.FIRST_SLOT + page.SLOT_WORDS * slot] += 1
     reader = BoardReader(memory)
     assert [entry.request_id for entry in reader.entries()] == [10]
 
@@ -218,20 +221,20 @@ def test_an_entry_that_death_left_half_written_is_left_out() -> None:
 def test_a_fresh_board_says_nothing_and_shows_its_mark() -> None:
     """A board is empty before its worker has written anything to it."""
     memory = memoryview(bytearray(BOARD_BYTES))
-    board.prepare(memory)
+    page.prepare(memory)
     reader = BoardReader(memory)
     assert reader.entries() == []
     assert reader.known_since_ns() == 0
     assert reader.queue_depth == 0
     BoardWriter(memory)
-    assert memory.cast("Q")[0] == MAGIC
+    assert memory.cast("Q")[0] == page.MAGIC
     assert reader.entries() == []
 
 
 @given(
     st.binary(
-        min_size=8 * (board.FIRST_SLOT + board.SLOT_WORDS * FEW),
-        max_size=8 * (board.FIRST_SLOT + board.SLOT_WORDS * FEW),
+        min_size=8 * (page.FIRST_SLOT + page.SLOT_WORDS * FEW),
+        max_size=8 * (page.FIRST_SLOT + page.SLOT_WORDS * FEW),
     )
 )
 def test_any_memory_can_be_read(content: bytes) -> None:
@@ -251,13 +254,13 @@ def test_the_figures_of_batches_are_kept_by_method() -> None:
     writer, reader = BoardWriter(memory), BoardReader(memory)
     writer.start(1, 2, 3, 4)
     for size in (1, 2, 3, 4, 5, 1024):
-        writer.batch(board.BATCHED - 1, size, size * size, size)
-    writer.batch(board.BATCHED, 1, 1, 1)
-    assert reader.batches(board.BATCHED - 1) == board.Batches(
+        writer.batch(page.BATCHED - 1, size, size * size, size)
+    writer.batch(page.BATCHED, 1, 1, 1)
+    assert reader.batches(page.BATCHED - 1) == page.Batches(
         6, 1039, 1 + 4 + 9 + 16 + 25 + 1024**2, 1024, [1, 1, 2, 1, 0, 0, 0, 0, 0, 0, 1]
     )
-    assert reader.batches(0) == board.Batches(0, 0, 0, 0, [0] * 11)
-    assert reader.batches(board.BATCHED) is None
+    assert reader.batches(0) == page.Batches(0, 0, 0, 0, [0] * 11)
+    assert reader.batches(page.BATCHED) is None
     assert reader.entries() == [Entry(1, 2, 3, 4, 0)]
 
 
@@ -265,25 +268,25 @@ def test_the_figures_of_plans_are_kept_by_library() -> None:
     """Where its plans are counted; every library has room, and one that had none would be passed over."""
     memory = memoryview(bytearray(BOARD_BYTES))
     writer, reader = BoardWriter(memory), BoardReader(memory)
-    plans = LibraryPlans(kept=1, figures=writer.plans(board.PLANNED - 1))
+    plans = LibraryPlans(kept=1, figures=writer.plans(page.PLANNED - 1))
     failed = LibraryPlan()
     failed.fail(ValueError())
     for key, plan in (("a", failed), ("a", LibraryPlan()), ("b", LibraryPlan())):
         assert plans.find(key) is None
         plans.keep(key, plan)
-        assert board_check.defect(memory.cast("Q"), 0) == ""
+        assert check.defect(memory.cast("Q"), 0) == ""
     assert plans.find("b") is not None
-    writer.plans(board.PLANNED - 1)[ENGINE_WORD] = 1
-    assert board_check.defect(memory.cast("Q"), 0) == ""
-    assert reader.plans(board.PLANNED - 1) == board.PlanCounts(misses=3, hits=1, dropped=1, kept=1, engine=1)
+    writer.plans(page.PLANNED - 1)[ENGINE_WORD] = 1
+    assert check.defect(memory.cast("Q"), 0) == ""
+    assert reader.plans(page.PLANNED - 1) == page.PlanCounts(misses=3, hits=1, dropped=1, kept=1, engine=1)
     writer.plans(1)[ENGINE_WORD] = 99
-    assert "library 1" in board_check.defect(memory.cast("Q"), 0)
+    assert "library 1" in check.defect(memory.cast("Q"), 0)
     writer.plans(1)[ENGINE_WORD] = 0
-    assert reader.plans(0) == board.PlanCounts()
-    assert len(LIBRARIES) <= board.PLANNED
-    writer.plans(board.PLANNED)[0] += 1
-    assert reader.plans(board.PLANNED) is None
-    assert bytes(memory[STACK_AT:]) == bytes(board.STACK_BYTES)
+    assert reader.plans(0) == page.PlanCounts()
+    assert len(LIBRARIES) <= page.PLANNED
+    writer.plans(page.PLANNED)[0] += 1
+    assert reader.plans(page.PLANNED) is None
+    assert bytes(memory[STACK_AT:]) == bytes(page.STACK_BYTES)
 
 
 @given(st.lists(st.integers(0, 2**57), max_size=50))
@@ -345,8 +348,8 @@ def test_stacks_are_text_behind_the_words() -> None:
     reader = BoardReader(memory)
     memory[STACK_AT : STACK_AT + 5] = b"File\xff"
     assert reader.stack() == "File\ufffd"
-    memory[STACK_AT:] = b"x" * board.STACK_BYTES
-    assert reader.stack() == "x" * board.STACK_BYTES
+    memory[STACK_AT:] = b"x" * page.STACK_BYTES
+    assert reader.stack() == "x" * page.STACK_BYTES
     reader.clear_stack()
     assert reader.stack() == ""
     BoardWriter(memory).answer(7)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from atomr_mp.protocol import board, board_check
-from atomr_mp.protocol.board import BOARD_BYTES, STACK_AT, BoardReader, BoardWriter, Counter, Gauge
+from atomr_mp.protocol.board import BOARD_BYTES, STACK_AT, BoardReader, BoardWriter, Counter, Gauge, check, page
+from atomr_mp.protocol.board import reader as reading
+from atomr_mp.protocol.board import writer as writing
 from atomr_mp.protocol.messages import session
 from atomr_mp.supervision.tally import Tally
 from atomr_mp.supervisor.processes.incarnation_end import IncarnationEnd
@@ -28,7 +29,8 @@ LATE_NS: Final = 10**6
 def few_slots() -> Iterator[None]:
     """Make the ring short."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(board, "SLOTS", FEW)
+        for module in (page, reading, writing):
+            patch.setattr(module, "SLOTS", FEW)
         yield
 
 
@@ -67,11 +69,11 @@ class History:
         elif kind == "alone":
             self.writer.alone(choice % 2, 100 + now_ns)
         elif kind == "plan":
-            plans = self.writer.plans(choice % board.PLANNED)
+            plans = self.writer.plans(choice % page.PLANNED)
             plans[0] += 1
             plans[1 + items % 3] += 1
         elif kind == "batch":
-            self.writer.batch(choice % board.BATCHED, items, choice, choice)
+            self.writer.batch(choice % page.BATCHED, items, choice, choice)
         else:
             self.writer.count(Counter.DISCARDED)
             self.writer.show(Gauge.SLAB_BYTES, choice)
@@ -82,7 +84,7 @@ STEPS: Final = st.lists(
     st.tuples(
         st.sampled_from(["start", "start", "end", "end", "alone", "batch", "plan", "count"]),
         st.integers(0, 2**40),
-        st.integers(1, board.MAX_START_ITEMS),
+        st.integers(1, page.MAX_START_ITEMS),
     ),
     max_size=20,
 )
@@ -91,7 +93,7 @@ DAMAGE: Final = st.lists(
     st.tuples(
         st.integers(0, STACK_AT - 1)
         | st.integers(0, 8 * 25)
-        | st.integers(8 * board.FIRST_SLOT, 8 * (board.FIRST_SLOT + FEW * board.SLOT_WORDS) - 1),
+        | st.integers(8 * page.FIRST_SLOT, 8 * (page.FIRST_SLOT + FEW * page.SLOT_WORDS) - 1),
         st.integers(1, 320) | st.sampled_from([8, 64, STACK_AT]),
         st.sampled_from([b"\xff", b"\0"]) | st.binary(min_size=8, max_size=24),
     ),
@@ -121,7 +123,7 @@ def told(memory: memoryview) -> dict[int, tuple[set[int], int, str]]:
         found[number] = (set(message.started), message.known_since_ns, ending.doubt)
     tally = Tally()
     tally.add(None if ending.doubt else BoardReader(memory), "kill", lost=True)
-    assert tally.figures().received < board_check._MOST
+    assert tally.figures().received < check._MOST
     return found
 
 
@@ -130,7 +132,7 @@ def test_what_a_writer_has_written_is_believed(steps: list[tuple[str, int, int]]
     """After any history, with its ring used again or not."""
     memory = memoryview(bytearray(BOARD_BYTES))
     history = History(memory, steps)
-    assert board_check.defect(memory.cast("Q"), LATE_NS) == ""
+    assert check.defect(memory.cast("Q"), LATE_NS) == ""
     for sessions in told(memory).values():
         assert sessions[0] <= set(history.started)
 
@@ -139,7 +141,7 @@ def test_what_a_writer_has_written_is_believed(steps: list[tuple[str, int, int]]
 def test_a_worker_may_die_between_any_two_words(steps: list[tuple[str, int, int]], drawn: st.DataObject) -> None:
     """Its board is believed, and no request whose start was noted by then is told as unstarted."""
     stores = Stores.zeros(BOARD_BYTES // 8)
-    board.prepare(cast("memoryview", stores))
+    page.prepare(cast("memoryview", stores))
     prepared = len(stores.stores)
     History(cast("memoryview", stores), steps)
     until = drawn.draw(st.integers(prepared, len(stores.stores)))
@@ -148,10 +150,10 @@ def test_a_worker_may_die_between_any_two_words(steps: list[tuple[str, int, int]
     noted: set[tuple[int, int, int]] = set()
     for at, value in stores.stores[:until]:
         words[at] = value
-        inside = at - board.FIRST_SLOT
-        if 0 <= inside < FEW * board.SLOT_WORDS and not inside % board.SLOT_WORDS and not value & 1:
+        inside = at - page.FIRST_SLOT
+        if 0 <= inside < FEW * page.SLOT_WORDS and not inside % page.SLOT_WORDS and not value & 1:
             noted.add((words[at + 1], words[at + 2], words[at + 3]))
-    assert board_check.defect(words, LATE_NS) == ""
+    assert check.defect(words, LATE_NS) == ""
     said = told(memory)
     for number, request_id, started_ns in noted:
         started, known_since_ns, _ = said[number]
@@ -160,10 +162,10 @@ def test_a_worker_may_die_between_any_two_words(steps: list[tuple[str, int, int]
 
 @given(STEPS, DAMAGE, STEPS | st.just([]))
 @example([("start", 1, 1)], [(8, STACK_AT, b"\0")], []).via("all but the first word of a worker that had begun")
-@example([("start", 1, 1)] * 9, [(8 * board.FORGOTTEN, 8, b"\0")], []).via("nothing seems to be forgotten")
-@example(
-    [("start", 1, 1), ("end", 0, 1)] * FEW, [(8 * board.FIRST_SLOT, 64 * FEW, b"\0")], [("start", 1, 1)] * FEW
-).via("all that was damaged is written anew")
+@example([("start", 1, 1)] * 9, [(8 * page.FORGOTTEN, 8, b"\0")], []).via("nothing seems to be forgotten")
+@example([("start", 1, 1), ("end", 0, 1)] * FEW, [(8 * page.FIRST_SLOT, 64 * FEW, b"\0")], [("start", 1, 1)] * FEW).via(
+    "all that was damaged is written anew"
+)
 def test_no_damage_makes_a_started_request_look_unstarted(
     before: list[tuple[str, int, int]], damage: list[tuple[int, int, bytes]], then: list[tuple[str, int, int]]
 ) -> None:
@@ -179,7 +181,7 @@ def test_no_damage_makes_a_started_request_look_unstarted(
     said = told(memory)
     writing = [
         words[at] == 2 * words[Counter.STARTED] - 1  # as the writer leaves it for a moment, before the request runs
-        for at in range(board.FIRST_SLOT, board.FIRST_SLOT + FEW * board.SLOT_WORDS, board.SLOT_WORDS)
+        for at in range(page.FIRST_SLOT, page.FIRST_SLOT + FEW * page.SLOT_WORDS, page.SLOT_WORDS)
     ]
     unstarted = [
         request_id
@@ -193,24 +195,24 @@ def test_no_damage_makes_a_started_request_look_unstarted(
     "at",
     [
         0,
-        board.FORGOTTEN,
-        board.FORGOTTEN_AGAIN,
-        board.ALONE,
+        page.FORGOTTEN,
+        page.FORGOTTEN_AGAIN,
+        page.ALONE,
         40,
         int(Counter.STARTED),
         int(Counter.COMPLETED),
         int(Gauge.LEASES),
-        board.ANSWERED,
-        board.FIRST_BUCKET + 3,
-        board.FIRST_SLOT,
-        board.FIRST_SLOT + 1,
-        board.FIRST_SLOT + 2,
-        board.FIRST_SLOT + 3,
-        board.FIRST_SLOT + 5,
-        board.FIRST_SLOT + 7,
-        board.FIRST_SLOT + board.SLOT_WORDS * FEW - 8,
-        board.FIRST_BATCHES,
-        board.FIRST_BATCHES + 4,
+        page.ANSWERED,
+        page.FIRST_BUCKET + 3,
+        page.FIRST_SLOT,
+        page.FIRST_SLOT + 1,
+        page.FIRST_SLOT + 2,
+        page.FIRST_SLOT + 3,
+        page.FIRST_SLOT + 5,
+        page.FIRST_SLOT + 7,
+        page.FIRST_SLOT + page.SLOT_WORDS * FEW - 8,
+        page.FIRST_BATCHES,
+        page.FIRST_BATCHES + 4,
     ],
 )
 def test_ones_over_any_word_are_found(at: int) -> None:
@@ -219,7 +221,7 @@ def test_ones_over_any_word_are_found(at: int) -> None:
     History(memory, [("start", 1, 1)] * 6 + [("end", 0, 1)])
     words = memory.cast("Q")
     words[at] = 2**64 - 1
-    assert board_check.defect(words, LATE_NS)
+    assert check.defect(words, LATE_NS)
 
 
 @pytest.mark.parametrize("slot", range(FEW))
@@ -228,9 +230,9 @@ def test_an_entry_of_zeros_is_found(slot: int, starts: int) -> None:
     """Wherever it is in the ring, used or not: else a request that ran would look as if it had not."""
     memory = memoryview(bytearray(BOARD_BYTES))
     History(memory, [("start", 1, 1)] * starts)
-    at = 8 * (board.FIRST_SLOT + slot * board.SLOT_WORDS)
+    at = 8 * (page.FIRST_SLOT + slot * page.SLOT_WORDS)
     memory[at : at + 64] = bytes(64)
-    assert "never whole" in board_check.defect(memory.cast("Q"), LATE_NS)
+    assert "never whole" in check.defect(memory.cast("Q"), LATE_NS)
 
 
 def test_a_living_board_is_read_again_before_it_is_judged() -> None:
@@ -239,25 +241,25 @@ def test_a_living_board_is_read_again_before_it_is_judged() -> None:
     words = memory.cast("Q")
     History(memory, [("start", 1, 1)])
     words[40] = 1
-    looks = iter(range(board_check.LOOKS))
+    looks = iter(range(check.LOOKS))
 
     def clock() -> int:
         if next(looks) == 1:
             words[40] = 0
         return LATE_NS
 
-    copy, why = board_check.look(words, clock)
+    copy, why = check.look(words, clock)
     assert (copy, why) == (memory[:STACK_AT].tobytes(), "")
-    assert board_check.look(words, lambda: 0, copy) == (copy, "")
-    words[board.FORGOTTEN] = 1
-    assert board_check.look(words, lambda: LATE_NS, copy)[1]
+    assert check.look(words, lambda: 0, copy) == (copy, "")
+    words[page.FORGOTTEN] = 1
+    assert check.look(words, lambda: LATE_NS, copy)[1]
 
 
 @given(STEPS, st.data())
 def test_a_worker_may_go_on_while_its_board_is_read(steps: list[tuple[str, int, int]], drawn: st.DataObject) -> None:
     """What is read last, the counts once more, may be newer than the rest by any number of words."""
     stores = Stores.zeros(BOARD_BYTES // 8)
-    board.prepare(cast("memoryview", stores))
+    page.prepare(cast("memoryview", stores))
     prepared = len(stores.stores)
     History(cast("memoryview", stores), steps)
     first, last = sorted(drawn.draw(st.integers(prepared, len(stores.stores))) for _ in range(2))
@@ -265,11 +267,11 @@ def test_a_worker_may_go_on_while_its_board_is_read(steps: list[tuple[str, int, 
     for copy, until in ((words, first), (later, last)):
         for at, value in stores.stores[:until]:
             copy[at] = value
-    assert board_check._defect(words, later, LATE_NS) == ""
+    assert check._defect(words, later, LATE_NS) == ""
 
 
 @pytest.mark.parametrize("burst", [b"\xff" * 8, bytes(8), b"\xff" * 16, bytes(16)])
-@pytest.mark.parametrize("word", [board._SIGNALLED, board._SIGNALLED_AGAIN])
+@pytest.mark.parametrize("word", [page.SIGNALLED, page.SIGNALLED_AGAIN])
 def test_no_stray_write_makes_a_signal_that_the_worker_sends_to_itself(word: int, burst: bytes) -> None:
     """It would be evidence against what ran."""
     memory = memoryview(bytearray(BOARD_BYTES))
@@ -289,5 +291,5 @@ def test_what_was_answered_with_poison_stays_among_what_runs() -> None:
     for number in range(3):
         writer.start(1, number, 10 + number, 2**60)
     for _ in range(3):
-        writer.end(board.OFF_BOARD, 20)
-    assert board_check.defect(memory.cast("Q"), LATE_NS) == ""
+        writer.end(page.OFF_BOARD, 20)
+    assert check.defect(memory.cast("Q"), LATE_NS) == ""

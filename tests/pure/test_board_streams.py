@@ -6,19 +6,8 @@ import random
 
 import pytest
 
-from atomr_mp.protocol import board_check
-from atomr_mp.protocol.board import (
-    BOARD_BYTES,
-    FIRST_STREAM,
-    SLOT_WORDS,
-    SLOTS,
-    STEPS,
-    STREAM_SLOTS,
-    BoardReader,
-    BoardWriter,
-    PlaceKind,
-    Watched,
-)
+from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter, PlaceKind, Watched, check
+from atomr_mp.protocol.board.page import FIRST_STREAM, SLOT_WORDS, SLOTS, STEPS, STREAM_SLOTS
 
 NOW_NS = 10**12
 WATCHED = Watched(10**9, kind=PlaceKind.THREAD, number=0).pack()
@@ -56,7 +45,7 @@ def test_a_stream_is_known_as_started_however_many_start_after_it(board: tuple[B
     writer.end_step(place, later_ns + 9)
     assert reader.running() == []
     assert reader.look() == ([], {})
-    assert board_check.defect(reader.words, later_ns + 10) == ""
+    assert check.defect(reader.words, later_ns + 10) == ""
 
 
 def test_a_place_that_is_used_again_moves_the_memory_of_starts(board: tuple[BoardWriter, BoardReader]) -> None:
@@ -69,7 +58,7 @@ def test_a_place_that_is_used_again_moves_the_memory_of_starts(board: tuple[Boar
         writer.close_stream(places[n])
     assert open_stream(writer, 5000, NOW_NS + 10**6) == places[700]
     assert reader.known_since_ns() == max(before_ns, NOW_NS + 100 * 700)
-    assert board_check.defect(reader.words, NOW_NS + 10**7) == ""
+    assert check.defect(reader.words, NOW_NS + 10**7) == ""
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -94,7 +83,7 @@ def test_whatever_streams_do_the_board_is_believed(board: tuple[BoardWriter, Boa
                 live.append(place)
             case 3 if live:
                 writer.close_stream(live.pop())
-        assert board_check.defect(reader.words, now_ns + 10) == ""
+        assert check.defect(reader.words, now_ns + 10) == ""
     assert len(reader.running()) == len(stepping)
 
 
@@ -108,7 +97,7 @@ def test_a_stray_write_to_a_stream_s_entry_is_found(
     for n in range(4):
         open_stream(writer, n, NOW_NS + n)
     reader.words[FIRST_STREAM + SLOT_WORDS + word] = value
-    assert board_check.defect(reader.words, NOW_NS + 10**6)
+    assert check.defect(reader.words, NOW_NS + 10**6)
 
 
 def test_a_count_of_steps_that_is_too_low_is_found(board: tuple[BoardWriter, BoardReader]) -> None:
@@ -117,4 +106,4 @@ def test_a_count_of_steps_that_is_too_low_is_found(board: tuple[BoardWriter, Boa
     for n in range(4):
         open_stream(writer, n, NOW_NS + n)
     reader.words[STEPS] = 2
-    assert board_check.defect(reader.words, NOW_NS + 10**6)
+    assert check.defect(reader.words, NOW_NS + 10**6)

@@ -15,7 +15,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.process import scheduling
 from atomr_mp.protocol.board import DUMP_SIGNAL, STACK_SIGNAL, BoardReader, Entry, Watched
-from atomr_mp.protocol.board_check import disbelieved
+from atomr_mp.protocol.board.check import disbelieved
 from atomr_mp.protocol.codec import clip
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervision.stacks import CallSite, HangReport, diagnose

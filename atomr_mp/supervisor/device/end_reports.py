@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.board_check import disbelieved
+from atomr_mp.protocol.board.check import disbelieved
 from atomr_mp.protocol.codec import clip
 from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.protocol.messages.session import IncarnationEnded

@@ -7,8 +7,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.process.files.events import Scalar
-from atomr_mp.protocol import board_check
-from atomr_mp.protocol.board import BoardReader
+from atomr_mp.protocol.board import BoardReader, check
 from atomr_mp.protocol.codec import MAX_U64, ErrorInfo
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import MAX_SUSPECTS
@@ -74,7 +73,7 @@ class IncarnationEnd:
         self.lost: Final = parting.fault or self._error
         """Why it ended, if that was not planned."""
         self._info: Final = ErrorInfo.of(self._error)
-        self.doubt: Final = board_check.defect(board.words, now_ns)
+        self.doubt: Final = check.defect(board.words, now_ns)
         """Why its board is not believed, "" if it is. Then all that it held may have been executed."""
         self._since_ns: Final = MAX_U64 if self.doubt else board.known_since_ns()
         self._started: Final[dict[int, list[int]]] = {}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from atomr_mp.protocol import board_check
-from atomr_mp.protocol.board import BoardReader
+from atomr_mp.protocol.board import BoardReader, check
 
 
 class LiveBoard:
@@ -30,7 +29,7 @@ class LiveBoard:
     def read(self) -> BoardReader | None:
         """Return a copy of the board, without its stacks; None if no worker can have written it."""
         with self._memory.cast("Q") as words:
-            copy, self.defect = board_check.look(words, time.monotonic_ns, self._believed)
+            copy, self.defect = check.look(words, time.monotonic_ns, self._believed)
         if self.defect:
             return None
         self._believed = copy

@@ -19,8 +19,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Final
 
-from atomr_mp.protocol import board
-from atomr_mp.protocol.board import BATCHED, BUCKETS, MAGIC, MAX_START_ITEMS, PLANNED, Counter, Gauge, entry_sum
+from atomr_mp.protocol.board import page
+from atomr_mp.protocol.board.page import BATCHED, BUCKETS, MAGIC, MAX_START_ITEMS, PLANNED, Counter, Gauge, entry_sum
 from atomr_mp.protocol.library_names import ENGINES
 
 _MOST: Final = 2**62
@@ -31,7 +31,7 @@ LOOKS: Final = 8
 
 _UNNAMED: Final = (range(17, 20), range(28, 64))
 
-_UNUSED: Final = bytes(8 * board.SLOT_WORDS - 8) + board.UNUSED.to_bytes(8, sys.byteorder)
+_UNUSED: Final = bytes(8 * page.SLOT_WORDS - 8) + page.UNUSED.to_bytes(8, sys.byteorder)
 """An entry that was never used."""
 
 
@@ -42,7 +42,7 @@ def defect(words: memoryview, now_ns: int) -> str:
         words: The board, as unsigned 64-bit words.
         now_ns: CLOCK_MONOTONIC; nothing on the board may be later.
     """
-    return _defect(words, words[: board.FIRST_SLOT], now_ns)
+    return _defect(words, words[: page.FIRST_SLOT], now_ns)
 
 
 def look(words: memoryview, clock: Callable[[], int], believed: bytes = b"") -> tuple[bytes, str]:
@@ -55,8 +55,8 @@ def look(words: memoryview, clock: Callable[[], int], believed: bytes = b"") -> 
     """
     copy, found = b"", ""
     for _ in range(LOOKS):
-        copy = words[: board.STACK_AT // 8].tobytes()
-        found = "" if copy == believed else _defect(memoryview(copy).cast("Q"), words[: board.FIRST_SLOT], clock())
+        copy = words[: page.STACK_AT // 8].tobytes()
+        found = "" if copy == believed else _defect(memoryview(copy).cast("Q"), words[: page.FIRST_SLOT], clock())
         if not found:
             break
     return copy, found
@@ -76,7 +76,7 @@ def _defect(words: memoryview, later: memoryview, now_ns: int) -> str:
         now_ns: CLOCK_MONOTONIC, after that.
     """
     completed, started = later[Counter.COMPLETED], later[Counter.STARTED]  # in the reverse order of their writing
-    steps = later[board.STEPS]
+    steps = later[page.STEPS]
     return (
         _header(words, started, now_ns)
         or _entries(words, started, now_ns)
@@ -86,17 +86,17 @@ def _defect(words: memoryview, later: memoryview, now_ns: int) -> str:
 
 
 def _header(words: memoryview, started: int, now_ns: int) -> str:
-    forgotten, session = board.complement(words[board.FORGOTTEN_AGAIN]), words[board.ALONE]
+    forgotten, session = page.complement(words[page.FORGOTTEN_AGAIN]), words[page.ALONE]
     rules = (
         (words[0] == MAGIC, "its first word is another"),
         (not any(words[at] for unnamed in _UNNAMED for at in unnamed), "a word without a meaning is not 0"),
         (all(words[counter] < _MOST for counter in (*Counter, *Gauge)), "a counter is larger than can be"),
         (words[Counter.COMPLETED] <= started < _MOST, "more requests were completed than started"),
         # The complement is written first, and is the one that counts until the other follows.
-        (words[board.FORGOTTEN] <= forgotten, "the word of the forgotten starts was changed"),
-        (max(forgotten, words[board.ANSWERED], words[board.SURVEYED]) <= now_ns, "a time is in the future"),
+        (words[page.FORGOTTEN] <= forgotten, "the word of the forgotten starts was changed"),
+        (max(forgotten, words[page.ANSWERED], words[page.SURVEYED]) <= now_ns, "a time is in the future"),
         (
-            not session or words[board.ALONE_SUM] == entry_sum(0, session, words[board.ALONE + 1], 0),
+            not session or words[page.ALONE_SUM] == entry_sum(0, session, words[page.ALONE + 1], 0),
             "what runs alone does not match its sum",
         ),
     )
@@ -105,10 +105,10 @@ def _header(words: memoryview, started: int, now_ns: int) -> str:
 
 def _entries(words: memoryview, started: int, now_ns: int) -> str:
     # By whole columns, without a loop over a thousand entries: clients wait for the verdict.
-    first, width = board.FIRST_SLOT, board.SLOT_WORDS
-    numbers = words[first : first + width * board.SLOTS : width].tolist()
+    first, width = page.FIRST_SLOT, page.SLOT_WORDS
+    numbers = words[first : first + width * page.SLOTS : width].tolist()
     used = numbers.index(0) if 0 in numbers else len(numbers)
-    if words[first + width * used : first + width * board.SLOTS].tobytes() != _UNUSED * (board.SLOTS - used):
+    if words[first + width * used : first + width * page.SLOTS].tobytes() != _UNUSED * (page.SLOTS - used):
         return "an entry is in use behind one that is not, or was never whole"
     del numbers[used:]
     entries = words[first : first + width * used]
@@ -124,13 +124,13 @@ def _entries(words: memoryview, started: int, now_ns: int) -> str:
 
 def _streams(words: memoryview, steps: int, now_ns: int) -> str:
     """Return what is wrong with the entries of streams."""
-    if not words[board.STEPS_ENDED] <= steps < _MOST:
+    if not words[page.STEPS_ENDED] <= steps < _MOST:
         return "more steps of streams have ended than begun"
-    first, width = board.FIRST_STREAM, board.SLOT_WORDS
-    end = first + width * board.STREAM_SLOTS
+    first, width = page.FIRST_STREAM, page.SLOT_WORDS
+    end = first + width * page.STREAM_SLOTS
     numbers = words[first:end:width].tolist()
     used = numbers.index(0) if 0 in numbers else len(numbers)
-    if words[first + width * used : end].tobytes() != _UNUSED * (board.STREAM_SLOTS - used):
+    if words[first + width * used : end].tobytes() != _UNUSED * (page.STREAM_SLOTS - used):
         return "an entry of a stream is in use behind one that is not, or was never whole"
     entries = words[first : first + width * used]
     writing = {at for at, number in enumerate(numbers[:used]) if number & 1}
@@ -143,7 +143,7 @@ def _streams(words: memoryview, steps: int, now_ns: int) -> str:
 
 def _unlike(entries: memoryview) -> set[int]:
     """Return the places of the entries that do not match their sums."""
-    width = board.SLOT_WORDS
+    width = page.SLOT_WORDS
     number, session, request, start, total = (
         int.from_bytes(entries[column::width].tobytes(), sys.byteorder) for column in (0, 1, 2, 3, 7)
     )
@@ -156,7 +156,7 @@ def _unlike(entries: memoryview) -> set[int]:
 
 
 def _times(entries: memoryview, writing: set[int], now_ns: int) -> str:
-    starts, ends = (entries[column :: board.SLOT_WORDS].tolist() for column in (3, 5))
+    starts, ends = (entries[column :: page.SLOT_WORDS].tolist() for column in (3, 5))
     for at in sorted(writing, reverse=True):
         del starts[at], ends[at]
     if not min(starts, default=1) or max(max(starts, default=0), max(ends, default=0)) > now_ns:
@@ -170,8 +170,8 @@ def _times(entries: memoryview, writing: set[int], now_ns: int) -> str:
 def _order(numbers: list[int], words: memoryview, started: int) -> str:
     if max(numbers, default=0) > 2 * started:
         return "an entry has a number that was never given"
-    if board.complement(words[board.FORGOTTEN_AGAIN]):
-        if len(numbers) < board.SLOTS:
+    if page.complement(words[page.FORGOTTEN_AGAIN]):
+        if len(numbers) < page.SLOTS:
             return "entries are missing"
         return "two entries have the same number" if len(set(numbers)) < len(numbers) else ""
     # Nothing was overwritten: the entries are the starts, in order. A start is counted before its entry is there.
@@ -183,23 +183,21 @@ def _order(numbers: list[int], words: memoryview, started: int) -> str:
 
 
 def _figures(words: memoryview, completed: int) -> str:
-    buckets = words[board.FIRST_BUCKET : board.FIRST_BUCKET + BUCKETS].tolist()
+    buckets = words[page.FIRST_BUCKET : page.FIRST_BUCKET + BUCKETS].tolist()
     if sum(buckets) > completed:
         return "more latencies were counted than requests"
     for number in range(BATCHED):
-        at = board.FIRST_BATCHES + number * board.BATCH_WORDS
+        at = page.FIRST_BATCHES + number * page.BATCH_WORDS
         batches, *sums = words[at : at + 4].tolist()
-        sizes = sum(words[at + 4 : at + board.BATCH_WORDS].tolist())
+        sizes = sum(words[at + 4 : at + page.BATCH_WORDS].tolist())
         if not batches - 1 <= sizes <= batches or max(batches, *sums) >= _MOST:
             return f"the figures of batched method {number} do not agree"
     for number in range(PLANNED):
-        at = board.FIRST_PLANS + number * board.PLAN_WORDS
-        plans = board.PlanCounts(*words[at : at + board.PLAN_WORDS].tolist())
+        at = page.FIRST_PLANS + number * page.PLAN_WORDS
+        plans = page.PlanCounts(*words[at : at + page.PLAN_WORDS].tolist())
         if max(plans) >= _MOST or plans.kept + plans.dropped > plans.misses or plans.engine >= len(ENGINES):
             return f"the figures of the plans of library {number} do not agree"
-    graphs = board.GraphCounts(
-        *words[board.FIRST_GRAPHS : board.FIRST_GRAPHS + len(board.GraphCounts._fields)].tolist()
-    )
+    graphs = page.GraphCounts(*words[page.FIRST_GRAPHS : page.FIRST_GRAPHS + len(page.GraphCounts._fields)].tolist())
     if max(graphs) >= _MOST or graphs.dropped > graphs.captured:
         return "the figures of graphs do not agree"
     return ""

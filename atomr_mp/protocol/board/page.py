@@ -1,0 +1,263 @@
+"""The words of a board: where each lies, and what it means. Pure."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+SLOTS: Final = 1024
+MAGIC: Final = 0x61746F6D726D7034
+
+
+class Counter(IntEnum):
+    """Counters, by their word."""
+
+    RECEIVED = 1
+    STARTED = 2
+    COMPLETED = 3
+    REFUSED = 4
+    DISCARDED = 5
+    """Dropped before they ran: cancelled, expired, refused while they waited, or of an ended session."""
+    FAILED = 7
+    """Completed requests that were answered with an error."""
+    CANCELLED = 8
+    """Discarded requests that were cancelled."""
+    EXPIRED = 9
+    """Discarded requests whose deadline had passed."""
+    REJECTED = 10
+    """Answered with an error without being received: no such method, too many that wait, of another incarnation."""
+    LATENCY_NS = 11
+    """Sum of all that the histogram counts."""
+
+
+class Gauge(IntEnum):
+    """What rises and falls, by its word."""
+
+    SLAB_BYTES = 12
+    LEASES = 13
+
+
+ANSWERED: Final = 14
+"""Word of when the worker's main thread has last run Python code because of `STACK_SIGNAL`."""
+
+SURVEYED: Final = 15
+"""Word of when the worker has last asked its device because of `STACK_SIGNAL`; 0 if it never will. Behind it what was
+not finished then, as bits: `Watched.device_bits`, and `DEFAULT_STREAM`."""
+
+STREAM_BITS: Final = 48
+ACTORS_THREADS: Final = 1 << STREAM_BITS
+"""The bit of what actors' own threads have put on the device."""
+
+DEFAULT_STREAM: Final = 2 << STREAM_BITS
+"""The bit of what was put on the device without saying where: it may be anybody's."""
+
+STACK_SIGNAL: Final = 62
+"""SIGRTMAX - 2: nothing known uses it. The worker's interpreter writes the stacks, if it comes to run."""
+
+DUMP_SIGNAL: Final = 61
+"""For a worker whose interpreter does not answer: code in C writes the stacks. It reads those of other threads without
+a lock, so it can end a process in which one of them runs."""
+
+OFF_BOARD: Final = -1
+"""Stands for a slot where a request found all of them running: it is counted, but is not among the entries."""
+
+ALONE: Final = 20
+"""Words of session and request id of what runs alone; 0 if nothing does."""
+
+SIGNALLED: Final = 24
+"""Word of the signals that the worker sends to itself."""
+
+SIGNALLED_AGAIN: Final = 25
+"""Word of their `complement`. A signal counts that is in both: one stray write makes no evidence."""
+
+STEPS: Final = 26
+"""Word of how many further steps of streams have begun."""
+
+STEPS_ENDED: Final = 27
+"""Word of how many of them have ended."""
+
+FORGOTTEN: Final = 6
+"""Word of the latest start that was overwritten, or never written."""
+
+FORGOTTEN_AGAIN: Final = 22
+"""Word of its `complement`, written first: one stray write does not change both in agreement."""
+
+ALONE_SUM: Final = 23
+"""Word of `entry_sum` of session and request id of what runs alone."""
+
+MAX_START_ITEMS: Final = 256
+"""Most items that one entry stands for."""
+
+ALL_ONES: Final = 2**64 - 1
+UNUSED: Final = ALL_ONES
+"""The sum of an entry that was never used."""
+
+BUCKETS: Final = 64
+FIRST_BUCKET: Final = 64
+FIRST_SLOT: Final = FIRST_BUCKET + BUCKETS
+SLOT_WORDS: Final = 8
+BATCHED: Final = 32
+"""Batched methods that have figures on the board: the first so many, in the order of actors and methods."""
+
+FIRST_BATCHES: Final = FIRST_SLOT + SLOT_WORDS * SLOTS
+BATCH_SIZES: Final = 11
+BATCH_WORDS: Final = 4 + BATCH_SIZES
+PLANNED: Final = 16
+"""Libraries that have figures of plans on the board."""
+
+FIRST_PLANS: Final = FIRST_BATCHES + BATCH_WORDS * BATCHED
+PLAN_WORDS: Final = 5
+FIRST_GRAPHS: Final = FIRST_PLANS + PLAN_WORDS * PLANNED
+GRAPH_WORDS: Final = 8
+STREAM_SLOTS: Final = 1024
+FIRST_STREAM: Final = FIRST_GRAPHS + GRAPH_WORDS
+PLACE_BITS: Final = 2**14 - 1
+"""Bits of `Watched.place`."""
+STACK_AT: Final = 8 * (FIRST_STREAM + SLOT_WORDS * STREAM_SLOTS)
+"""Offset of the text."""
+
+STACK_BYTES: Final = 2**16
+BOARD_BYTES: Final = STACK_AT + STACK_BYTES
+
+
+def entry_sum(sequence: int, session: int, request_id: int, started_ns: int) -> int:
+    """Return a sum over what tells an entry from others; `BoardWriter.start` has it inline."""
+    return sequence ^ session << 20 ^ request_id ^ started_ns
+
+
+def complement(word: int) -> int:
+    """Return all bits of a word turned over."""
+    return word ^ ALL_ONES
+
+
+def prepare(memory: memoryview) -> None:
+    """Write into zeroed memory what a board shows before its worker has done anything.
+
+    The supervisor does so when it makes the memory, so that a worker may die before it has found its board.
+    """
+    words = memory.cast("Q")
+    words[0] = MAGIC
+    words[FORGOTTEN_AGAIN] = words[SIGNALLED_AGAIN] = complement(0)
+    for first, slots in ((FIRST_SLOT, SLOTS), (FIRST_STREAM, STREAM_SLOTS)):
+        for at in range(first, first + slots * SLOT_WORDS, SLOT_WORDS):
+            words[at + SLOT_WORDS - 1] = UNUSED
+
+
+class PlaceKind(IntEnum):
+    """Where a request runs."""
+
+    LOOP = 0
+    THREAD = 1
+    """An actor's own."""
+    STREAM = 2
+
+
+class Watched(NamedTuple):
+    """What there is to know of a running request to say that it hangs; one word of its entry.
+
+    Its bits, from the lowest: 12 of the number, 2 of the kind, `from_deadline`, `waits`, 8 of the width less one, and
+    the limit in milliseconds.
+    """
+
+    limit_ns: int = 0
+    """How long it may run while nothing ends in its place, or on a thread, whatever ends; 0 if there is no saying."""
+    from_deadline: bool = False
+    """The limit begins where the deadline has passed, not at the start."""
+    kind: PlaceKind = PlaceKind.LOOP
+    number: int = 0
+    """Which of the kind."""
+    waits: bool = False
+    """It waits for others, that may be elsewhere."""
+    width: int = 1
+    """How much runs at a time in its place, of a thread; what was started later waits there."""
+
+    @property
+    def place(self) -> tuple[PlaceKind, int]:
+        """Where it runs: one after the other, or in order."""
+        return self.kind, self.number
+
+    @property
+    def device_bits(self) -> int:
+        """The bits of what it may have put on the device."""
+        return DEFAULT_STREAM | (
+            ACTORS_THREADS
+            if self.kind is PlaceKind.THREAD
+            else stream_bit(self.number) * (self.kind is PlaceKind.STREAM)
+        )
+
+    def pack(self) -> int:
+        """Return the word."""
+        flags = self.from_deadline << 14 | self.waits << 15
+        limit = min(self.limit_ns // 1_000_000, 2**40 - 1) << 24 | (self.width - 1) % 2**8 << 16
+        return limit | flags | self.kind << 12 | self.number % 2**12
+
+    @classmethod
+    def unpack(cls, word: int) -> Watched:
+        """Return what a word says; any word says something."""
+        kind = PlaceKind(min(word >> 12 & 3, PlaceKind.STREAM))
+        flags = bool(word >> 14 & 1), kind, word % 2**12, bool(word >> 15 & 1)
+        return cls((word >> 24) * 1_000_000, *flags, (word >> 16) % 2**8 + 1)
+
+
+def stream_bit(number: int) -> int:
+    """Return the bit of a stream."""
+    return 1 << number % STREAM_BITS
+
+
+class Entry(NamedTuple):
+    """A request that was started."""
+
+    session: int
+    request_id: int
+    started_ns: int
+    deadline_ns: int
+    ended_ns: int
+    """0 while it runs."""
+    watched: int = 0
+    """`Watched`, packed."""
+
+
+class Batches(NamedTuple):
+    """What a batched method has done so far."""
+
+    batches: int
+    items: int
+    wait_ns: int
+    """From the arrival of each item to the start of its batch, in all."""
+    longest_wait_ns: int
+    sizes: list[int]
+    """How many batches had 1, 2, 3-4, 5-8, ... 513-1024 items."""
+
+
+class GraphCounts(NamedTuple):
+    """What has become of the programs' graphs so far."""
+
+    captured: int = 0
+    """How many were recorded."""
+    replayed: int = 0
+    """How many runs were a launch of one."""
+    dropped: int = 0
+    """How many had to make room for others of the same program."""
+    busy: int = 0
+    """How many runs were done step by step since the last launch's verdict had not been read."""
+    not_capturable: int = 0
+    """Programs with a step that is declared as one that cannot be recorded."""
+    capture_failed: int = 0
+    """Programs that the device has refused to record."""
+    no_memory: int = 0
+    """Programs for whose graphs there was no room."""
+
+
+class PlanCounts(NamedTuple):
+    """What has become of a library's plans so far."""
+
+    misses: int = 0
+    """How often one had to be made."""
+    hits: int = 0
+    """How often one was there already."""
+    dropped: int = 0
+    """How many had to make room for others."""
+    kept: int = 0
+    """How many there are."""
+    engine: int = 0
+    """What serves the library: the number of one of `library_names.ENGINES`, 0 if there is no choice."""
