@@ -10,7 +10,7 @@ from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from tests.library_cases import arrays_in, call
 
 

@@ -26,9 +26,9 @@ from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Event, Export, SlabMemory, Stream, WorkerDevice
 from atomr_mp_workers.device.streams import POOLED, StreamAllocator
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.requests.completions import STRATEGIES, Completions
-from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.off_loop.completions import STRATEGIES, Completions
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Request
 from tests.support import DEADLINE_S, Edges, Ledger, open_descriptors
 

@@ -15,7 +15,7 @@ from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Later, Next
 from tests.fake_arrays import FakeArray
 

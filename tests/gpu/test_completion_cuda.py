@@ -10,7 +10,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from atomr_mp_workers.requests.completions import STRATEGIES
+from atomr_mp_workers.requests.off_loop.completions import STRATEGIES
 from tests.support import ACTORS, DEADLINE_S, PROBE, Ledger, wait_generation
 from tests.tolerances import tolerance
 

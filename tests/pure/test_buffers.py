@@ -40,7 +40,7 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.borrows import Borrows
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 
 T = TypeVar("T")
 Array = npt.NDArray[Any]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from atomr_mp_workers.requests.completions import STRATEGIES, Completions
-from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.completions import STRATEGIES, Completions
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 
 
 class Device:

@@ -34,14 +34,14 @@ from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import dispatch
 from atomr_mp_workers.requests.batches import batch_run
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
-from atomr_mp_workers.requests.completions import Completions
 from atomr_mp_workers.requests.dispatch import AHEAD, Dispatcher
 from atomr_mp_workers.requests.envelope import Envelope
-from atomr_mp_workers.requests.in_progress import InProgress
 from atomr_mp_workers.requests.method import Method
+from atomr_mp_workers.requests.off_loop.completions import Completions
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.peers import Peer, Peers
 from atomr_mp_workers.requests.request import Request
-from atomr_mp_workers.requests.threads import ActorThreads
 from tests.support import Edges
 
 NEVER_NS = 2**62

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.libraries.sparse import host, structures
 from atomr_mp_workers.libraries.sparse.structures import Structure
 from atomr_mp_workers.memory.store import Store
-from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Later, Next
 from tests import sparse_cases
 from tests.actor_libraries import libraries_on

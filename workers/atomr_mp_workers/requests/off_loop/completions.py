@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from atomr_mp import errors
 from atomr_mp_workers.device.base import WorkerDevice
-from atomr_mp_workers.requests.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Run
 
 STRATEGIES: Final = ("adaptive", "host_function", "polled", "synchronous")
