@@ -11,8 +11,8 @@ import pytest
 from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp_workers.memory.foreign_slabs import ForeignSlabs
-from atomr_mp_workers.requests import foresight
-from atomr_mp_workers.requests.foresight import ACTIVE_NS, EVERY_NS, Readiness, Usage
+from atomr_mp_workers.supervised import foresight
+from atomr_mp_workers.supervised.foresight import ACTIVE_NS, EVERY_NS, Readiness, Usage
 
 
 class Device:

@@ -33,15 +33,15 @@ from atomr_mp_workers.memory.result_slabs import ResultSlabs
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.envelope import Envelope
-from atomr_mp_workers.requests.foresight import Readiness, Usage
-from atomr_mp_workers.requests.hang_limits import HangLimits
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.peers import Peers
 from atomr_mp_workers.requests.request import current_holder
-from atomr_mp_workers.requests.stacks import show_unfinished
 from atomr_mp_workers.requests.streams.steps import SteppedMethod
+from atomr_mp_workers.supervised.foresight import Readiness, Usage
+from atomr_mp_workers.supervised.hang_limits import HangLimits
+from atomr_mp_workers.supervised.stacks import show_unfinished
 from atomr_mp_workers.wire.control import ControlChannel
 
 

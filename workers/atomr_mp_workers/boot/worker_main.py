@@ -20,7 +20,7 @@ from atomr_mp_workers.device import prepare_device
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loading import Loader
-from atomr_mp_workers.requests.stacks import show_stacks
+from atomr_mp_workers.supervised.stacks import show_stacks
 from atomr_mp_workers.wire.control import ControlChannel, SupervisorGoneError
 
 

@@ -4,8 +4,8 @@ Theory of operation
 ===================
 
 One thread, the *loop*, decides about all requests. Others only run what it has given them. So everything here belongs
-to whoever has the loop's turn (`off_loop.completions.Completions.turn`): mostly the loop, and while that sleeps, the actor's
-thread that has just finished something.
+to whoever has the loop's turn (`off_loop.completions.Completions.turn`): mostly the loop, and while that sleeps, the
+actor's thread that has just finished something.
 
 A request goes this way:
 
@@ -40,9 +40,9 @@ A request may put its work on a stream in several parts, where the data decide w
 one has ended, `Dispatcher.take_back` has the next one put there. The request's event stands for the last part only: no
 stream can wait for it before, so what needs its memory is parked.
 
-An end that the device reports is no outcome yet: `off_loop.completions` brings it back to the loop, which takes the ends in the
-order in which the requests had begun. If one has failed that wrote memory, its readers are refused (`contents`), also
-those that have run meanwhile. Therefore a reader whose writer has not been answered waits in `Dispatcher._early`.
+An end that the device reports is no outcome yet: `off_loop.completions` brings it back to the loop, which takes the
+ends in the order in which the requests had begun. If one has failed that wrote memory, its readers are refused
+(`contents`), also those that have run meanwhile. Therefore a reader whose writer has not been answered waits in `Dispatcher._early`.
 
 Streams
 -------
