@@ -25,7 +25,7 @@ from atomr_mp.transport import descriptors
 from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.base import Resident
 from atomr_mp_workers.device.host_resident import SEALED, HostResident
-from atomr_mp_workers.memory.residents import ALIGNMENT, BLOB_BYTES, ResidentBlobs, lay_out
+from atomr_mp_workers.memory.resident.blobs import ALIGNMENT, BLOB_BYTES, ResidentBlobs, lay_out
 from atomr_mp_workers.wire.control import ControlChannel
 from tests.support import Ledger, open_descriptors
 

@@ -44,7 +44,7 @@ class HereAndNow:
 
 def move(module: Any, load: Any = None) -> None:
     """Move a module's parameters."""
-    from atomr_mp_workers.memory.torch_resident import move as move_it
+    from atomr_mp_workers.memory.resident.torch_modules import move as move_it
 
     context: Any = HereAndNow()
     move_it(context, module, "model", "1", load, checksum=False)

@@ -161,7 +161,7 @@ class Context:
             InvalidRequest: The module has no parameters, or one is missing in what `load` has returned.
             AtomrError: As in `resident`.
         """
-        from atomr_mp_workers.memory.torch_resident import move
+        from atomr_mp_workers.memory.resident.torch_modules import move
 
         move(self, module, name, version, load, checksum=checksum)
 

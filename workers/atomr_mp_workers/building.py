@@ -28,7 +28,7 @@ from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.loading import LoadedActor, Loader, threads_of
 from atomr_mp_workers.memory.actor_memory import ActorMemory
-from atomr_mp_workers.memory.residents import ResidentBlobs
+from atomr_mp_workers.memory.resident.blobs import ResidentBlobs
 from atomr_mp_workers.memory.result_slabs import ResultSlabs
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.batches.batch_run import BatchedMethod

@@ -45,6 +45,6 @@ Which module does what
 - `ref_opener.RefOpener` turns the refs of requests into arrays. A ref is a client's word: its token, generation, lease
   and extent are checked each time.
 - `shares.Shares` keeps what one session has shared until another claims it.
-- `residents` adopts weights that the supervisor keeps open, so that they outlive this process.
+- `resident` adopts weights that the supervisor keeps open, so that they outlive this process.
 - `actor_memory` is the face that actors see.
 """

@@ -42,7 +42,8 @@ stream can wait for it before, so what needs its memory is parked.
 
 An end that the device reports is no outcome yet: `off_loop.completions` brings it back to the loop, which takes the
 ends in the order in which the requests had begun. If one has failed that wrote memory, its readers are refused
-(`contents`), also those that have run meanwhile. Therefore a reader whose writer has not been answered waits in `Dispatcher._early`.
+(`contents`), also those that have run meanwhile. Therefore a reader whose writer has not been answered waits in
+`Dispatcher._early`.
 
 Streams
 -------
