@@ -9,7 +9,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp_workers.memory.content import (
     Content,
     Culprit,
-    Part,
+    WrittenPart,
     after_absence,
     after_failure,
     after_hearing,
@@ -38,7 +38,7 @@ def elements(layout: Layout) -> set[int]:
     return {layout.offset + row * down + column * right for row in range(rows) for column in range(columns)}
 
 
-parts = st.builds(Part, layouts(), st.sampled_from(["", "", "", "L", None]))
+parts = st.builds(WrittenPart, layouts(), st.sampled_from(["", "", "", "L", None]))
 steps = st.lists(st.tuples(st.sampled_from(["failure", "write", "absence"]), parts), max_size=12)
 
 
@@ -48,10 +48,10 @@ def culprit(order: int) -> Culprit:
 
 
 @given(steps, layouts())
-def test_no_reader_sees_a_byte_that_a_failed_writer_left(taken: list[tuple[str, Part]], read: Layout) -> None:
+def test_no_reader_sees_a_byte_that_a_failed_writer_left(taken: list[tuple[str, WrittenPart]], read: Layout) -> None:
     """Unless it was written since, or the same was written again; and what was never touched is not refused."""
     content: Content | None = None
-    undefined: dict[int, set[Part]] = {}
+    undefined: dict[int, set[WrittenPart]] = {}
     touched: set[int] = set()
     for order, (kind, part) in enumerate(taken):
         written = elements(part.layout)
@@ -79,7 +79,7 @@ def test_no_reader_sees_a_byte_that_a_failed_writer_left(taken: list[tuple[str, 
 
 
 @given(parts, parts)
-def test_a_failure_never_makes_the_hull_smaller(first: Part, second: Part) -> None:
+def test_a_failure_never_makes_the_hull_smaller(first: WrittenPart, second: WrittenPart) -> None:
     """And the first to fail stays to blame."""
     before = after_failure(None, first, culprit(1)).hull
     after = after_failure(after_failure(None, first, culprit(1)), second, culprit(2)).hull
@@ -91,7 +91,7 @@ def test_a_failure_never_makes_the_hull_smaller(first: Part, second: Part) -> No
 
 
 @given(parts, st.integers(0, SIZE), st.integers(0, SIZE))
-def test_what_covers_has_every_byte(part: Part, low: int, high: int) -> None:
+def test_what_covers_has_every_byte(part: WrittenPart, low: int, high: int) -> None:
     """By the model."""
     if low < high and covers(part, low, high):
         assert set(range(low, high)) <= elements(part.layout)
@@ -102,7 +102,7 @@ def test_what_never_started_is_missed_by_who_was_queued_behind(
     layout: Layout, order: int, received_ns: int, until_ns: int
 ) -> None:
     """By those received before it was answered, that came after it; not by others."""
-    content = after_hearing(after_absence(None, Part(layout), culprit(2)), until_ns)
+    content = after_hearing(after_absence(None, WrittenPart(layout), culprit(2)), until_ns)
     assert content is not None
     found = blame(content, layout, order, received_ns)
     behind = order > 2 and received_ns <= until_ns
@@ -113,6 +113,6 @@ def test_what_never_started_is_missed_by_who_was_queued_behind(
 @given(layouts(), st.integers(0, 5))
 def test_a_failure_does_not_concern_who_came_before(layout: Layout, order: int) -> None:
     """They have read what was there."""
-    content = after_failure(None, Part(layout), culprit(3))
+    content = after_failure(None, WrittenPart(layout), culprit(3))
     low, high = layout.span
     assert (blame(content, layout, order, 0) is not None) == (order > 3 and low < high)

@@ -531,7 +531,7 @@ def test_a_reader_that_is_refused_leaves_no_memory_to_the_collector(worker: Work
     array = store.buffers.allocate(holder, "float64", (1000,))
     lease = store.lease(holder, array)
     culprit = content.Culprit("Logged.run", 1, "actor_failed", "half done", 0)
-    array.block.borrows.content = content.after_failure(None, content.Part(array.layout), culprit)
+    array.block.borrows.content = content.after_failure(None, content.WrittenPart(array.layout), culprit)
     name = "Logged.many" if ahead else "Logged.run"
     call = data.Call(1, name, NEVER_NS, 0, values.encode((array,))[0], refs=1)
     del array

@@ -46,7 +46,7 @@ from atomr_mp_workers.wire.control import ControlChannel
 
 
 @dataclass(frozen=True)
-class Parts:
+class WorkerParts:
     """What a device's process consists of."""
 
     device: WorkerDevice
@@ -64,7 +64,7 @@ class Parts:
     readiness: Readiness
 
 
-def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> Parts:
+def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> WorkerParts:
     """Open the device, set up the actors, and return what the process consists of.
 
     Args:
@@ -129,7 +129,7 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         device.background.start()
     usage = Usage(device, channel.send)
     readiness = Readiness(store, libraries.module, envelope.make_ready, completions.wake)
-    return Parts(device, completions, store, peers, actors, envelope, threads, batched, usage, readiness)
+    return WorkerParts(device, completions, store, peers, actors, envelope, threads, batched, usage, readiness)
 
 
 def _open_device(start: control.Start, board: BoardWriter) -> WorkerDevice:

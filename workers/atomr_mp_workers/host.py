@@ -24,7 +24,7 @@ from atomr_mp.protocol.messages import control, data
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.wire.ends import PeerNotReadingError, WorkerEnd
-from atomr_mp_workers.building import Parts, build
+from atomr_mp_workers.building import WorkerParts, build
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.loading import Loader
@@ -67,7 +67,7 @@ class Host:
         parts: What it is built of.
     """
 
-    def __init__(self, start: control.Start, channel: ControlChannel, board: BoardWriter, parts: Parts) -> None:
+    def __init__(self, start: control.Start, channel: ControlChannel, board: BoardWriter, parts: WorkerParts) -> None:
         self._start = start
         self._channel = channel
         self._board = board

@@ -158,7 +158,7 @@ class Work(Protocol):
         """Whether it will be submitted again when what it has put on the stream has ended; `event` is done later."""
 
 
-class Arrays(Protocol):
+class ArrayRoom(Protocol):
     """Where the arrays of user code lie. Any thread."""
 
     def holder(self) -> Any:
@@ -279,7 +279,7 @@ class WorkerDevice(ABC):
 
     # --- what only devices need on which work goes on by itself ----------------------------------------------------
 
-    def use_memory(self, arrays: Arrays) -> None:
+    def use_memory(self, arrays: ArrayRoom) -> None:
         """Have the arrays that user code makes lie in slabs."""
 
     def poll(self) -> Iterable[Work]:

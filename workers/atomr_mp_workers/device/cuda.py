@@ -19,7 +19,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.board import ACTORS_THREADS, DEFAULT_STREAM, stream_bit
 from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.layout import MAX_BYTES, Layout
-from atomr_mp_workers.device.base import Arrays, Event, Resident, Slab, SlabMemory, Stream, Work, WorkerDevice
+from atomr_mp_workers.device.base import ArrayRoom, Event, Resident, Slab, SlabMemory, Stream, Work, WorkerDevice
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
 from atomr_mp_workers.device.cuda_streams import NOT_READY, CudaEvent, CudaStream, query
 from atomr_mp_workers.device.faults import STICKY, UNKNOWN, poisoned, translate
@@ -64,7 +64,7 @@ class CudaDevice(WorkerDevice):
         """Those that have pools; a pool itself cannot be referred to weakly."""
         self._holding: Final = threading.Lock()
         """Of the holders and their pools: any thread may allocate."""
-        self._arrays: Arrays | None = None
+        self._arrays: ArrayRoom | None = None
         """Where the arrays of user code lie, if that was said."""
         self._threads: Final = threading.local()
         """The stream of an actor's own thread."""
@@ -157,7 +157,7 @@ class CudaDevice(WorkerDevice):
         else:
             target[...] = source
 
-    def use_memory(self, arrays: Arrays) -> None:
+    def use_memory(self, arrays: ArrayRoom) -> None:
         """Make CuPy allocate in slabs, with a pool of its own for each holder."""
 
         def allocate(nbytes: int) -> Any:
@@ -180,7 +180,7 @@ class CudaDevice(WorkerDevice):
         return cupy.cuda.MemoryPool() if self._arrays is None else self._pool_in(self._arrays, self._arrays.ours)
 
     @staticmethod
-    def _pool_in(arrays: Arrays, holder: Any) -> Any:
+    def _pool_in(arrays: ArrayRoom, holder: Any) -> Any:
         def chunk(nbytes: int) -> Any:
             memory, owner, offset = arrays.take(holder, nbytes)
             assert isinstance(memory, CudaMemory)

@@ -31,7 +31,7 @@ class Culprit(NamedTuple):
     """Its place in the order in which requests took their borrows."""
 
 
-class Part(NamedTuple):
+class WrittenPart(NamedTuple):
     """What a request writes of a block."""
 
     layout: Layout
@@ -44,7 +44,7 @@ class Hull(NamedTuple):
 
     low: int
     high: int
-    part: Part | None
+    part: WrittenPart | None
     """What the failed request was to write; None if that was several different things."""
     culprit: Culprit
 
@@ -66,7 +66,7 @@ class Content(NamedTuple):
     missed: Missed | None = None
 
 
-def after_failure(content: Content | None, part: Part, culprit: Culprit) -> Content:
+def after_failure(content: Content | None, part: WrittenPart, culprit: Culprit) -> Content:
     """Return what is known once a writer has failed that may have begun."""
     content = content or Content()
     low, high = part.layout.span
@@ -79,7 +79,7 @@ def after_failure(content: Content | None, part: Part, culprit: Culprit) -> Cont
     return content._replace(hull=Hull(min(low, hull.low), max(high, hull.high), same, hull.culprit))
 
 
-def after_absence(content: Content | None, part: Part, culprit: Culprit) -> Content:
+def after_absence(content: Content | None, part: WrittenPart, culprit: Culprit) -> Content:
     """Return what is known once a writer is found not to start: whoever comes may have been on its way."""
     content = content or Content()
     low, high = part.layout.span
@@ -96,7 +96,7 @@ def after_hearing(content: Content | None, now_ns: int) -> Content | None:
     return content._replace(missed=content.missed._replace(until_ns=now_ns))
 
 
-def after_write(content: Content, part: Part) -> Content | None:
+def after_write(content: Content, part: WrittenPart) -> Content | None:
     """Return what is known once a write has completed; None if all is well."""
     hull, missed = content
     if hull is not None and (part == hull.part or covers(part, hull.low, hull.high)) and part.triangle is not None:
@@ -124,7 +124,7 @@ def blame(content: Content, layout: Layout, order: int, received_ns: int) -> Cul
     return missed.culprit if max(low, missed.low) < min(high, missed.high) else None
 
 
-def covers(part: Part, low: int, high: int) -> bool:
+def covers(part: WrittenPart, low: int, high: int) -> bool:
     """Return whether a part has every byte from `low` to `high`."""
     at, end = part.layout.span
     return at <= low and high <= end and part.triangle == "" and _is_dense(part.layout)

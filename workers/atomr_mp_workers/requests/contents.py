@@ -13,7 +13,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp_workers.memory import content
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
-from atomr_mp_workers.memory.content import Culprit, Part
+from atomr_mp_workers.memory.content import Culprit, WrittenPart
 from atomr_mp_workers.requests.request import Request
 
 orders: Final = itertools.count(1)
@@ -107,13 +107,13 @@ def _note_failed(request: Request, error: errors.AtomrError) -> None:
             borrows.content = content.after_write(borrows.content, part)
 
 
-def _parts(request: Request) -> Iterator[tuple[Block, Part]]:
+def _parts(request: Request) -> Iterator[tuple[Block, WrittenPart]]:
     for array in request.writes:
         yield array.block, _part(request, array)
 
 
-def _part(request: Request, array: DeviceArray) -> Part:
-    return Part(array.layout, request.method.triangle_of(request.arguments, array))
+def _part(request: Request, array: DeviceArray) -> WrittenPart:
+    return WrittenPart(array.layout, request.method.triangle_of(request.arguments, array))
 
 
 def _culprit(request: Request, error: errors.AtomrError) -> Culprit:

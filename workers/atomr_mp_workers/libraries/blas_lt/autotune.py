@@ -10,7 +10,7 @@ import cupy
 
 from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp.protocol.libraries.base import ALIGNED_BYTES
-from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, Workspace
+from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, StreamWorkspace
 
 RUNS: Final = 5
 """Of each algorithm; the shortest counts, and a first one that is not timed."""
@@ -35,7 +35,7 @@ def tuned(plan: MatmulPlan, request: blas_lt.Matmul, workspace_bytes: int) -> Ma
         return plan
     addresses = {name: memory[name].data.ptr + each.offset % ALIGNED_BYTES for name, each in layouts.items()}
     stream, factors = cupy.cuda.get_current_stream(), (request.alpha, request.beta)
-    workspace = Workspace(space.ptr, workspace_bytes)
+    workspace = StreamWorkspace(space.ptr, workspace_bytes)
     times = []
     for number in range(len(plan)):
         plan.choose(number)

@@ -11,7 +11,7 @@ from atomr_mp.protocol.libraries import blas_lt
 from atomr_mp_workers.libraries.base import Library, LibraryContext, address, given
 from atomr_mp_workers.libraries.blas_lt.autotune import tuned
 from atomr_mp_workers.libraries.blas_lt.kinds import NOT_THERE
-from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, Workspace, unsupported
+from atomr_mp_workers.libraries.blas_lt.plan import MatmulPlan, StreamWorkspace, unsupported
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
@@ -33,7 +33,7 @@ class CudaBlasLt(Library):
         super().__init__(context, stream)
         self._handle = 0
         self._memory: Any = None
-        self._workspace = Workspace(0, 0)
+        self._workspace = StreamWorkspace(0, 0)
 
     def prepare_matmul(self, request: blas_lt.Matmul) -> MatmulPlan | None:
         """Ask for an algorithm; None if there is nothing to compute.
@@ -45,7 +45,7 @@ class CudaBlasLt(Library):
             return None
         if not self._handle:
             self._memory = cupy.cuda.alloc(WORKSPACE_BYTES)
-            self._workspace = Workspace(self._memory.ptr, WORKSPACE_BYTES)
+            self._workspace = StreamWorkspace(self._memory.ptr, WORKSPACE_BYTES)
             self._handle = cublasLt.create()
         try:
             plan = MatmulPlan(self._handle, request, self._workspace)

@@ -43,7 +43,7 @@ PROPOSED: Final = 16
 """Algorithms that autotuning times at most."""
 
 
-class Workspace(NamedTuple):
+class StreamWorkspace(NamedTuple):
     """Memory of the device that only requests on one stream use."""
 
     address: int
@@ -63,7 +63,7 @@ class MatmulPlan:
         cuBLASLtError: It says so by one of the statuses `NOT_THERE`, or has failed.
     """
 
-    def __init__(self, handle: int, request: blas_lt.Matmul, workspace: Workspace) -> None:
+    def __init__(self, handle: int, request: blas_lt.Matmul, workspace: StreamWorkspace) -> None:
         self._drop: Final[list[tuple[Callable[[int], None], int]]] = []
         self._handle: Final = handle
         self._compute: Final = IN_TF32 if request.compute == "tf32" else COMPUTES.get(request.a.dtype, IN_FLOAT32)
@@ -117,7 +117,7 @@ class MatmulPlan:
         self._chosen = number
 
     def enqueue(
-        self, addresses: Mapping[str, int], factors: tuple[Scalar, Scalar], workspace: Workspace, stream: int
+        self, addresses: Mapping[str, int], factors: tuple[Scalar, Scalar], workspace: StreamWorkspace, stream: int
     ) -> None:
         """Put a product on a stream.
 
@@ -189,7 +189,7 @@ class MatmulPlan:
         return found
 
     def _proposed(
-        self, request: blas_lt.Matmul, alignments: Mapping[str, int], workspace: Workspace
+        self, request: blas_lt.Matmul, alignments: Mapping[str, int], workspace: StreamWorkspace
     ) -> np.ndarray[Any, Any]:
         """Return the algorithms that the heuristic proposes, the best first."""
         for name, attribute in self._pointers.items():  # their alignment counts, and nothing reads them
