@@ -51,21 +51,21 @@ Buffer = bytes | memoryview
 T = TypeVar("T")
 
 
-class Placed(Protocol):
+class PlacedArray(Protocol):
     """An array that lies in shared memory."""
 
     def to_wire(self) -> WireRef | ClientArray:
         """Return what crosses the wire."""
 
 
-Encoded = tuple[bytes, Sequence[Buffer], Sequence[Placed]]
+Encoded = tuple[bytes, Sequence[Buffer], Sequence[PlacedArray]]
 """A value, ready to be sent: the body; the payload frames, which refer to the arrays' own memory, so that must not be
 written before the message has been sent; and what the value refers to in shared memory, to be kept until the value is
 not needed any more."""
 
 
 def encode(
-    value: object, place: Callable[[Any], Placed | None] | None = None, payload_bytes: int = MAX_PAYLOAD_BYTES
+    value: object, place: Callable[[Any], PlacedArray | None] | None = None, payload_bytes: int = MAX_PAYLOAD_BYTES
 ) -> Encoded:
     """Return the wire form of a value.
 
@@ -78,7 +78,7 @@ def encode(
         InvalidRequest: The value holds something that does not cross the wire, or is too large.
     """
     frames: list[Buffer] | tuple[()] = ()
-    placed: list[Placed] | tuple[()] = ()
+    placed: list[PlacedArray] | tuple[()] = ()
     given = value
     try:
         if type(value) is tuple and not _PLAIN.issuperset(map(type, value)):
@@ -212,8 +212,8 @@ CONTAINERS: Final[frozenset[type]] = frozenset({list, dict})
 
 def _encode_other(
     frames: list[Buffer],
-    placed: list[Placed],
-    place: Callable[[Any], Placed | None] | None,
+    placed: list[PlacedArray],
+    place: Callable[[Any], PlacedArray | None] | None,
     value: object,
 ) -> object:
     if isinstance(value, Operand):

@@ -28,7 +28,7 @@ Two tables decide. Both are pure, and tests walk all of them:
   fates.
 
 Calls beyond the window of a device wait in `backlog.Backlog`, where the caller wants that. They have no credit there;
-`admission.Admission` lets them in when some has come back, in order for each device.
+`admission.BacklogAdmission` lets them in when some has come back, in order for each device.
 
 Four parts act. Each does what a table's actions mean, and feeds the events that it sees:
 

@@ -12,7 +12,7 @@ from atomr_mp.client.lanes.sending import Sender
 from atomr_mp.client.reply_life import ReplyEvent
 
 
-class Admission:
+class BacklogAdmission:
     """A part of a lane, to be called with its lock held.
 
     Args:

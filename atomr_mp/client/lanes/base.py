@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from atomr_mp import errors, tracing
 from atomr_mp.client import interrupts
-from atomr_mp.client.lanes.admission import Admission
+from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
@@ -65,7 +65,7 @@ class Lane(ABC):
         backlog = self._backlog = Backlog(flights, client.max_waiting, window.payload_bytes)
         outcomes = self._outcomes = Outcomes(client, links, backlog, self._finished)
         sender = self._sender = Sender(links, self._give_back, self._reach, self._broken)
-        admission = self._admission = Admission(links, backlog, outcomes, sender)
+        admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender)
         receiver = Receiver(client, outcomes, self._on_fatal, self._ended, self._admitted, backlog, admission.admit)
         self._receive: Final = receiver.receive
         self._send: Final = sender.send

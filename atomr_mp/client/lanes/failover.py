@@ -12,7 +12,7 @@ from collections.abc import Container, Sequence
 from typing import Final, Protocol
 
 from atomr_mp import errors
-from atomr_mp.client.lanes.admission import Admission
+from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.device_link import Attached, DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.link_life import LinkAction, LinkEvent, LinkState, failed, heard, retry_s, step
@@ -74,7 +74,7 @@ class Failover:
         sender: Sender,
         receiver: Receiver,
         retry: Retry,
-        admission: Admission,
+        admission: BacklogAdmission,
     ) -> None:
         self._client = client
         self._connections = connections

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from atomr_mp import errors
-from atomr_mp.client.lanes.admission import Admission
+from atomr_mp.client.lanes.admission import BacklogAdmission
 from atomr_mp.client.lanes.backlog import Backlog
 from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
@@ -42,7 +42,7 @@ class Retry:
         outcomes: Outcomes,
         sender: Sender,
         backlog: Backlog,
-        admission: Admission,
+        admission: BacklogAdmission,
     ) -> None:
         self._client = client
         self._links = links

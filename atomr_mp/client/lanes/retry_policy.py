@@ -36,7 +36,7 @@ class Lost(NamedTuple):
     """Whether it may be sent again."""
 
 
-class Fate(NamedTuple):
+class LossVerdict(NamedTuple):
     """What an incarnation's end means for a request that was sent to it and has no answer."""
 
     maybe_executed: bool
@@ -59,13 +59,13 @@ class EndFacts:
         self._known_since_ns = ended.known_since_ns
         self._planned = ended.planned
 
-    def fate(self, request_id: int, sent_ns: int) -> Fate:
+    def fate(self, request_id: int, sent_ns: int) -> LossVerdict:
         """Return what the end means for a request that was sent at some time, CLOCK_MONOTONIC."""
         started = request_id in self._started
         forgotten = sent_ns <= self._known_since_ns
         maybe_executed = started or forgotten
         running = request_id in self._running or (forgotten and not started)
-        return Fate(maybe_executed, running, self._planned and not maybe_executed)
+        return LossVerdict(maybe_executed, running, self._planned and not maybe_executed)
 
     def may_be_answered(self, request_id: int, sent_ns: int) -> bool:
         """Return whether the answer to a request may be on its way, though nothing runs any more."""

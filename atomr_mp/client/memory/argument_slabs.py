@@ -80,14 +80,14 @@ class ClientSlabs:
         """
         layout = Layout.contiguous(dtype, shape)
         slab, offset = self._take(layout.nbytes) or self._make(layout.nbytes, 0)
-        room = Room(self._unused, slab, offset)
+        room = ArgumentRoom(self._unused, slab, offset)
         return slab.mapping.array(layout._replace(offset=offset), writable=True, keep=room)
 
-    def room_of(self, array: np.ndarray[Any, Any]) -> Room | None:
+    def room_of(self, array: np.ndarray[Any, Any]) -> ArgumentRoom | None:
         """Return where an array lies in shared memory as it is to be sent, without gaps; None if it does not."""
         room = kept_by(array)
         as_sent = array.flags.c_contiguous and array.dtype.isnative
-        return room if isinstance(room, Room) and room.slab in self._slabs and as_sent else None
+        return room if isinstance(room, ArgumentRoom) and room.slab in self._slabs and as_sent else None
 
     def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
         """Copy an array into shared memory, unless it is there; None if it can travel otherwise and there is no room.
@@ -119,9 +119,9 @@ class ClientSlabs:
         slab, offset = found
         layout = Layout.contiguous(dtypes.name_of(array.dtype), array.shape, offset)
         np.copyto(slab.mapping.array(layout, writable=True), array)
-        return self._placement(Room(self._unused, slab, offset), layout)
+        return self._placement(ArgumentRoom(self._unused, slab, offset), layout)
 
-    def _placement(self, room: Room, layout: Layout) -> Placement:
+    def _placement(self, room: ArgumentRoom, layout: Layout) -> Placement:
         placement = Placement(room, next(self._ids), layout)
         self._uses[placement.id] = placement
         return placement
@@ -226,7 +226,7 @@ class ClientSlabs:
                 self._forget(slab.number)
 
 
-class Room:
+class ArgumentRoom:
     """A part of a slab that is taken; free again when nothing refers to this any more.
 
     Args:
@@ -260,7 +260,7 @@ class Placement:
     returned = False
     """No worker uses it any more."""
 
-    def __init__(self, room: Room, number: int, layout: Layout) -> None:
+    def __init__(self, room: ArgumentRoom, number: int, layout: Layout) -> None:
         self._room = room
         self._layout = layout
         self.id: Final = number

@@ -52,7 +52,7 @@ class Releases:
         """Number of the worker's last message that was read, by the number of the connection."""
         self.over = False
         """The incarnation has ended."""
-        self._unread: Unread | None = Unread(self.device, self.generation, all_read)
+        self._unread: UnreadResults | None = UnreadResults(self.device, self.generation, all_read)
         self.unheard = 0
         """Messages that were sent for themselves since the worker was last heard of."""
 
@@ -129,7 +129,7 @@ class Releases:
             self.unacknowledged.popleft()
 
 
-class Unread:
+class UnreadResults:
     """What all leases of an incarnation refer to: when the last one has gone, none of its results is still to be read.
 
     Args:
@@ -178,7 +178,7 @@ class Lease:
 
     __slots__ = ("__weakref__", "buffer", "hold", "mapping", "releases", "unread")
 
-    def __init__(self, releases: Releases, buffer: int, unread: Unread | None = None) -> None:
+    def __init__(self, releases: Releases, buffer: int, unread: UnreadResults | None = None) -> None:
         self.releases: Final = releases
         self.unread: Final = unread
         self.buffer: Final = buffer
