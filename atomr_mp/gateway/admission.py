@@ -17,7 +17,7 @@ ANYBODY: Final = AdmittedKey(name="anybody", public=["0" * 40], operate=True)
 """Who connects where there is no encryption: a process of this machine."""
 
 
-class Admission:
+class AdmittedKeys:
     """The admitted keys.
 
     Args:

@@ -21,7 +21,7 @@ from atomr_mp.protocol.messages import devices, operators, remote, session
 from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import pack
-from atomr_mp.remote.blobs import Blob, Encoded, PassedRef, Pull, encode, opened
+from atomr_mp.remote.blobs import Encoded, EncodedBlob, PassedRef, Pull, encode, opened
 from atomr_mp.remote.keys import AdmittedKey
 from atomr_mp.remote.resumption import CallAction, CallState, CallTable
 
@@ -42,7 +42,7 @@ class Kept(NamedTuple):
     answer: remote.RemoteAnswer
     frames: Sequence[Buffer]
     nbytes: int
-    blob: Blob | None = None
+    blob: EncodedBlob | None = None
     """What the client pulls, if it is large."""
     keep: object = None
     """What the blob lies in."""
@@ -532,7 +532,7 @@ class RemotePeer:
         leased: list[remote.RefLeased] = []
         body: bytes = b""
         frames: Sequence[Buffer] = ()
-        blob: Blob | None = None
+        blob: EncodedBlob | None = None
         if error is None and reply is not None:
             if encoded is None:
                 encoded = Encoded(reply.body, reply.frames, [], [])
@@ -572,7 +572,7 @@ class RemotePeer:
             info = msgspec.structs.replace(info, fields=fields)
         return info
 
-    def blob(self, number: int) -> Blob | None:
+    def blob(self, number: int) -> EncodedBlob | None:
         """Return what the client may pull of a call's answer, None if there is nothing any more."""
         kept = self._calls.kept(number)
         return None if kept is None else kept.blob

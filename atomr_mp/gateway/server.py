@@ -16,12 +16,12 @@ import zmq
 
 from atomr_mp import errors
 from atomr_mp.client.client import Client
-from atomr_mp.gateway.admission import Admission
+from atomr_mp.gateway.admission import AdmittedKeys
 from atomr_mp.gateway.bulk import BULK_UNSENT, BulkConnections
 from atomr_mp.gateway.channel import SupervisorChannel
 from atomr_mp.gateway.peers import RemotePeer
 from atomr_mp.gateway.probe import check_refuses
-from atomr_mp.gateway.sockets import HandshakeHandler, Received, RouterSocket, Sent
+from atomr_mp.gateway.sockets import HandshakeHandler, Received, RouterSocket, SendOutcome
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flow.flight import Window
@@ -65,7 +65,7 @@ class Gateway:
         self._settings = settings
         self.epoch: Final = os.urandom(16)
         self.loop: asyncio.AbstractEventLoop
-        self._admission: Final = Admission(Path(settings.keys_dir) if settings.keys_dir else None)
+        self._admission: Final = AdmittedKeys(Path(settings.keys_dir) if settings.keys_dir else None)
         self._peers: dict[bytes, RemotePeer] = {}
         """By session."""
         self._connections: dict[bytes, RemotePeer] = {}
@@ -160,11 +160,11 @@ class Gateway:
         if peer.routing_id is None:
             return
         match self._router.send(peer.routing_id, parts):
-            case Sent.GONE:
+            case SendOutcome.GONE:
                 self._cut(peer)
-            case Sent.STUCK:
+            case SendOutcome.STUCK:
                 self.end(peer, errors.SessionLost("this client does not read what the gateway sends"))
-            case Sent.SENT:
+            case SendOutcome.SENT:
                 pass
 
     def pull(self, peer: RemotePeer) -> None:

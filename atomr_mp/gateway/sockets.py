@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import zmq
 
-from atomr_mp.gateway.admission import DOMAIN, Admission
+from atomr_mp.gateway.admission import DOMAIN, AdmittedKeys
 from atomr_mp.protocol.messages.remote import MAX_REMOTE_MESSAGE_BYTES
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.remote.keys import ServerKeys
@@ -36,7 +36,7 @@ UNREAD: Final = 32
 """Most messages of a connection that wait here to be read; then the client's TCP waits."""
 
 
-class Sent(Enum):
+class SendOutcome(Enum):
     """What became of a message to a client."""
 
     SENT = "sent"
@@ -118,21 +118,21 @@ class RouterSocket:
         self._socket.setsockopt(zmq.USE_FD, descriptor)
         self._socket.bind(endpoint)
 
-    def send(self, routing_id: bytes, parts: Sequence[Buffer]) -> Sent:
+    def send(self, routing_id: bytes, parts: Sequence[Buffer]) -> SendOutcome:
         """Send a message."""
         try:
             body = parts[0] if len(parts) == 1 else b"".join(parts)
             core_send(self._socket, routing_id, _DONTWAIT | _SNDMORE)
             core_send(self._socket, body, _DONTWAIT)
         except zmq.Again:
-            return Sent.STUCK
+            return SendOutcome.STUCK
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            return Sent.GONE
+            return SendOutcome.GONE
         if is_readable(self._socket):  # the descriptor tells of changes only, and this may have taken one
             self._look_again()
-        return Sent.SENT
+        return SendOutcome.SENT
 
     def close(self, linger_ms: int) -> None:
         """Close it; what was sent and is not on its way is given so long."""
@@ -174,7 +174,7 @@ class HandshakeHandler:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, context: zmq.Context[zmq.Socket[bytes]], admission: Admission
+        self, loop: asyncio.AbstractEventLoop, context: zmq.Context[zmq.Socket[bytes]], admission: AdmittedKeys
     ) -> None:
         self._loop = loop
         self._admission = admission

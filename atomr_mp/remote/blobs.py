@@ -69,10 +69,10 @@ class Encoded(NamedTuple):
         """What all of it takes."""
         return len(self.body) + sum(map(len, self.frames)) + sum(len(each.frame) for each in self.large)
 
-    def blob(self) -> Blob:
+    def blob(self) -> EncodedBlob:
         """Return it as a blob."""
         header = msgspec.msgpack.encode((len(self.frames), self.body))
-        return Blob(pack(header, [*self.frames, *(each.frame for each in self.large)]))
+        return EncodedBlob(pack(header, [*self.frames, *(each.frame for each in self.large)]))
 
 
 def encode(value: object) -> Encoded:
@@ -95,7 +95,7 @@ def encode(value: object) -> Encoded:
     return Encoded(body, frames, large, [each for each in placed if isinstance(each, Operand)])
 
 
-class Blob:
+class EncodedBlob:
     """A blob of which chunks are read.
 
     Args:

@@ -14,7 +14,7 @@ from atomr_mp.client import interrupts
 from atomr_mp.protocol.messages import remote
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
-from atomr_mp.remote.blobs import Blob, Pull, chunk_message
+from atomr_mp.remote.blobs import EncodedBlob, Pull, chunk_message
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.wire import RemoteWire, Sign
 
@@ -29,7 +29,7 @@ class BulkSession(Protocol):
     def resumed(self) -> tuple[bytes, bytes] | None:
         """The gateway's epoch and the session's id, None while the session is not resumed."""
 
-    def upload(self, number: int) -> Blob | None:
+    def upload(self, number: int) -> EncodedBlob | None:
         """Return what a call's blob is, None if it is not wanted any more."""
 
     def downloaded(self, number: int, content: memoryview) -> None:

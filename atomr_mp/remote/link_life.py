@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class LinkState(StrEnum):
+class GatewayState(StrEnum):
     """How the client stands with the gateway."""
 
     DOWN = "down"
@@ -25,7 +25,7 @@ class LinkState(StrEnum):
     """The session has ended."""
 
 
-class LinkEvent(StrEnum):
+class GatewayEvent(StrEnum):
     """What happens."""
 
     HANDSHAKE = "handshake"
@@ -40,7 +40,7 @@ class LinkEvent(StrEnum):
     """The gateway has ended the session, or the client has."""
 
 
-class LinkAction(StrEnum):
+class GatewayAction(StrEnum):
     """What is to be done."""
 
     HELLO = "hello"
@@ -49,22 +49,22 @@ class LinkAction(StrEnum):
     """Send again what never came, end what was lost, and send what waits."""
 
 
-_CONNECTED: Final = (LinkState.GREETING, LinkState.RESUMING, LinkState.OPEN)
+_CONNECTED: Final = (GatewayState.GREETING, GatewayState.RESUMING, GatewayState.OPEN)
 
-TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], tuple[LinkState, LinkAction | None]]] = {
-    (LinkState.DOWN, LinkEvent.HANDSHAKE): (LinkState.GREETING, LinkAction.HELLO),
-    (LinkState.GREETING, LinkEvent.WELCOMED): (LinkState.RESUMING, LinkAction.RESUME),
-    (LinkState.RESUMING, LinkEvent.RESUMED): (LinkState.OPEN, LinkAction.SORT),
+TRANSITIONS: Final[dict[tuple[GatewayState, GatewayEvent], tuple[GatewayState, GatewayAction | None]]] = {
+    (GatewayState.DOWN, GatewayEvent.HANDSHAKE): (GatewayState.GREETING, GatewayAction.HELLO),
+    (GatewayState.GREETING, GatewayEvent.WELCOMED): (GatewayState.RESUMING, GatewayAction.RESUME),
+    (GatewayState.RESUMING, GatewayEvent.RESUMED): (GatewayState.OPEN, GatewayAction.SORT),
     # A cut was missed.
-    **{(state, LinkEvent.HANDSHAKE): (LinkState.GREETING, LinkAction.HELLO) for state in _CONNECTED},
-    **{(state, LinkEvent.CUT): (LinkState.DOWN, None) for state in _CONNECTED},
-    (LinkState.RESUMING, LinkEvent.UNKNOWN): (LinkState.GREETING, LinkAction.HELLO),
-    (LinkState.OPEN, LinkEvent.UNKNOWN): (LinkState.GREETING, LinkAction.HELLO),
-    **{(state, LinkEvent.ENDED): (LinkState.OVER, None) for state in LinkState},
+    **{(state, GatewayEvent.HANDSHAKE): (GatewayState.GREETING, GatewayAction.HELLO) for state in _CONNECTED},
+    **{(state, GatewayEvent.CUT): (GatewayState.DOWN, None) for state in _CONNECTED},
+    (GatewayState.RESUMING, GatewayEvent.UNKNOWN): (GatewayState.GREETING, GatewayAction.HELLO),
+    (GatewayState.OPEN, GatewayEvent.UNKNOWN): (GatewayState.GREETING, GatewayAction.HELLO),
+    **{(state, GatewayEvent.ENDED): (GatewayState.OVER, None) for state in GatewayState},
 }
 """What is not here changes nothing: it is of a connection that has ended since."""
 
 
-def step(state: LinkState, event: LinkEvent) -> tuple[LinkState, LinkAction | None]:
+def step(state: GatewayState, event: GatewayEvent) -> tuple[GatewayState, GatewayAction | None]:
     """Return the next state, and what is to be done."""
     return TRANSITIONS.get((state, event), (state, None))

@@ -141,7 +141,7 @@ class IdRanges:
         self._starts, self._ends = starts, ends
 
 
-class Step(NamedTuple, Generic[A]):
+class CallStep(NamedTuple, Generic[A]):
     """What an event means for a call."""
 
     action: CallAction | None
@@ -183,7 +183,7 @@ class CallTable(Generic[A]):
             return CallState.RUNNING if self._open[number] is None else CallState.ANSWERED
         return CallState.SETTLED if number in self._settled else CallState.UNSEEN
 
-    def offer(self, number: int, nbytes: int) -> Step[A]:
+    def offer(self, number: int, nbytes: int) -> CallStep[A]:
         """Take a call that the client has sent; it is to run if the action is RUN.
 
         Raises:
@@ -193,11 +193,11 @@ class CallTable(Generic[A]):
             raise ValueError(f"more than {self._most} calls are open")
         return self._step(number, CallEvent.OFFER, None, nbytes)
 
-    def answer(self, number: int, answer: A, nbytes: int) -> Step[A]:
+    def answer(self, number: int, answer: A, nbytes: int) -> CallStep[A]:
         """Take the answer of a call that runs."""
         return self._step(number, CallEvent.ANSWER, answer, nbytes)
 
-    def settle(self, number: int) -> Step[A]:
+    def settle(self, number: int) -> CallStep[A]:
         """Take in that the client has a call's answer, or wants it no more.
 
         Raises:
@@ -208,7 +208,7 @@ class CallTable(Generic[A]):
             raise ValueError(f"more than {self._most} gaps among the ids of calls")
         return step
 
-    def resume(self, unanswered: Iterable[int], next_id: int) -> tuple[list[int], list[tuple[int, Step[A]]]]:
+    def resume(self, unanswered: Iterable[int], next_id: int) -> tuple[list[int], list[tuple[int, CallStep[A]]]]:
         """Take in which calls are unanswered after a cut; all others below `next_id` are settled.
 
         Returns:
@@ -223,7 +223,7 @@ class CallTable(Generic[A]):
         self._settled.all_below_but(next_id, [number for number in wanted if number not in self._settled])
         return [number for number in wanted if number in self._open], ended
 
-    def _step(self, number: int, event: CallEvent, answer: A | None, nbytes: int) -> Step[A]:
+    def _step(self, number: int, event: CallEvent, answer: A | None, nbytes: int) -> CallStep[A]:
         kept = self._open.get(number)
         state, action = CALLS[self.state(number), event]
         if state is CallState.SETTLED:
@@ -235,7 +235,7 @@ class CallTable(Generic[A]):
             self._open[number] = answer
             self.kept_bytes += nbytes - self._bytes.get(number, 0)
             self._bytes[number] = nbytes
-        return Step(action, kept)
+        return CallStep(action, kept)
 
 
 class OpenCalls(Generic[T]):

@@ -15,7 +15,7 @@ from atomr_mp.protocol import values
 from atomr_mp.remote import blobs
 
 
-def read_all(blob: blobs.Blob) -> bytearray:
+def read_all(blob: blobs.EncodedBlob) -> bytearray:
     """Return all of a blob."""
     content = bytearray()
     while len(content) < blob.nbytes:
@@ -66,7 +66,7 @@ def test_any_bytes_are_a_blob_or_refused(raw: bytes, seed: int) -> None:
 @hypothesis.settings(max_examples=25)
 def test_chunks_come_in_any_order_and_after_cuts(nbytes: int, rng: random.Random) -> None:
     """Each is taken once; never are more on their way than the credit allows."""
-    source = blobs.Blob([bytes(nbytes // 2), rng.randbytes(nbytes - nbytes // 2)] if nbytes else [b""])
+    source = blobs.EncodedBlob([bytes(nbytes // 2), rng.randbytes(nbytes - nbytes // 2)] if nbytes else [b""])
     pull = blobs.Pull(memoryview(bytearray(nbytes)))
     flying: list[tuple[int, int]] = []
     while not pull.whole:
@@ -88,4 +88,4 @@ def test_chunks_come_in_any_order_and_after_cuts(nbytes: int, rng: random.Random
 def test_what_a_blob_does_not_have_is_refused(offset: int, nbytes: int) -> None:
     """A chunk lies within it."""
     with pytest.raises(ValueError, match="of 10"):
-        blobs.Blob([b"0123456789"]).read(offset, nbytes)
+        blobs.EncodedBlob([b"0123456789"]).read(offset, nbytes)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies
 
 from atomr_mp import errors
-from atomr_mp.gateway.admission import Admission
+from atomr_mp.gateway.admission import AdmittedKeys
 from atomr_mp.protocol.messages import remote
 from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.remote import keys
@@ -65,7 +65,7 @@ def test_an_id_out_of_range_is_refused(number: int) -> None:
 @hypothesis.given(strategies.lists(strategies.binary(max_size=64), max_size=12))
 def test_any_question_of_libzmq_is_answered_with_a_refusal(request: list[bytes]) -> None:
     """Whatever it is: only an admitted key is let in."""
-    admission = Admission(Path("/nonexistent"))
+    admission = AdmittedKeys(Path("/nonexistent"))
     assert admission.answer(request)[2:3] != [b"200"]
 
 
@@ -75,7 +75,7 @@ def test_a_revoked_key_is_nobody(tmp_path: Any) -> None:
     keys.change_admitted(
         tmp_path, lambda before: before.admitting(keys.AdmittedKey(name="alice", public=[pair.public]))
     )
-    admission = Admission(tmp_path)
+    admission = AdmittedKeys(tmp_path)
     admission.read()
     found = admission.find(pair.public)
     assert found is not None
