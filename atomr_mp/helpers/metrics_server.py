@@ -44,11 +44,11 @@ def main() -> int:
     with OperatorSession(Path(sys.argv[3])) as observer:
         registry = CollectorRegistry()
         registry.register(PoolCollector(observer))
-        Server(socket.socket(fileno=listening), registry).serve_forever()
+        MetricsServer(socket.socket(fileno=listening), registry).serve_forever()
     return 0
 
 
-class Server(ThreadingHTTPServer):
+class MetricsServer(ThreadingHTTPServer):
     """Answers scrapes on a socket that listens already, of either family."""
 
     daemon_threads = True

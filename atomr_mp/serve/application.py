@@ -10,11 +10,11 @@ from typing import Final, NamedTuple
 from atomr_mp import errors
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve import metrics, openapi, pages
-from atomr_mp.serve.calls import Calls
-from atomr_mp.serve.health import Health
+from atomr_mp.serve.calls import PoolCalls
+from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.access import Access
-from atomr_mp.serve.http.events import Streams, Waiting
+from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
 from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
 from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
@@ -78,11 +78,11 @@ class Application:
         self._begun = False
         self.counters: Final = counters or Counters()
         self._budget: Final = Budget(limits.buffered_bytes)
-        self.health: Final = Health(source)
-        self._streams: Final = Streams(limits.streams)
+        self.health: Final = PoolHealth(source)
+        self._streams: Final = OpenHttpStreams(limits.streams)
         self._observer: Final = Observer(source, self.counters)
         stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
-        calls = Calls(source, self.health, self.counters, stream_calls.answer)
+        calls = PoolCalls(source, self.health, self.counters, stream_calls.answer)
         self._call: Final = Route("call", "POST", calls.answer)
         embeddings, chat = Embeddings(source, calls), Chat(source, calls, stream_calls, debug=debug)
         self._model: Final = Route("openai", "GET", declared.answer_model(source))
@@ -200,7 +200,7 @@ class Application:
 
     async def _watch(self, exchange: Exchange) -> None:
         """Send what is to be seen of the pool, again and again."""
-        waiting = Waiting(exchange, self._streams)
+        waiting = StreamWait(exchange, self._streams)
         with self._streams.open(), waiting.watching(), self._observer.viewer():
             self.counters.own[metrics.STREAMS] += 1
             try:

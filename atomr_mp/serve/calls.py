@@ -11,7 +11,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
 from atomr_mp.pool import Pool
-from atomr_mp.serve.health import Health
+from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem
 from atomr_mp.serve.metrics import Counters
@@ -37,7 +37,7 @@ UNTOUCHED: Final = frozenset(
 """Errors that do not tell that a worker answers."""
 
 
-class Calls:
+class PoolCalls:
     """Makes calls of a pool for exchanges.
 
     Args:
@@ -47,7 +47,7 @@ class Calls:
         stream: Answers for methods that stream.
     """
 
-    def __init__(self, source: PoolSource, health: Health, counters: Counters, stream: Streaming) -> None:
+    def __init__(self, source: PoolSource, health: PoolHealth, counters: Counters, stream: Streaming) -> None:
         self._stream: Final = stream
         self._source: Final = source
         self._health: Final = health

@@ -31,14 +31,14 @@ PROBE_S: Final = 2.0
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
 
-class Verdict(NamedTuple):
+class HealthVerdict(NamedTuple):
     """Whether requests are to be sent here."""
 
     ready: bool
     reason: str
 
 
-class Health:
+class PoolHealth:
     """Knows which devices have answered lately. For the event loop's thread, but for what the pool's listeners do.
 
     Args:
@@ -61,24 +61,24 @@ class Health:
         if device >= 0:
             self._answered_s[device] = time.monotonic()
 
-    async def verdict(self) -> Verdict:
+    async def verdict(self) -> HealthVerdict:
         """Return whether requests are to be sent here; asks idle devices if nothing is known."""
         if self.draining:
-            return Verdict(ready=False, reason="the server is about to end")
+            return HealthVerdict(ready=False, reason="the server is about to end")
         try:
             pool = self._source.pool
             devices = pool.devices
         except errors.AtomrError as error:
-            return Verdict(ready=False, reason=str(error))
+            return HealthVerdict(ready=False, reason=str(error))
         if pool.lost is not None:
-            return Verdict(ready=False, reason=str(pool.lost))
+            return HealthVerdict(ready=False, reason=str(pool.lost))
         admitted = [device for device in devices if device.admitted]
         if not admitted:
             states = ", ".join(f"{device.index} is {device.state.value}" for device in devices)
-            return Verdict(ready=False, reason=f"no device takes calls: {states}")
+            return HealthVerdict(ready=False, reason=f"no device takes calls: {states}")
         if not any(map(self._is_known, admitted)) and not await self._probe(pool):
-            return Verdict(ready=False, reason=f"none of the {len(admitted)} devices answers")
-        return Verdict(ready=True, reason="")
+            return HealthVerdict(ready=False, reason=f"none of the {len(admitted)} devices answers")
+        return HealthVerdict(ready=True, reason="")
 
     def _is_known(self, device: DeviceInfo) -> bool:
         """Whether a device has answered lately, or is at work for us."""

@@ -14,9 +14,9 @@ from atomr_mp import errors
 from atomr_mp.client.reply_stream import ReplyStream
 from atomr_mp.pool import Pool
 from atomr_mp.serve.calls import arguments, options, seconds
-from atomr_mp.serve.health import Health
+from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http import events
-from atomr_mp.serve.http.events import COMMENT_EVERY_S, Streams
+from atomr_mp.serve.http.events import COMMENT_EVERY_S, OpenHttpStreams
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, describe
 from atomr_mp.serve.metrics import PARTS, STREAMS, Counters
@@ -78,7 +78,7 @@ class StreamCalls:
         debug: Errors tell the actor's traceback.
     """
 
-    def __init__(self, streams: Streams, health: Health, counters: Counters, *, debug: bool) -> None:
+    def __init__(self, streams: OpenHttpStreams, health: PoolHealth, counters: Counters, *, debug: bool) -> None:
         self._streams: Final = streams
         self._health: Final = health
         self._counters: Final = counters
@@ -106,7 +106,7 @@ class StreamCalls:
 
     def open(
         self, exchange: Exchange, pool: Pool, method: str, args: tuple[Any, ...], kwargs: dict[str, Any] | None
-    ) -> Parts:
+    ) -> ServedStream:
         """Return a stream for a client, with the deadlines that its headers say.
 
         Raises:
@@ -121,10 +121,10 @@ class StreamCalls:
         stream = pool.stream(
             method, *args, kwargs=kwargs, first_s=first_s, deadline_s=deadline_s, priority=priority, **more
         )
-        return Parts(exchange, stream, self._streams, self._health, self._counters)
+        return ServedStream(exchange, stream, self._streams, self._health, self._counters)
 
 
-class Parts:
+class ServedStream:
     """A stream while a client reads it; closed when the client leaves, and when the server ends. Use `async with`.
 
     Args:
@@ -136,7 +136,7 @@ class Parts:
     """
 
     def __init__(
-        self, exchange: Exchange, stream: ReplyStream, streams: Streams, health: Health, counters: Counters
+        self, exchange: Exchange, stream: ReplyStream, streams: OpenHttpStreams, health: PoolHealth, counters: Counters
     ) -> None:
         self._exchange: Final = exchange
         self._stream: Final = stream

@@ -12,7 +12,7 @@ import msgspec
 import uvicorn
 
 from atomr_mp.serve.metrics import Counters
-from atomr_mp.serve.server.connection import Connection
+from atomr_mp.serve.server.connection import HttpConnection
 
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
 
@@ -28,7 +28,7 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
 
 def main() -> None:
     """Serve until it is killed."""
-    protocol = type("Counted", (Connection,), {"counters": Counters()})
+    protocol = type("Counted", (HttpConnection,), {"counters": Counters()})
     uvicorn.run(
         application,
         host="127.0.0.1",

@@ -11,7 +11,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
-from atomr_mp.serve.health import Health
+from atomr_mp.serve.health import PoolHealth
 
 ENDED: Final = IncarnationEnded(
     0, 1, planned=False, error=ErrorInfo.of(errors.WorkerLost("gone")), started=[], known_since_ns=0
@@ -79,10 +79,10 @@ class FakeSource:
             listener(self._pool)
 
 
-async def ready(pool: FakePool | None, change: Callable[[Health, FakePool], object] | None = None) -> bool:
+async def ready(pool: FakePool | None, change: Callable[[PoolHealth, FakePool], object] | None = None) -> bool:
     """Return the verdict on a pool in which all was asked once, and something has changed since."""
     source = FakeSource(pool)
-    health = Health(source)
+    health = PoolHealth(source)
     if pool is not None:
         source.begin()
         assert (await health.verdict()).ready is (pool.answer is None or pool._running > 0 or pool.lost is not None)
@@ -103,7 +103,7 @@ def test_a_recent_answer_is_enough() -> None:
 def test_an_end_that_the_supervisor_tells_counts_at_once(event: Any) -> None:
     """The device is asked again, however lately it has answered."""
 
-    def end(_health: Health, pool: FakePool) -> None:
+    def end(_health: PoolHealth, pool: FakePool) -> None:
         pool.answer = errors.WorkerLost("gone")
         for listener in pool.listeners:
             listener(event)
@@ -114,7 +114,7 @@ def test_an_end_that_the_supervisor_tells_counts_at_once(event: Any) -> None:
 def test_a_device_at_work_is_ready_and_not_asked() -> None:
     """Whether for us or for others; one that is full, too."""
 
-    def work(health: Health, pool: FakePool) -> None:
+    def work(health: PoolHealth, pool: FakePool) -> None:
         pool.answer = errors.DeadlineExceeded("late")
         health.in_flight[0] += 1
         pool.listeners[0](ENDED)
@@ -124,7 +124,7 @@ def test_a_device_at_work_is_ready_and_not_asked() -> None:
     assert pool.asked == 0
     assert asyncio.run(ready(FakePool(errors.DeadlineExceeded("late"), running=1)))
 
-    def fill(_health: Health, pool: FakePool) -> None:
+    def fill(_health: PoolHealth, pool: FakePool) -> None:
         pool.answer = errors.Overloaded("full")
         pool.listeners[0](ENDED)
 
@@ -135,13 +135,13 @@ def test_it_is_not_ready_without_pool_or_device_or_at_its_end() -> None:
     """And says so whatever has answered before."""
     assert not asyncio.run(ready(None))
 
-    def lose(_health: Health, pool: FakePool) -> None:
+    def lose(_health: PoolHealth, pool: FakePool) -> None:
         pool.lost = errors.PoolLost("gone")
 
-    def stop(_health: Health, pool: FakePool) -> None:
+    def stop(_health: PoolHealth, pool: FakePool) -> None:
         pool.devices = [info(admitted=False)]
 
-    def drain(health: Health, _pool: FakePool) -> None:
+    def drain(health: PoolHealth, _pool: FakePool) -> None:
         health.draining = True
 
     for change in (lose, stop, drain):
@@ -153,7 +153,7 @@ def test_many_questions_at_once_are_one() -> None:
 
     async def ask() -> int:
         pool = FakePool(count=2)
-        health = Health(FakeSource(pool))
+        health = PoolHealth(FakeSource(pool))
         verdicts = await asyncio.gather(*(health.verdict() for _ in range(20)))
         assert all(verdict.ready for verdict in verdicts)
         return pool.asked

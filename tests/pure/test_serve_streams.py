@@ -9,12 +9,12 @@ import pytest
 
 from atomr_mp import errors
 from atomr_mp.serve import streams
-from atomr_mp.serve.http.events import COMMENT, Streams, event
+from atomr_mp.serve.http.events import COMMENT, OpenHttpStreams, event
 from atomr_mp.serve.http.exchange import Budget, Exchange
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS
 from atomr_mp.serve.http.problems import ClientLeft, Problem
 from atomr_mp.serve.metrics import STREAMS, Counters
-from atomr_mp.serve.streams import EVENTS, LINES, Parts, form_of
+from atomr_mp.serve.streams import EVENTS, LINES, ServedStream, form_of
 
 
 class FakeStream:
@@ -49,11 +49,11 @@ class Client:
         scope = {"method": "POST", "path": "/", "headers": []}
         self.exchange = Exchange(scope, self.receive, self.send, DEFAULT_LIMITS, Budget(1000))
         self.stream = FakeStream()
-        self.open = Streams(10)
+        self.open = OpenHttpStreams(10)
         self.counters = Counters()
         health: Any = SimpleNamespace(note=lambda _device: None)
         stream: Any = self.stream
-        self.parts = Parts(self.exchange, stream, self.open, health, self.counters)
+        self.parts = ServedStream(self.exchange, stream, self.open, health, self.counters)
 
     async def receive(self) -> dict[str, Any]:
         """Leave."""

@@ -23,7 +23,7 @@ HEADERS: Final[tuple[Header, ...]] = (
 T = TypeVar("T")
 
 
-class Streams:
+class OpenHttpStreams:
     """The open streams of a front end.
 
     Args:
@@ -82,7 +82,7 @@ def event(data: bytes, name: str = "") -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data) if name else b"data: %s\n\n" % data
 
 
-class Waiting:
+class StreamWait:
     """Waits of an open stream: for what it sends, unless its client leaves or the server ends.
 
     Args:
@@ -90,7 +90,7 @@ class Waiting:
         streams: Tell when the server ends.
     """
 
-    def __init__(self, exchange: Exchange, streams: Streams) -> None:
+    def __init__(self, exchange: Exchange, streams: OpenHttpStreams) -> None:
         self._exchange: Final = exchange
         self._left: Final[asyncio.Future[None]] = asyncio.get_running_loop().create_future()
         self._ending: Final = asyncio.ensure_future(streams.ending.wait())

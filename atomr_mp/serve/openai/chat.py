@@ -7,14 +7,14 @@ import time
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.serve.calls import Calls, options
+from atomr_mp.serve.calls import PoolCalls, options
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.http.problems import Problem, describe
 from atomr_mp.serve.openai import bodies
 from atomr_mp.serve.openai.declared import UNKNOWN_USAGE, method_of
 from atomr_mp.serve.source import PoolSource
-from atomr_mp.serve.streams import Parts, StreamCalls
+from atomr_mp.serve.streams import ServedStream, StreamCalls
 from atomr_mp.serve.values.results import encode_json
 
 FORM: Final = "chat"
@@ -34,7 +34,7 @@ class Chat:
         debug: Errors tell the actor's traceback.
     """
 
-    def __init__(self, source: PoolSource, calls: Calls, streams: StreamCalls, *, debug: bool) -> None:
+    def __init__(self, source: PoolSource, calls: PoolCalls, streams: StreamCalls, *, debug: bool) -> None:
         self._source: Final = source
         self._calls: Final = calls
         self._streams: Final = streams
@@ -71,7 +71,7 @@ class Chat:
         else:
             await exchange.answer(200, completion.whole(text, "stop"))
 
-    async def _send(self, exchange: Exchange, parts: Parts, completion: Completion) -> None:
+    async def _send(self, exchange: Exchange, parts: ServedStream, completion: Completion) -> None:
         """Send the text as it is made."""
         try:
             found = await parts.begin(events.HEADERS, events.COMMENT)
@@ -87,7 +87,7 @@ class Chat:
             await exchange.end(events.event(encode_json({"error": told})))
 
 
-async def _collect(exchange: Exchange, parts: Parts, completion: Completion) -> None:
+async def _collect(exchange: Exchange, parts: ServedStream, completion: Completion) -> None:
     """Answer with the whole text at its end."""
     texts = []
     while (found := await parts.next()) is not None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.serve.calls import Calls, options
+from atomr_mp.serve.calls import PoolCalls, options
 from atomr_mp.serve.http.exchange import Exchange
 from atomr_mp.serve.openai import bodies
 from atomr_mp.serve.openai.declared import UNKNOWN_USAGE, method_of
@@ -30,7 +30,7 @@ class Embeddings:
         calls: Make calls.
     """
 
-    def __init__(self, source: PoolSource, calls: Calls) -> None:
+    def __init__(self, source: PoolSource, calls: PoolCalls) -> None:
         self._source: Final = source
         self._calls: Final = calls
 

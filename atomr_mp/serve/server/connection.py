@@ -18,7 +18,7 @@ _CREDENTIALS: Final = struct.Struct("3i")
 """Pid, user and group of a unix socket's other end, see unix(7)."""
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """A connection. What is wrong before a request is whole is answered here, in the form of every error.
 
     uvicorn's own protocol bounds neither the headers, nor how long a client takes to send them, nor how long it reads

@@ -24,7 +24,7 @@ from atomr_mp.process.prctl import die_with_parent
 from atomr_mp.serve.application import Application
 from atomr_mp.serve.http.access import Access, Tokens
 from atomr_mp.serve.metrics import Counters
-from atomr_mp.serve.server.connection import Connection
+from atomr_mp.serve.server.connection import HttpConnection
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.source import JoinedPool
 
@@ -74,7 +74,7 @@ async def _serve(plan: FrontEndPlan, listening: socket.socket, counters: Counter
 def _config(plan: FrontEndPlan, application: Application, counters: Counters) -> uvicorn.Config:
     protocol = type(
         "PlannedConnection",
-        (Connection,),
+        (HttpConnection,),
         {"limits": plan.limits, "counters": counters, "own_user_only": plan.own_user_only},
     )
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # not a line for each client that sends no HTTP
