@@ -96,9 +96,9 @@ class Driver:
 
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
-        self._found: dict[str, nvml.Usage] = {}
+        self._found: dict[str, nvml.GpuUsage] = {}
 
-    def usage(self, timeout_s: float = NVML_S) -> dict[str, nvml.Usage]:
+    def usage(self, timeout_s: float = NVML_S) -> dict[str, nvml.GpuUsage]:
         """Return what is told in time, by UUID; nothing while a former call is stuck, or if nothing can be told."""
         if self._thread is not None and self._thread.is_alive():
             return {}
@@ -232,7 +232,7 @@ def batch_metrics(workers: list[WorkerStatus]) -> Iterable[Metric]:
     return [items, wait, longest]
 
 
-def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, nvml.Usage]) -> Iterator[Metric]:
+def gpu_metrics(workers: list[WorkerStatus], usage: dict[str, nvml.GpuUsage]) -> Iterator[Metric]:
     """Yield what the driver tells of the pool's GPUs; of slices it tells no utilisation."""
     busy = GaugeMetricFamily(
         "atomr_mp_gpu_busy_ratio", "Part of the last moments in which the GPU worked", labels=["device"]

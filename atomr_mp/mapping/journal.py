@@ -27,7 +27,7 @@ import msgspec
 from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.mapping.journal_frames import frames
-from atomr_mp.mapping.schedule import Failure, Recorded
+from atomr_mp.mapping.schedule import Failure, RecordedResult
 from atomr_mp.protocol import values
 from atomr_mp.protocol.codec import ErrorInfo, Message
 from atomr_mp.protocol.words import counted
@@ -146,7 +146,7 @@ class Journal:
         """Items of which the journal knows: one more than the greatest index."""
         return self._known
 
-    def outcome(self, index: int, item: object) -> Recorded | Failure | None:
+    def outcome(self, index: int, item: object) -> RecordedResult | Failure | None:
         """Return what has become of an item in an earlier run, None if it is still to be done.
 
         Raises:
@@ -172,7 +172,7 @@ class Journal:
         match record:
             case Done():
                 frames = [memoryview(bytearray(frame)) for frame in record.frames]  # the caller's own, to be written
-                return Recorded(values.Decoder[Any]().decode(record.body, frames))
+                return RecordedResult(values.Decoder[Any]().decode(record.body, frames))
             case Failed():
                 return Failure(index, record.error.error(), record.attempts)
             case Sent():
@@ -199,7 +199,7 @@ class Journal:
             self._sent.discard(index)
             self._append(Unsent(index))
 
-    def done(self, index: int, result: object) -> Recorded:
+    def done(self, index: int, result: object) -> RecordedResult:
         """Keep an item's result; return what stands for it from now on.
 
         Raises:
@@ -222,7 +222,7 @@ class Journal:
                 maybe_executed=True,
             )
         self._append(Done(index, self._settled(index), body, [bytes(frame) for frame in frames]))
-        return Recorded(result)
+        return RecordedResult(result)
 
     def failed(self, failure: Failure) -> None:
         """Set an item aside."""

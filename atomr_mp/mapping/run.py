@@ -19,7 +19,7 @@ from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.lanes.retry_policy import NEVER
 from atomr_mp.client.reply import ItemsReply
-from atomr_mp.mapping.schedule import Depth, Failure, Job, Recorded, Unreadable
+from atomr_mp.mapping.schedule import Depth, Failure, Job, RecordedResult, Unreadable
 from atomr_mp.protocol.messages.devices import OUT_OF_USE
 from atomr_mp.protocol.words import counted
 
@@ -168,7 +168,7 @@ class MapRun:
         loop: asyncio.AbstractEventLoop,
         method: str,
         items: Iterator[Any],
-        job: Job[Recorded],
+        job: Job[RecordedResult],
         deadline_s: float,
         priority: int,
         call_items: int,
@@ -329,7 +329,7 @@ class MapRun:
             else:
                 self._take_error(index, copy.copy(error))
 
-    def _succeeded(self, index: int, outcome: Recorded, took_s: float) -> None:
+    def _succeeded(self, index: int, outcome: RecordedResult, took_s: float) -> None:
         self._schedule.answered(index, outcome, took_s)
         del self._items[index]
 
@@ -355,9 +355,9 @@ class MapRun:
             self._failed(index)
             del self._items[index]
 
-    def _kept(self, _index: int, result: Any) -> Recorded:
+    def _kept(self, _index: int, result: Any) -> RecordedResult:
         """Return what has the result of an item, which was read."""
-        return Recorded(result)
+        return RecordedResult(result)
 
     def _failed(self, index: int) -> None:
         """An item has failed for good."""
@@ -506,7 +506,7 @@ class _RunWithJournal(MapRun):
         if self._stopped is not None:
             raise self._stopped
 
-    def _kept(self, index: int, result: Any) -> Recorded:
+    def _kept(self, index: int, result: Any) -> RecordedResult:
         return self._journal.done(index, result)
 
     def _submit(self, index: int, now: float) -> None:

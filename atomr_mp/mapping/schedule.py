@@ -33,7 +33,7 @@ class Failure:
     """How often it was sent; 0 if it could not be sent at all."""
 
 
-class Recorded(NamedTuple):
+class RecordedResult(NamedTuple):
     """A result that is here: it is in a journal, or was read already."""
 
     value: Any

@@ -106,7 +106,7 @@ def is_well(state: GpuState) -> bool:
     return not state.lost and not state.recovery
 
 
-class Health:
+class GpuHealth:
     """A device's GPU, as its reports tell."""
 
     def __init__(self) -> None:

@@ -99,10 +99,10 @@ class Refused(msgspec.Struct, frozen=True):
     """For a person, with the numbers."""
 
 
-Verdict = Granted | Opened | Refused
+RestartVerdict = Granted | Opened | Refused
 
 
-def ask(policy: Intensity, history: History, now_s: float) -> tuple[History, Verdict]:
+def ask(policy: Intensity, history: History, now_s: float) -> tuple[History, RestartVerdict]:
     """Judge an unplanned end, and return the history with it."""
     counting = tuple(then for then in history.restarts if now_s - then <= policy.within_s)
     if history.circuit is Circuit.CLOSED and len(counting) < policy.max_restarts:

@@ -79,7 +79,7 @@ Action = FillOrder | Adopt | Refuse | Drop
 
 
 @dataclass
-class Blob:
+class ResidentBlob:
     """A piece of resident memory."""
 
     key: Key
@@ -108,12 +108,12 @@ class Registry:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._blobs: dict[Key, Blob] = {}
-        self._freed: list[Blob] = []
+        self._blobs: dict[Key, ResidentBlob] = {}
+        self._freed: list[ResidentBlob] = []
         self._seals = 0
 
     @property
-    def blobs(self) -> list[Blob]:
+    def blobs(self) -> list[ResidentBlob]:
         """All there are, those too that are freed and still in use."""
         return [*self._blobs.values(), *self._freed]
 
@@ -122,7 +122,7 @@ class Registry:
         """What they take together, or will when they are filled."""
         return sum(blob.shape.nbytes for blob in self.blobs)
 
-    def filled_by(self, worker: Worker, key: Key) -> Blob:
+    def filled_by(self, worker: Worker, key: Key) -> ResidentBlob:
         """Return a blob that a process is to fill.
 
         Raises:
@@ -146,7 +146,7 @@ class Registry:
             refused = self._no_room(key, shape)
             if refused is not None:
                 return [Refuse(worker, key, refused)]
-            self._blobs[key] = Blob(key, shape, worker)
+            self._blobs[key] = ResidentBlob(key, shape, worker)
             return [FillOrder(worker, key)]
         if worker == blob.filler or worker in blob.waiters:
             raise errors.ProtocolError(f"resident memory {_named(key)} was asked for twice")
@@ -210,7 +210,7 @@ class Registry:
 
     def free(
         self, name: str, device: int | None, version: str | None, *, force: bool
-    ) -> tuple[list[Blob], list[Action]]:
+    ) -> tuple[list[ResidentBlob], list[Action]]:
         """Free blobs, all or none; one that is in use keeps its memory until its users have ended.
 
         Args:
@@ -261,7 +261,7 @@ class Registry:
             )
         return None
 
-    def _elect_next(self, blob: Blob) -> list[Action]:
+    def _elect_next(self, blob: ResidentBlob) -> list[Action]:
         """Have whoever has waited longest fill it; forget it if nobody has."""
         if not blob.waiters:
             del self._blobs[blob.key]
@@ -278,7 +278,7 @@ class Registry:
             [blob for key, blob in self._blobs.items() if 0 < blob.sealed < latest[key[:2]] and not blob.users]
         )
 
-    def _free(self, blobs: list[Blob]) -> list[Action]:
+    def _free(self, blobs: list[ResidentBlob]) -> list[Action]:
         for blob in blobs:
             del self._blobs[blob.key]
             blob.freed = True
@@ -287,7 +287,7 @@ class Registry:
         return [Drop(blob.key) for blob in blobs]
 
 
-def _mismatch(blob: Blob, shape: Shape) -> errors.ResidentMismatch:
+def _mismatch(blob: ResidentBlob, shape: Shape) -> errors.ResidentMismatch:
     return errors.ResidentMismatch(
         f"resident memory {_named(blob.key)} has another layout, of {blob.shape.arrays} arrays in "
         f"{blob.shape.nbytes:,} bytes; asked for were {shape.arrays} in {shape.nbytes:,}. Give the new layout a new "

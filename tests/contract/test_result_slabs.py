@@ -15,7 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.messages import control
 from atomr_mp.supervisor.loop import Loop
 from atomr_mp.supervisor.sessions import result_slabs
-from atomr_mp.supervisor.sessions.result_slabs import ResultSlabs
+from atomr_mp.supervisor.sessions.result_slabs import KeptResultSlabs
 from atomr_mp.transport.descriptors import Descriptor
 from tests.support import DEADLINE_S, open_descriptors
 
@@ -30,7 +30,7 @@ class Kept:
 
     def __init__(self) -> None:
         self.loop = Loop()
-        self.slabs = ResultSlabs(self.loop, lambda _device: 3 * NBYTES)
+        self.slabs = KeptResultSlabs(self.loop, lambda _device: 3 * NBYTES)
 
     def hand_in(self, number: int, slab: int, worker: tuple[int, int] = WORKER, nbytes: int = NBYTES) -> None:
         """Hand a slab in, as a worker does."""

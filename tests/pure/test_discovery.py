@@ -61,8 +61,8 @@ def test_use_is_told_by_uuid(driver: FakeNvml) -> None:
     slices = (Card("MIG-1", memory_bytes=10 * GIB, busy_percent=None), None)
     driver.cards = (Card("GPU-aa11", busy_percent=37), Card("GPU-cc33", slices=slices))
     assert nvml.usage() == {
-        "GPU-aa11": nvml.Usage(0.37, GIB // 2, 80 * GIB),
-        "MIG-1": nvml.Usage(None, GIB // 2, 10 * GIB),
+        "GPU-aa11": nvml.GpuUsage(0.37, GIB // 2, 80 * GIB),
+        "MIG-1": nvml.GpuUsage(None, GIB // 2, 10 * GIB),
     }
     assert driver.inits == 0
 

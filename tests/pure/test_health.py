@@ -19,7 +19,7 @@ from atomr_mp.protocol.messages.health import (
     GpuState,
     XidSeen,
 )
-from atomr_mp.supervision.health import RECOVERY, WELL_LOOKS, XIDS, Health, Measure
+from atomr_mp.supervision.health import RECOVERY, WELL_LOOKS, XIDS, GpuHealth, Measure
 from atomr_mp.supervisor.care.health import PACKET_BYTES
 from tests import fake_nvml
 from tests.fake_nvml import Card, FakeNvml
@@ -35,7 +35,7 @@ reports = st.builds(XidSeen, st.just(0), st.sampled_from([*XIDS, 7, 999])) | st.
 
 def measures(*told: XidSeen | GpuState) -> list[Measure | None]:
     """Return what is done about each report of a GPU."""
-    health = Health()
+    health = GpuHealth()
     return [judgement and judgement.measure for judgement in map(health.take, told)]
 
 

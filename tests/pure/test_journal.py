@@ -19,7 +19,7 @@ from atomr_mp import errors
 from atomr_mp.mapping.journal import Journal
 from atomr_mp.mapping.journal_frames import Frame, frames
 from atomr_mp.mapping.journal_repair import repair
-from atomr_mp.mapping.schedule import Failure, Recorded
+from atomr_mp.mapping.schedule import Failure, RecordedResult
 from tests.pure.test_refs import FakeClient
 
 Open = Callable[..., Journal]
@@ -57,7 +57,7 @@ def write(journal: Journal, numbers: range) -> None:
 def read(journal: Journal, numbers: range) -> list[Any]:
     """Return the journal's outcomes, None for what is to be done."""
     outcomes = [journal.outcome(number, number) for number in numbers]
-    return [outcome.value if isinstance(outcome, Recorded) else outcome for outcome in outcomes]
+    return [outcome.value if isinstance(outcome, RecordedResult) else outcome for outcome in outcomes]
 
 
 def test_what_was_done_is_known_when_it_is_opened_again(journal: Open) -> None:
@@ -77,7 +77,7 @@ def test_arrays_come_back_as_they_were_and_are_the_readers(journal: Open, elemen
     first.outcome(0, array)
     first.done(0, {"array": array})
     outcome = journal().outcome(0, array.copy())
-    assert isinstance(outcome, Recorded)
+    assert isinstance(outcome, RecordedResult)
     np.testing.assert_array_equal(outcome.result()["array"], array)
     outcome.result()["array"][:] = 0
 

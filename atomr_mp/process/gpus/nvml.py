@@ -92,7 +92,7 @@ def _survey() -> Survey:
 
 
 @dataclass(frozen=True)
-class Usage:
+class GpuUsage:
     """How a GPU or a slice is used just now."""
 
     busy: float | None
@@ -101,7 +101,7 @@ class Usage:
     memory_bytes: int
 
 
-def usage() -> dict[str, Usage]:
+def usage() -> dict[str, GpuUsage]:
     """Ask NVML how the GPUs and slices are used; return it by UUID. May block for ever: call it in a thread.
 
     Raises:
@@ -159,13 +159,13 @@ def _each(nvml: Any) -> Iterator[Any]:
             yield from _slices(nvml, handle) if divided else (handle,)
 
 
-def _usage(nvml: Any, handle: Any) -> Usage:
+def _usage(nvml: Any, handle: Any) -> GpuUsage:
     memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     try:
         busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
     except nvml.NVMLError:  # slices do not tell it, whatever the reason that they give
         busy = None
-    return Usage(busy, memory.used if memory else 0, memory.total if memory else 0)
+    return GpuUsage(busy, memory.used if memory else 0, memory.total if memory else 0)
 
 
 def _gpus(nvml: Any) -> Iterator[Gpu]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from atomr_mp import errors
 from atomr_mp.protocol.messages.health import FROM_HEALTH, GpuMemory
-from atomr_mp.supervision.health import Health, Judgement, Measure
+from atomr_mp.supervision.health import GpuHealth, Judgement, Measure
 from atomr_mp.supervision.lifecycle import State
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.device.device import SupervisedDevice
@@ -49,7 +49,7 @@ class HealthWatch:
         self._helpers = helpers
         self._devices = devices
         self._uuids = uuids
-        self._health = {index: Health() for index in uuids}
+        self._health = {index: GpuHealth() for index in uuids}
         self._notes: dict[int, str] = {}
         self._taken: dict[int, dict[int, int]] = {}
         """What processes take of their devices' memory, by device and pid, as was told last."""

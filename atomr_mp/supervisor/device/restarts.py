@@ -203,7 +203,7 @@ class Restarts:
         if self._life.state in {State.STOPPED, State.TRIPPED} and generation == self._roles.generation and not stopping:
             self._life.step(LifecycleEvent.START)  # it was this end that stopped it
 
-    def _judge(self, lost: errors.AtomrError) -> tuple[intensity.History, intensity.Verdict]:
+    def _judge(self, lost: errors.AtomrError) -> tuple[intensity.History, intensity.RestartVerdict]:
         """Judge the unplanned end of the active incarnation by its error and by those before it."""
         generation = self._roles.generation
         if directive(lost) in {Directive.STOP, Directive.ESCALATE}:

@@ -28,7 +28,7 @@ from atomr_mp.process.files.events import EventLog
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, operators, session
 from atomr_mp.supervision.reclaim import Worker
-from atomr_mp.supervision.residents import Action, Adopt, Blob, Drop, FillOrder, Key, Refuse, Registry, Shape
+from atomr_mp.supervision.residents import Action, Adopt, Drop, FillOrder, Key, Refuse, Registry, ResidentBlob, Shape
 from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.sessions.descriptor_limit import check_memory
 from atomr_mp.transport.descriptors import Descriptor
@@ -163,7 +163,7 @@ class ResidentKeeper:
         elif descriptor is not None:
             descriptor.close()
 
-    def _info(self, blob: Blob) -> operators.ResidentInfo:
+    def _info(self, blob: ResidentBlob) -> operators.ResidentInfo:
         devices = self._devices()
         users = sorted(blob.users if blob.filler is None else {blob.filler, *blob.waiters})
         processes = [(index, generation, devices[index].worker(generation)) for index, generation in users]

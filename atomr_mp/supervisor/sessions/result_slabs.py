@@ -31,7 +31,7 @@ class KeptSlab(NamedTuple):
     descriptor: Descriptor
 
 
-class ResultSlabs:
+class KeptResultSlabs:
     """All that are kept.
 
     Args:

@@ -22,7 +22,7 @@ from atomr_mp.supervisor.plan import Plan
 from atomr_mp.supervisor.sessions import slabs
 from atomr_mp.supervisor.sessions.descriptor_limit import check_room
 from atomr_mp.supervisor.sessions.remote_records import RemoteRecords
-from atomr_mp.supervisor.sessions.result_slabs import ResultSlabs
+from atomr_mp.supervisor.sessions.result_slabs import KeptResultSlabs
 from atomr_mp.supervisor.sessions.session_reclaim import SessionReclaim
 from atomr_mp.supervisor.sessions.slabs import workers_of
 from atomr_mp.supervisor.sessions.suspects import Suspects
@@ -161,7 +161,7 @@ class Sessions:
         self._loop = loop
         self._orders = orders
         self._sessions: dict[int, ClientSession] = {}
-        self.results: Final = ResultSlabs(loop, lambda device: plan.devices[device].execution.memory_bytes)
+        self.results: Final = KeptResultSlabs(loop, lambda device: plan.devices[device].execution.memory_bytes)
         self._slabs = slabs.Slabs(lambda: orders.devices, self._reply, self.results)
         self.suspects: Final = Suspects(plan.max_suspicions, loop, lambda: orders.devices, self._announce)
         self._reclaim = SessionReclaim(loop, lambda: orders.devices)

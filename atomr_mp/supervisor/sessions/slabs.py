@@ -11,7 +11,7 @@ from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages import control, session
 from atomr_mp.supervision.reclaim import Worker
 from atomr_mp.supervisor.sessions.descriptor_limit import check_memory, check_room
-from atomr_mp.supervisor.sessions.result_slabs import ResultSlabs
+from atomr_mp.supervisor.sessions.result_slabs import KeptResultSlabs
 from atomr_mp.transport.descriptors import Descriptor
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class Slabs:
         self,
         devices: Callable[[], Sequence[SupervisedDevice]],
         reply: Callable[[int, session.FromSupervisor, Descriptor | None], None],
-        results: ResultSlabs,
+        results: KeptResultSlabs,
     ) -> None:
         self._devices = devices
         self._reply = reply
