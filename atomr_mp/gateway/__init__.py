@@ -8,7 +8,7 @@ fair shares, credit, leases and clean-up are the pool's own. Bodies of calls and
 
 - `server.Gateway` reads the socket and knows which connection is which session.
 - `sessions.RemotePeer` is one session: its local client, its calls (`remote.resumption`), its leases.
-- `admission.BacklogAdmission` answers libzmq's question whether a key is admitted (ZAP), and knows what each key may do.
+- `admission.AdmittedKeys` answers libzmq's question whether a key is admitted (ZAP), and knows what each key may do.
 - `bulk.BulkConnections` pulls and serves what is too large for a message.
 - `sockets` sets libzmq up, and `probe` tries a random key before anybody else can: libzmq admits every key if nobody
   answers its question.

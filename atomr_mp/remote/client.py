@@ -24,7 +24,7 @@ from atomr_mp.protocol.messages.devices import DeviceInfo, MethodInfo
 from atomr_mp.remote.blobs import encode
 from atomr_mp.remote.faces import LoopFace, ThreadsFace
 from atomr_mp.remote.keys import ClientKeys
-from atomr_mp.remote.link_life import GatewayState
+from atomr_mp.remote.link_life import RemoteLinkState
 from atomr_mp.remote.memory import RemoteMemory
 from atomr_mp.remote.session import Facts, RemoteSession
 
@@ -87,7 +87,7 @@ class RemoteClient:
         session_ = self._session
 
         def settled() -> bool:
-            return session_.state is GatewayState.OPEN or session_.refusal is not None
+            return session_.state is RemoteLinkState.OPEN or session_.refusal is not None
 
         if not session_.wait_until(settled, timeout_s):
             raise errors.PoolUnreachable(

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class GatewayState(StrEnum):
+class RemoteLinkState(StrEnum):
     """How the client stands with the gateway."""
 
     DOWN = "down"
@@ -25,7 +25,7 @@ class GatewayState(StrEnum):
     """The session has ended."""
 
 
-class GatewayEvent(StrEnum):
+class RemoteLinkEvent(StrEnum):
     """What happens."""
 
     HANDSHAKE = "handshake"
@@ -40,7 +40,7 @@ class GatewayEvent(StrEnum):
     """The gateway has ended the session, or the client has."""
 
 
-class GatewayAction(StrEnum):
+class RemoteLinkAction(StrEnum):
     """What is to be done."""
 
     HELLO = "hello"
@@ -49,22 +49,22 @@ class GatewayAction(StrEnum):
     """Send again what never came, end what was lost, and send what waits."""
 
 
-_CONNECTED: Final = (GatewayState.GREETING, GatewayState.RESUMING, GatewayState.OPEN)
+_CONNECTED: Final = (RemoteLinkState.GREETING, RemoteLinkState.RESUMING, RemoteLinkState.OPEN)
 
-TRANSITIONS: Final[dict[tuple[GatewayState, GatewayEvent], tuple[GatewayState, GatewayAction | None]]] = {
-    (GatewayState.DOWN, GatewayEvent.HANDSHAKE): (GatewayState.GREETING, GatewayAction.HELLO),
-    (GatewayState.GREETING, GatewayEvent.WELCOMED): (GatewayState.RESUMING, GatewayAction.RESUME),
-    (GatewayState.RESUMING, GatewayEvent.RESUMED): (GatewayState.OPEN, GatewayAction.SORT),
+TRANSITIONS: Final[dict[tuple[RemoteLinkState, RemoteLinkEvent], tuple[RemoteLinkState, RemoteLinkAction | None]]] = {
+    (RemoteLinkState.DOWN, RemoteLinkEvent.HANDSHAKE): (RemoteLinkState.GREETING, RemoteLinkAction.HELLO),
+    (RemoteLinkState.GREETING, RemoteLinkEvent.WELCOMED): (RemoteLinkState.RESUMING, RemoteLinkAction.RESUME),
+    (RemoteLinkState.RESUMING, RemoteLinkEvent.RESUMED): (RemoteLinkState.OPEN, RemoteLinkAction.SORT),
     # A cut was missed.
-    **{(state, GatewayEvent.HANDSHAKE): (GatewayState.GREETING, GatewayAction.HELLO) for state in _CONNECTED},
-    **{(state, GatewayEvent.CUT): (GatewayState.DOWN, None) for state in _CONNECTED},
-    (GatewayState.RESUMING, GatewayEvent.UNKNOWN): (GatewayState.GREETING, GatewayAction.HELLO),
-    (GatewayState.OPEN, GatewayEvent.UNKNOWN): (GatewayState.GREETING, GatewayAction.HELLO),
-    **{(state, GatewayEvent.ENDED): (GatewayState.OVER, None) for state in GatewayState},
+    **{(state, RemoteLinkEvent.HANDSHAKE): (RemoteLinkState.GREETING, RemoteLinkAction.HELLO) for state in _CONNECTED},
+    **{(state, RemoteLinkEvent.CUT): (RemoteLinkState.DOWN, None) for state in _CONNECTED},
+    (RemoteLinkState.RESUMING, RemoteLinkEvent.UNKNOWN): (RemoteLinkState.GREETING, RemoteLinkAction.HELLO),
+    (RemoteLinkState.OPEN, RemoteLinkEvent.UNKNOWN): (RemoteLinkState.GREETING, RemoteLinkAction.HELLO),
+    **{(state, RemoteLinkEvent.ENDED): (RemoteLinkState.OVER, None) for state in RemoteLinkState},
 }
 """What is not here changes nothing: it is of a connection that has ended since."""
 
 
-def step(state: GatewayState, event: GatewayEvent) -> tuple[GatewayState, GatewayAction | None]:
+def step(state: RemoteLinkState, event: RemoteLinkEvent) -> tuple[RemoteLinkState, RemoteLinkAction | None]:
     """Return the next state, and what is to be done."""
     return TRANSITIONS.get((state, event), (state, None))

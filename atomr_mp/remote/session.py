@@ -23,7 +23,7 @@ from atomr_mp.remote.blobs import EncodedBlob, opened
 from atomr_mp.remote.bulk import BulkChannel
 from atomr_mp.remote.engine import Engine
 from atomr_mp.remote.keys import ClientKeys
-from atomr_mp.remote.link_life import GatewayAction, GatewayEvent, GatewayState, step
+from atomr_mp.remote.link_life import RemoteLinkAction, RemoteLinkEvent, RemoteLinkState, step
 from atomr_mp.remote.memory import RemoteMemory
 from atomr_mp.remote.resumption import OpenCalls
 from atomr_mp.remote.wire import RemoteWire, Sign
@@ -96,7 +96,7 @@ class RemoteSession:
         self._lost_listeners: list[Callable[[errors.PoolLost], object]] = []
         self._lost_untold = False
         self.engine: Final = Engine(RemoteWire(endpoint, keys), self, self.lock)
-        self.state = GatewayState.DOWN
+        self.state = RemoteLinkState.DOWN
         self.refusal: errors.AtomrError | None = None
         """Why the gateway does not admit us, as it said last."""
         self.lost: errors.PoolLost | None = None
@@ -203,7 +203,7 @@ class RemoteSession:
         self._facts[reply.id] = facts
         self._open_bytes += facts.nbytes
         self._outbox.append(reply)
-        if self.state is not GatewayState.OPEN:
+        if self.state is not RemoteLinkState.OPEN:
             return
         if len(self.calls.unanswered) == 1 or len(self._outbox) >= MESSAGE_CALLS:
             self.flush()
@@ -289,7 +289,7 @@ class RemoteSession:
     def give_back(self) -> None:
         """Send what is to be given back, if there is a connection."""
         with self.lock:
-            if self.state is GatewayState.OPEN:
+            if self.state is RemoteLinkState.OPEN:
                 self._send_releases()
                 self.engine.look()
 
@@ -301,8 +301,8 @@ class RemoteSession:
     def close(self) -> None:
         """End the session; what is unanswered ends with `PoolLost`. May be called twice."""
         with self.lock:
-            over = self.state is GatewayState.OVER
-            if self.state is GatewayState.OPEN:
+            over = self.state is RemoteLinkState.OVER
+            if self.state is RemoteLinkState.OPEN:
                 self._say(remote.RemoteBye(self._epoch))
             self.lose(errors.PoolLost("this client was closed"))
         self.call_back()
@@ -314,7 +314,7 @@ class RemoteSession:
         """Let go, in a forked child: libzmq's threads are not there."""
         self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
-        self.lost, self.state = errors.PoolLost(lost), GatewayState.OVER
+        self.lost, self.state = errors.PoolLost(lost), RemoteLinkState.OVER
         for reply in self.calls.unanswered.values():
             reply.error = errors.PoolLost(lost, maybe_executed=bool(reply.sent_ns))
             reply.done = True
@@ -328,9 +328,9 @@ class RemoteSession:
         """Take in what the monitor says."""
         match sign:
             case Sign.HANDSHAKE:
-                self._feed(GatewayEvent.HANDSHAKE)
+                self._feed(RemoteLinkEvent.HANDSHAKE)
             case Sign.CUT:
-                self._feed(GatewayEvent.CUT)
+                self._feed(RemoteLinkEvent.CUT)
             case Sign.REFUSED:
                 self.refusal = errors.NotAuthorized(
                     f"the pool at {self.endpoint} does not admit this client's key; `atomr-mp keys admit` there does"
@@ -353,10 +353,10 @@ class RemoteSession:
             case remote.RemoteWelcome():
                 self._welcome(decoded)
             case remote.Resumed():
-                if decoded.epoch == self._epoch and self.state is GatewayState.RESUMING:
-                    self._feed(GatewayEvent.RESUMED, decoded)
+                if decoded.epoch == self._epoch and self.state is RemoteLinkState.RESUMING:
+                    self._feed(RemoteLinkEvent.RESUMED, decoded)
             case remote.HelloWanted():
-                self._feed(GatewayEvent.UNKNOWN)
+                self._feed(RemoteLinkEvent.UNKNOWN)
             case remote.RemoteTold(number, answer):
                 if number in self._questions:
                     self._questions[number] = self._questions[number][0], answer
@@ -371,7 +371,7 @@ class RemoteSession:
 
     def flush(self) -> None:
         """Send what waits."""
-        while self._outbox and self.state is GatewayState.OPEN:
+        while self._outbox and self.state is RemoteLinkState.OPEN:
             self._send_releases()
             together: list[Reply] = []
             nbytes = 0
@@ -388,7 +388,7 @@ class RemoteSession:
             if together and not self._send_calls(together):
                 self._outbox.extendleft(reversed(together))
                 return
-        if self.calls.untold >= TELL_SETTLED and self.state is GatewayState.OPEN:
+        if self.calls.untold >= TELL_SETTLED and self.state is RemoteLinkState.OPEN:
             self._send_calls([])
 
     def expire(self) -> None:
@@ -434,12 +434,12 @@ class RemoteSession:
 
     # --- the link --------------------------------------------------------------------------------------------------
 
-    def _feed(self, event: GatewayEvent, resumed: remote.Resumed | None = None) -> None:
+    def _feed(self, event: RemoteLinkEvent, resumed: remote.Resumed | None = None) -> None:
         self.state, action = step(self.state, event)
         match action:
-            case GatewayAction.HELLO:
+            case RemoteLinkAction.HELLO:
                 self._say(remote.RemoteHello(VERSION, self._name, self._session))
-            case GatewayAction.RESUME:
+            case RemoteLinkAction.RESUME:
                 now_ns = time.monotonic_ns()
                 unanswered = [
                     remote.Unanswered(number, max(0, now_ns - reply.sent_ns) // 1000)
@@ -447,7 +447,7 @@ class RemoteSession:
                     if (reply := self.calls.unanswered[number]).sent_ns
                 ]
                 self._say(remote.Resume(self._epoch, unanswered, self._next_unsent()))
-            case GatewayAction.SORT:
+            case RemoteLinkAction.SORT:
                 assert resumed is not None
                 self._sort(resumed)
             case None:
@@ -476,7 +476,7 @@ class RemoteSession:
         self.window_requests, self._window_bytes = message.window.requests, message.window.payload_bytes
         self.devices = message.devices
         self.learn(message.actors)
-        self._feed(GatewayEvent.WELCOMED)
+        self._feed(RemoteLinkEvent.WELCOMED)
 
     def _sort(self, resumed: remote.Resumed) -> None:  # noqa: C901, PLR0912 - one case for each place that a call can be in
         """Send again what never came, and end what an earlier gateway took along."""
@@ -541,7 +541,7 @@ class RemoteSession:
     def _goodbye(self, error: errors.AtomrError) -> None:
         if self.welcomed is None:
             self.refusal = error
-            self._feed(GatewayEvent.ENDED)
+            self._feed(RemoteLinkEvent.ENDED)
         elif isinstance(error, errors.PoolLost):
             self.lose(error)
         else:
@@ -556,7 +556,7 @@ class RemoteSession:
                 self._finish(reply, type(lost)(lost.message, maybe_executed=bool(reply.sent_ns)))
             self._backlog.clear()
             self._outbox.clear()
-            self._feed(GatewayEvent.ENDED)
+            self._feed(RemoteLinkEvent.ENDED)
 
     # --- messages --------------------------------------------------------------------------------------------------
 
@@ -629,7 +629,9 @@ class RemoteSession:
     @property
     def resumed(self) -> tuple[bytes, bytes] | None:
         """The gateway's epoch and the session's id, None while the session is not resumed."""
-        return (self._epoch, self._session) if self.state is GatewayState.OPEN and self._session is not None else None
+        return (
+            (self._epoch, self._session) if self.state is RemoteLinkState.OPEN and self._session is not None else None
+        )
 
     def upload(self, number: int) -> EncodedBlob | None:
         """Return what a call's blob is, None if it is not wanted any more."""
@@ -654,7 +656,7 @@ class RemoteSession:
 
     def _tell_settled(self) -> None:
         """Say at once that a large answer is not needed any more: the gateway keeps it until then."""
-        if self.state is GatewayState.OPEN and self.calls.untold:
+        if self.state is RemoteLinkState.OPEN and self.calls.untold:
             self._send_calls([])
             self.engine.look()
 

@@ -122,7 +122,7 @@ class Action(StrEnum):
     """Tell the standby to leave, if there is one; end what was forked ahead."""
 
 
-class LifecycleStep(NamedTuple):
+class Move(NamedTuple):
     """The next state and what is to be done, in this order."""
 
     state: State
@@ -141,185 +141,167 @@ class UnexpectedEventError(Exception):
         self.event = event
 
 
-_TAKEN_OVER: Final = LifecycleStep(
-    State.READY, (Action.PROMOTE, Action.PUBLISH, Action.RESET_BACKOFF, Action.WANT_STANDBY)
-)
+_TAKEN_OVER: Final = Move(State.READY, (Action.PROMOTE, Action.PUBLISH, Action.RESET_BACKOFF, Action.WANT_STANDBY))
 
-_UNKILLABLE: Final = LifecycleStep(State.QUARANTINED, (Action.END, Action.DISMISS))
+_UNKILLABLE: Final = Move(State.QUARANTINED, (Action.END, Action.DISMISS))
 
-TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], LifecycleStep]] = {
+TRANSITIONS: Final[dict[tuple[State, LifecycleEvent], Move]] = {
     # stopped: no active process, and none is to come unless somebody asks for it.
-    (State.STOPPED, LifecycleEvent.START): LifecycleStep(State.STARTING, (Action.SPAWN,)),
-    (State.STOPPED, LifecycleEvent.DRAIN): LifecycleStep(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
-    (State.STOPPED, LifecycleEvent.STOP): LifecycleStep(State.STOPPED),
-    (State.STOPPED, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.STOPPED),
-    (State.STOPPED, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.STOPPED),
-    (State.STOPPED, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.STOPPED, (Action.END_PREDECESSOR,)),
+    (State.STOPPED, LifecycleEvent.START): Move(State.STARTING, (Action.SPAWN,)),
+    (State.STOPPED, LifecycleEvent.DRAIN): Move(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.STOPPED, LifecycleEvent.STOP): Move(State.STOPPED),
+    (State.STOPPED, LifecycleEvent.STANDBY_DUE): Move(State.STOPPED),
+    (State.STOPPED, LifecycleEvent.STANDBY_LOST): Move(State.STOPPED),
+    (State.STOPPED, LifecycleEvent.PREDECESSOR_EXITED): Move(State.STOPPED, (Action.END_PREDECESSOR,)),
     # starting: a process that clients do not know yet.
-    (State.STARTING, LifecycleEvent.READY): LifecycleStep(
+    (State.STARTING, LifecycleEvent.READY): Move(
         State.READY, (Action.PUBLISH, Action.RESET_BACKOFF, Action.WANT_STANDBY)
     ),
-    (State.STARTING, LifecycleEvent.FAULT): LifecycleStep(State.LOST, (Action.KILL,)),
-    (State.STARTING, LifecycleEvent.POISONED): LifecycleStep(State.POISONED, (Action.KILL,)),
-    (State.STARTING, LifecycleEvent.END_OF_FILE): LifecycleStep(State.LOST, (Action.KILL,)),
-    (State.STARTING, LifecycleEvent.START_TIMEOUT): LifecycleStep(State.LOST, (Action.KILL,)),
-    (State.STARTING, LifecycleEvent.EXITED): LifecycleStep(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.STARTING, LifecycleEvent.FAULT): Move(State.LOST, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.POISONED): Move(State.POISONED, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.END_OF_FILE): Move(State.LOST, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.START_TIMEOUT): Move(State.LOST, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.EXITED): Move(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     # Nothing is on it, so there is nothing to finish.
-    (State.STARTING, LifecycleEvent.DRAIN): LifecycleStep(State.DRAINING, (Action.KILL,)),
-    (State.STARTING, LifecycleEvent.STOP): LifecycleStep(State.STOPPING, (Action.KILL,)),
-    (State.STARTING, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.STARTING),
-    (State.STARTING, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.STARTING),
-    (State.STARTING, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.STARTING, (Action.END_PREDECESSOR,)),
+    (State.STARTING, LifecycleEvent.DRAIN): Move(State.DRAINING, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.STOP): Move(State.STOPPING, (Action.KILL,)),
+    (State.STARTING, LifecycleEvent.STANDBY_DUE): Move(State.STARTING),
+    (State.STARTING, LifecycleEvent.STANDBY_LOST): Move(State.STARTING),
+    (State.STARTING, LifecycleEvent.PREDECESSOR_EXITED): Move(State.STARTING, (Action.END_PREDECESSOR,)),
     # ready: published, until HOLD.
-    (State.READY, LifecycleEvent.FAULT): LifecycleStep(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
-    (State.READY, LifecycleEvent.POISONED): LifecycleStep(
-        State.POISONED, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)
-    ),
-    (State.READY, LifecycleEvent.HUNG): LifecycleStep(State.HUNG, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
-    (State.READY, LifecycleEvent.END_OF_FILE): LifecycleStep(
-        State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)
-    ),
-    (State.READY, LifecycleEvent.EXITED): LifecycleStep(
-        State.REBUILDING, (Action.HOLD, Action.END, Action.ASK_RESTART)
-    ),
-    (State.READY, LifecycleEvent.DRAIN): LifecycleStep(
-        State.DRAINING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)
-    ),
-    (State.READY, LifecycleEvent.BOARD_DAMAGED): LifecycleStep(
-        State.RETIRING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)
-    ),
-    (State.READY, LifecycleEvent.SERVED): LifecycleStep(State.READY, (Action.RESET_INTENSITY, Action.WANT_STANDBY)),
-    (State.READY, LifecycleEvent.STOP): LifecycleStep(State.STOPPING, (Action.HOLD, Action.DRAIN, Action.DISMISS)),
-    (State.READY, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.READY, (Action.SPAWN_STANDBY,)),
-    (State.READY, LifecycleEvent.STANDBY_READY): LifecycleStep(State.READY, (Action.ANNOUNCE,)),
-    (State.READY, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.READY, (Action.WANT_STANDBY,)),
-    (State.READY, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(
-        State.READY, (Action.END_PREDECESSOR, Action.WANT_STANDBY)
-    ),
+    (State.READY, LifecycleEvent.FAULT): Move(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.POISONED): Move(State.POISONED, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.HUNG): Move(State.HUNG, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.END_OF_FILE): Move(State.LOST, (Action.HOLD, Action.KILL, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.EXITED): Move(State.REBUILDING, (Action.HOLD, Action.END, Action.ASK_RESTART)),
+    (State.READY, LifecycleEvent.DRAIN): Move(State.DRAINING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.BOARD_DAMAGED): Move(State.RETIRING, (Action.HOLD, Action.DRAIN, Action.CALL_STANDBY)),
+    (State.READY, LifecycleEvent.SERVED): Move(State.READY, (Action.RESET_INTENSITY, Action.WANT_STANDBY)),
+    (State.READY, LifecycleEvent.STOP): Move(State.STOPPING, (Action.HOLD, Action.DRAIN, Action.DISMISS)),
+    (State.READY, LifecycleEvent.STANDBY_DUE): Move(State.READY, (Action.SPAWN_STANDBY,)),
+    (State.READY, LifecycleEvent.STANDBY_READY): Move(State.READY, (Action.ANNOUNCE,)),
+    (State.READY, LifecycleEvent.STANDBY_LOST): Move(State.READY, (Action.WANT_STANDBY,)),
+    (State.READY, LifecycleEvent.PREDECESSOR_EXITED): Move(State.READY, (Action.END_PREDECESSOR, Action.WANT_STANDBY)),
     # poisoned, hung and lost: killed, its exit is awaited. What it still says, or was late for, changes nothing.
-    (State.POISONED, LifecycleEvent.FAULT): LifecycleStep(State.POISONED),
-    (State.POISONED, LifecycleEvent.POISONED): LifecycleStep(State.POISONED),
-    (State.POISONED, LifecycleEvent.END_OF_FILE): LifecycleStep(State.POISONED),
-    (State.POISONED, LifecycleEvent.START_TIMEOUT): LifecycleStep(State.POISONED),
-    (State.POISONED, LifecycleEvent.EXITED): LifecycleStep(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.POISONED, LifecycleEvent.FAULT): Move(State.POISONED),
+    (State.POISONED, LifecycleEvent.POISONED): Move(State.POISONED),
+    (State.POISONED, LifecycleEvent.END_OF_FILE): Move(State.POISONED),
+    (State.POISONED, LifecycleEvent.START_TIMEOUT): Move(State.POISONED),
+    (State.POISONED, LifecycleEvent.EXITED): Move(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     (State.POISONED, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
     # Whoever asks for a new process gets one, so this end counts as planned.
-    (State.POISONED, LifecycleEvent.DRAIN): LifecycleStep(State.DRAINING),
-    (State.POISONED, LifecycleEvent.STOP): LifecycleStep(State.STOPPING, (Action.DISMISS,)),
-    (State.POISONED, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.POISONED),
-    (State.POISONED, LifecycleEvent.STANDBY_READY): LifecycleStep(State.POISONED, (Action.CALL_STANDBY,)),
-    (State.POISONED, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.POISONED),
+    (State.POISONED, LifecycleEvent.DRAIN): Move(State.DRAINING),
+    (State.POISONED, LifecycleEvent.STOP): Move(State.STOPPING, (Action.DISMISS,)),
+    (State.POISONED, LifecycleEvent.STANDBY_DUE): Move(State.POISONED),
+    (State.POISONED, LifecycleEvent.STANDBY_READY): Move(State.POISONED, (Action.CALL_STANDBY,)),
+    (State.POISONED, LifecycleEvent.STANDBY_LOST): Move(State.POISONED),
     (State.POISONED, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
-    (State.POISONED, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.POISONED, (Action.END_PREDECESSOR,)),
-    (State.HUNG, LifecycleEvent.FAULT): LifecycleStep(State.HUNG),
-    (State.HUNG, LifecycleEvent.POISONED): LifecycleStep(State.HUNG),
-    (State.HUNG, LifecycleEvent.END_OF_FILE): LifecycleStep(State.HUNG),
-    (State.HUNG, LifecycleEvent.EXITED): LifecycleStep(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.POISONED, LifecycleEvent.PREDECESSOR_EXITED): Move(State.POISONED, (Action.END_PREDECESSOR,)),
+    (State.HUNG, LifecycleEvent.FAULT): Move(State.HUNG),
+    (State.HUNG, LifecycleEvent.POISONED): Move(State.HUNG),
+    (State.HUNG, LifecycleEvent.END_OF_FILE): Move(State.HUNG),
+    (State.HUNG, LifecycleEvent.EXITED): Move(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     (State.HUNG, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
-    (State.HUNG, LifecycleEvent.DRAIN): LifecycleStep(State.DRAINING),
-    (State.HUNG, LifecycleEvent.STOP): LifecycleStep(State.STOPPING, (Action.DISMISS,)),
-    (State.HUNG, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.HUNG),
-    (State.HUNG, LifecycleEvent.STANDBY_READY): LifecycleStep(State.HUNG, (Action.CALL_STANDBY,)),
-    (State.HUNG, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.HUNG),
+    (State.HUNG, LifecycleEvent.DRAIN): Move(State.DRAINING),
+    (State.HUNG, LifecycleEvent.STOP): Move(State.STOPPING, (Action.DISMISS,)),
+    (State.HUNG, LifecycleEvent.STANDBY_DUE): Move(State.HUNG),
+    (State.HUNG, LifecycleEvent.STANDBY_READY): Move(State.HUNG, (Action.CALL_STANDBY,)),
+    (State.HUNG, LifecycleEvent.STANDBY_LOST): Move(State.HUNG),
     (State.HUNG, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
-    (State.HUNG, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.HUNG, (Action.END_PREDECESSOR,)),
+    (State.HUNG, LifecycleEvent.PREDECESSOR_EXITED): Move(State.HUNG, (Action.END_PREDECESSOR,)),
     # It became ready just when its time was over.
-    (State.LOST, LifecycleEvent.READY): LifecycleStep(State.LOST),
-    (State.LOST, LifecycleEvent.FAULT): LifecycleStep(State.LOST),
-    (State.LOST, LifecycleEvent.POISONED): LifecycleStep(State.LOST),
-    (State.LOST, LifecycleEvent.END_OF_FILE): LifecycleStep(State.LOST),
-    (State.LOST, LifecycleEvent.START_TIMEOUT): LifecycleStep(State.LOST),
-    (State.LOST, LifecycleEvent.EXITED): LifecycleStep(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.LOST, LifecycleEvent.READY): Move(State.LOST),
+    (State.LOST, LifecycleEvent.FAULT): Move(State.LOST),
+    (State.LOST, LifecycleEvent.POISONED): Move(State.LOST),
+    (State.LOST, LifecycleEvent.END_OF_FILE): Move(State.LOST),
+    (State.LOST, LifecycleEvent.START_TIMEOUT): Move(State.LOST),
+    (State.LOST, LifecycleEvent.EXITED): Move(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     (State.LOST, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
-    (State.LOST, LifecycleEvent.DRAIN): LifecycleStep(State.DRAINING),
-    (State.LOST, LifecycleEvent.STOP): LifecycleStep(State.STOPPING, (Action.DISMISS,)),
-    (State.LOST, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.LOST),
-    (State.LOST, LifecycleEvent.STANDBY_READY): LifecycleStep(State.LOST, (Action.CALL_STANDBY,)),
-    (State.LOST, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.LOST),
+    (State.LOST, LifecycleEvent.DRAIN): Move(State.DRAINING),
+    (State.LOST, LifecycleEvent.STOP): Move(State.STOPPING, (Action.DISMISS,)),
+    (State.LOST, LifecycleEvent.STANDBY_DUE): Move(State.LOST),
+    (State.LOST, LifecycleEvent.STANDBY_READY): Move(State.LOST, (Action.CALL_STANDBY,)),
+    (State.LOST, LifecycleEvent.STANDBY_LOST): Move(State.LOST),
     (State.LOST, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
-    (State.LOST, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.LOST, (Action.END_PREDECESSOR,)),
+    (State.LOST, LifecycleEvent.PREDECESSOR_EXITED): Move(State.LOST, (Action.END_PREDECESSOR,)),
     # draining: told to finish, or killed; either way the next incarnation is wanted and this end not counted.
-    (State.DRAINING, LifecycleEvent.READY): LifecycleStep(State.DRAINING),  # crossed the kill of a starting one
+    (State.DRAINING, LifecycleEvent.READY): Move(State.DRAINING),  # crossed the kill of a starting one
     # A worker that reports these should leave by itself; that it does is no longer to be relied on.
-    (State.DRAINING, LifecycleEvent.FAULT): LifecycleStep(State.DRAINING, (Action.KILL,)),
-    (State.DRAINING, LifecycleEvent.POISONED): LifecycleStep(State.DRAINING, (Action.KILL,)),
-    (State.DRAINING, LifecycleEvent.END_OF_FILE): LifecycleStep(State.DRAINING),  # so a worker looks that has finished
-    (State.DRAINING, LifecycleEvent.START_TIMEOUT): LifecycleStep(State.DRAINING),
-    (State.DRAINING, LifecycleEvent.DRAIN): LifecycleStep(State.DRAINING),
-    (State.DRAINING, LifecycleEvent.DRAIN_TIMEOUT): LifecycleStep(State.DRAINING, (Action.KILL,)),
-    (State.DRAINING, LifecycleEvent.EXITED): LifecycleStep(State.STARTING, (Action.END, Action.SPAWN)),
+    (State.DRAINING, LifecycleEvent.FAULT): Move(State.DRAINING, (Action.KILL,)),
+    (State.DRAINING, LifecycleEvent.POISONED): Move(State.DRAINING, (Action.KILL,)),
+    (State.DRAINING, LifecycleEvent.END_OF_FILE): Move(State.DRAINING),  # so a worker looks that has finished
+    (State.DRAINING, LifecycleEvent.START_TIMEOUT): Move(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.DRAIN): Move(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.DRAIN_TIMEOUT): Move(State.DRAINING, (Action.KILL,)),
+    (State.DRAINING, LifecycleEvent.EXITED): Move(State.STARTING, (Action.END, Action.SPAWN)),
     (State.DRAINING, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
     # Said again for the timer's sake: a stop takes as long as a drain may, whatever went before it.
-    (State.DRAINING, LifecycleEvent.STOP): LifecycleStep(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
-    (State.DRAINING, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.DRAINING),
-    (State.DRAINING, LifecycleEvent.STANDBY_READY): LifecycleStep(State.DRAINING, (Action.CALL_STANDBY,)),
-    (State.DRAINING, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.STOP): Move(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
+    (State.DRAINING, LifecycleEvent.STANDBY_DUE): Move(State.DRAINING),
+    (State.DRAINING, LifecycleEvent.STANDBY_READY): Move(State.DRAINING, (Action.CALL_STANDBY,)),
+    (State.DRAINING, LifecycleEvent.STANDBY_LOST): Move(State.DRAINING),
     (State.DRAINING, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
-    (State.DRAINING, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.DRAINING, (Action.END_PREDECESSOR,)),
+    (State.DRAINING, LifecycleEvent.PREDECESSOR_EXITED): Move(State.DRAINING, (Action.END_PREDECESSOR,)),
     # retiring: as draining, but nobody has asked for it, and its end counts.
     # A worker that reports these should leave by itself, as a draining one.
-    (State.RETIRING, LifecycleEvent.FAULT): LifecycleStep(State.RETIRING, (Action.KILL,)),
-    (State.RETIRING, LifecycleEvent.POISONED): LifecycleStep(State.RETIRING, (Action.KILL,)),
-    (State.RETIRING, LifecycleEvent.END_OF_FILE): LifecycleStep(State.RETIRING),
-    (State.RETIRING, LifecycleEvent.DRAIN_TIMEOUT): LifecycleStep(State.RETIRING, (Action.KILL,)),
-    (State.RETIRING, LifecycleEvent.EXITED): LifecycleStep(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
+    (State.RETIRING, LifecycleEvent.FAULT): Move(State.RETIRING, (Action.KILL,)),
+    (State.RETIRING, LifecycleEvent.POISONED): Move(State.RETIRING, (Action.KILL,)),
+    (State.RETIRING, LifecycleEvent.END_OF_FILE): Move(State.RETIRING),
+    (State.RETIRING, LifecycleEvent.DRAIN_TIMEOUT): Move(State.RETIRING, (Action.KILL,)),
+    (State.RETIRING, LifecycleEvent.EXITED): Move(State.REBUILDING, (Action.END, Action.ASK_RESTART)),
     (State.RETIRING, LifecycleEvent.KILL_TIMEOUT): _UNKILLABLE,
-    (State.RETIRING, LifecycleEvent.DRAIN): LifecycleStep(State.DRAINING),
-    (State.RETIRING, LifecycleEvent.STOP): LifecycleStep(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
-    (State.RETIRING, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.RETIRING),
-    (State.RETIRING, LifecycleEvent.STANDBY_READY): LifecycleStep(State.RETIRING, (Action.CALL_STANDBY,)),
-    (State.RETIRING, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.RETIRING),
+    (State.RETIRING, LifecycleEvent.DRAIN): Move(State.DRAINING),
+    (State.RETIRING, LifecycleEvent.STOP): Move(State.STOPPING, (Action.DRAIN, Action.DISMISS)),
+    (State.RETIRING, LifecycleEvent.STANDBY_DUE): Move(State.RETIRING),
+    (State.RETIRING, LifecycleEvent.STANDBY_READY): Move(State.RETIRING, (Action.CALL_STANDBY,)),
+    (State.RETIRING, LifecycleEvent.STANDBY_LOST): Move(State.RETIRING),
     (State.RETIRING, LifecycleEvent.TAKE_OVER): _TAKEN_OVER,
-    (State.RETIRING, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.RETIRING, (Action.END_PREDECESSOR,)),
+    (State.RETIRING, LifecycleEvent.PREDECESSOR_EXITED): Move(State.RETIRING, (Action.END_PREDECESSOR,)),
     # stopping: as draining, but nothing comes after it, whatever is asked for.
-    (State.STOPPING, LifecycleEvent.READY): LifecycleStep(State.STOPPING),
-    (State.STOPPING, LifecycleEvent.FAULT): LifecycleStep(State.STOPPING, (Action.KILL,)),
-    (State.STOPPING, LifecycleEvent.POISONED): LifecycleStep(State.STOPPING, (Action.KILL,)),
-    (State.STOPPING, LifecycleEvent.END_OF_FILE): LifecycleStep(State.STOPPING),
-    (State.STOPPING, LifecycleEvent.START_TIMEOUT): LifecycleStep(State.STOPPING),
-    (State.STOPPING, LifecycleEvent.DRAIN): LifecycleStep(State.STOPPING),
-    (State.STOPPING, LifecycleEvent.DRAIN_TIMEOUT): LifecycleStep(State.STOPPING, (Action.KILL,)),
-    (State.STOPPING, LifecycleEvent.STOP): LifecycleStep(State.STOPPING),
-    (State.STOPPING, LifecycleEvent.EXITED): LifecycleStep(State.STOPPED, (Action.END,)),
-    (State.STOPPING, LifecycleEvent.KILL_TIMEOUT): LifecycleStep(State.STOPPED, (Action.END,)),
-    (State.STOPPING, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.STOPPING),
-    (State.STOPPING, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.STOPPING),
-    (State.STOPPING, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.STOPPING, (Action.END_PREDECESSOR,)),
+    (State.STOPPING, LifecycleEvent.READY): Move(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.FAULT): Move(State.STOPPING, (Action.KILL,)),
+    (State.STOPPING, LifecycleEvent.POISONED): Move(State.STOPPING, (Action.KILL,)),
+    (State.STOPPING, LifecycleEvent.END_OF_FILE): Move(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.START_TIMEOUT): Move(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.DRAIN): Move(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.DRAIN_TIMEOUT): Move(State.STOPPING, (Action.KILL,)),
+    (State.STOPPING, LifecycleEvent.STOP): Move(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.EXITED): Move(State.STOPPED, (Action.END,)),
+    (State.STOPPING, LifecycleEvent.KILL_TIMEOUT): Move(State.STOPPED, (Action.END,)),
+    (State.STOPPING, LifecycleEvent.STANDBY_DUE): Move(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.STANDBY_LOST): Move(State.STOPPING),
+    (State.STOPPING, LifecycleEvent.PREDECESSOR_EXITED): Move(State.STOPPING, (Action.END_PREDECESSOR,)),
     # rebuilding: no active process; a verdict is awaited, then the end of the back-off.
-    (State.REBUILDING, LifecycleEvent.RESTART_GRANTED): LifecycleStep(State.REBUILDING, (Action.ARM_BACKOFF,)),
-    (State.REBUILDING, LifecycleEvent.RESTART_REFUSED): LifecycleStep(State.STOPPED, (Action.DISMISS,)),
-    (State.REBUILDING, LifecycleEvent.CIRCUIT_OPENED): LifecycleStep(
-        State.TRIPPED, (Action.DISMISS, Action.ARM_BACKOFF)
-    ),
-    (State.REBUILDING, LifecycleEvent.QUARANTINE): LifecycleStep(State.QUARANTINED, (Action.DISMISS,)),
-    (State.REBUILDING, LifecycleEvent.BACKOFF_OVER): LifecycleStep(State.STARTING, (Action.SPAWN,)),
-    (State.REBUILDING, LifecycleEvent.DRAIN): LifecycleStep(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
-    (State.REBUILDING, LifecycleEvent.STOP): LifecycleStep(State.STOPPED, (Action.DISMISS,)),
-    (State.REBUILDING, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.REBUILDING),
-    (State.REBUILDING, LifecycleEvent.STANDBY_READY): LifecycleStep(
-        State.REBUILDING
-    ),  # taken when the back-off is over
-    (State.REBUILDING, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.REBUILDING),
-    (State.REBUILDING, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.REBUILDING, (Action.END_PREDECESSOR,)),
+    (State.REBUILDING, LifecycleEvent.RESTART_GRANTED): Move(State.REBUILDING, (Action.ARM_BACKOFF,)),
+    (State.REBUILDING, LifecycleEvent.RESTART_REFUSED): Move(State.STOPPED, (Action.DISMISS,)),
+    (State.REBUILDING, LifecycleEvent.CIRCUIT_OPENED): Move(State.TRIPPED, (Action.DISMISS, Action.ARM_BACKOFF)),
+    (State.REBUILDING, LifecycleEvent.QUARANTINE): Move(State.QUARANTINED, (Action.DISMISS,)),
+    (State.REBUILDING, LifecycleEvent.BACKOFF_OVER): Move(State.STARTING, (Action.SPAWN,)),
+    (State.REBUILDING, LifecycleEvent.DRAIN): Move(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.REBUILDING, LifecycleEvent.STOP): Move(State.STOPPED, (Action.DISMISS,)),
+    (State.REBUILDING, LifecycleEvent.STANDBY_DUE): Move(State.REBUILDING),
+    (State.REBUILDING, LifecycleEvent.STANDBY_READY): Move(State.REBUILDING),  # taken when the back-off is over
+    (State.REBUILDING, LifecycleEvent.STANDBY_LOST): Move(State.REBUILDING),
+    (State.REBUILDING, LifecycleEvent.PREDECESSOR_EXITED): Move(State.REBUILDING, (Action.END_PREDECESSOR,)),
     # tripped: no active process, and clients are refused; one process is tried when the delay has passed.
-    (State.TRIPPED, LifecycleEvent.BACKOFF_OVER): LifecycleStep(State.STARTING, (Action.SPAWN,)),
-    (State.TRIPPED, LifecycleEvent.START): LifecycleStep(State.STARTING, (Action.SPAWN,)),
-    (State.TRIPPED, LifecycleEvent.DRAIN): LifecycleStep(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
-    (State.TRIPPED, LifecycleEvent.STOP): LifecycleStep(State.STOPPED),
-    (State.TRIPPED, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.TRIPPED),
-    (State.TRIPPED, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.TRIPPED),
-    (State.TRIPPED, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.TRIPPED, (Action.END_PREDECESSOR,)),
+    (State.TRIPPED, LifecycleEvent.BACKOFF_OVER): Move(State.STARTING, (Action.SPAWN,)),
+    (State.TRIPPED, LifecycleEvent.START): Move(State.STARTING, (Action.SPAWN,)),
+    (State.TRIPPED, LifecycleEvent.DRAIN): Move(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.TRIPPED, LifecycleEvent.STOP): Move(State.STOPPED),
+    (State.TRIPPED, LifecycleEvent.STANDBY_DUE): Move(State.TRIPPED),
+    (State.TRIPPED, LifecycleEvent.STANDBY_LOST): Move(State.TRIPPED),
+    (State.TRIPPED, LifecycleEvent.PREDECESSOR_EXITED): Move(State.TRIPPED, (Action.END_PREDECESSOR,)),
     # quarantined: no active process, and none is to come before what is in the way has gone.
-    (State.QUARANTINED, LifecycleEvent.RELEASED): LifecycleStep(State.STARTING, (Action.SPAWN,)),
-    (State.QUARANTINED, LifecycleEvent.DRAIN): LifecycleStep(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
-    (State.QUARANTINED, LifecycleEvent.STOP): LifecycleStep(State.STOPPED),
-    (State.QUARANTINED, LifecycleEvent.STANDBY_DUE): LifecycleStep(State.QUARANTINED),
-    (State.QUARANTINED, LifecycleEvent.STANDBY_LOST): LifecycleStep(State.QUARANTINED),
-    (State.QUARANTINED, LifecycleEvent.PREDECESSOR_EXITED): LifecycleStep(State.QUARANTINED, (Action.END_PREDECESSOR,)),
+    (State.QUARANTINED, LifecycleEvent.RELEASED): Move(State.STARTING, (Action.SPAWN,)),
+    (State.QUARANTINED, LifecycleEvent.DRAIN): Move(State.STARTING, (Action.RESET_INTENSITY, Action.SPAWN)),
+    (State.QUARANTINED, LifecycleEvent.STOP): Move(State.STOPPED),
+    (State.QUARANTINED, LifecycleEvent.STANDBY_DUE): Move(State.QUARANTINED),
+    (State.QUARANTINED, LifecycleEvent.STANDBY_LOST): Move(State.QUARANTINED),
+    (State.QUARANTINED, LifecycleEvent.PREDECESSOR_EXITED): Move(State.QUARANTINED, (Action.END_PREDECESSOR,)),
 }
 
 
-def step(state: State, event: LifecycleEvent) -> LifecycleStep:
+def step(state: State, event: LifecycleEvent) -> Move:
     """Return where `event` leads from `state`.
 
     Raises:
@@ -333,9 +315,9 @@ def step(state: State, event: LifecycleEvent) -> LifecycleStep:
 
 def diagram() -> str:
     """Return the table as a Mermaid state diagram; rows that change nothing are left out."""
-    arrows: dict[tuple[State, LifecycleStep], list[LifecycleEvent]] = {}
+    arrows: dict[tuple[State, Move], list[LifecycleEvent]] = {}
     for (state, event), to in TRANSITIONS.items():
-        if to != LifecycleStep(state):
+        if to != Move(state):
             arrows.setdefault((state, to), []).append(event)
     lines = ["stateDiagram-v2", f"    [*] --> {State.STOPPED}"]
     for (state, to), events in arrows.items():

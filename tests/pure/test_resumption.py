@@ -11,7 +11,7 @@ from hypothesis import strategies
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from atomr_mp.remote import link_life, resumption
-from atomr_mp.remote.link_life import GatewayEvent, GatewayState
+from atomr_mp.remote.link_life import RemoteLinkEvent, RemoteLinkState
 from atomr_mp.remote.resumption import CallAction, CallEvent, CallState, CallTable, IdRanges, OpenCalls
 
 MOST: Final = 6
@@ -200,17 +200,17 @@ TestTwoEnds = TwoEnds.TestCase
 TestTwoEnds.settings = hypothesis.settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
-@hypothesis.given(strategies.lists(strategies.sampled_from(list(GatewayEvent))))
-def test_calls_are_sent_only_after_a_resumption_on_the_same_connection(events: list[GatewayEvent]) -> None:
+@hypothesis.given(strategies.lists(strategies.sampled_from(list(RemoteLinkEvent))))
+def test_calls_are_sent_only_after_a_resumption_on_the_same_connection(events: list[RemoteLinkEvent]) -> None:
     """Whatever happens, and in whatever order; and what is over stays so."""
-    state, resumed, over = GatewayState.DOWN, False, False
+    state, resumed, over = RemoteLinkState.DOWN, False, False
     for event in events:
         before = state
         state, _ = link_life.step(state, event)
-        if event in {GatewayEvent.HANDSHAKE, GatewayEvent.CUT}:
+        if event in {RemoteLinkEvent.HANDSHAKE, RemoteLinkEvent.CUT}:
             resumed = False
-        if before is GatewayState.RESUMING and event is GatewayEvent.RESUMED:
+        if before is RemoteLinkState.RESUMING and event is RemoteLinkEvent.RESUMED:
             resumed = True
-        over = over or event is GatewayEvent.ENDED
-        assert state is not GatewayState.OPEN or resumed
-        assert (state is GatewayState.OVER) is over
+        over = over or event is RemoteLinkEvent.ENDED
+        assert state is not RemoteLinkState.OPEN or resumed
+        assert (state is RemoteLinkState.OVER) is over
