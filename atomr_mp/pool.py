@@ -1,10 +1,8 @@
-"""What an application holds: a pool, its devices, their actors."""
+"""What an application holds: a pool, from which it has devices and actors."""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, cast
 
 from atomr_mp import errors
 from atomr_mp.client import interrupts
+from atomr_mp.client.actor_ref import ActorRef
 from atomr_mp.client.client import Client
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_stream import AHEAD, AHEAD_BYTES, BETWEEN_S, NO_DEADLINE_S, ReplyStream
 from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
+from atomr_mp.operator.owned_supervisor import OwnedSupervisor
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
 from atomr_mp.protocol.messages.data import MAX_AHEAD, MAX_PRIORITY, MIN_PRIORITY
@@ -47,23 +47,20 @@ class Pool:
     Args:
         client: The session.
         run_dir: The pool's run directory; None if it is on another machine.
-        process: The supervisor, if this application started it.
-        drain_timeout_s: How long the pool's workers may take to finish what they hold when it stops.
+        supervisor: The supervisor, if this application started it.
     """
 
     def __init__(
         self,
         client: Client | RemoteClient,
         run_dir: Path | None,
-        process: subprocess.Popen[bytes] | None,
-        drain_timeout_s: float = 0.0,
+        supervisor: OwnedSupervisor | None,
     ) -> None:
         self._client = cast("Client", client)  # a remote client has the same face
         self._remote = client if run_dir is None else None
         self._mapper: Mapper | None = None
         self._devices: dict[int, Device] = {}
-        self._process = process
-        self._drain_timeout_s = drain_timeout_s
+        self._supervisor = supervisor
         self._run_dir = run_dir
         self.name: Final = client.pool
         self.supervisor_pid: Final = client.supervisor_pid
@@ -554,48 +551,18 @@ class Pool:
     def _close(self, *, interrupted: bool) -> None:
         if self._client.forked:
             return  # the pool is our parent's
-        process, self._process = self._process, None
+        supervisor, self._supervisor = self._supervisor, None
         try:
-            if process is not None and self._client.lost is None:
+            if supervisor is not None and self._client.lost is None:
                 self._client.close_streams()
-                interrupts.wait(self._stop, process, interrupted)
+                interrupts.wait(supervisor.stop, interrupted)
         finally:
             # If the pool still stops, the end of our session has its workers killed.
             self._client.close()
             if self._mapper is not None:
                 self._mapper.close()
-            if process is not None:
-                interrupts.wait(process.wait)
-
-    def _stop(self, process: subprocess.Popen[bytes], interrupted: bool) -> None:  # noqa: FBT001 - see interrupts.wait
-        """Have the pool stopped in good order, and wait for its end; our own session stays open until then.
-
-        Raises:
-            KeyboardInterrupt: The pool has ended; or this was the second interrupt, and it has not.
-        """
-        # Without an answer, or a descriptor to ask with, the end of our session has to do.
-        with contextlib.suppress(errors.AtomrError, OSError), self._operator() as observer:
-            observer.stop()
-            if interrupted:
-                self._say_what_is_waited_for(observer)
-            try:
-                process.wait()
-            except KeyboardInterrupt:
-                if not interrupted:
-                    self._say_what_is_waited_for(observer)
-                    process.wait()
-                raise
-
-    def _say_what_is_waited_for(self, observer: OperatorSession | RemoteOperator) -> None:
-        """Tell the person who has pressed Ctrl-C why the pool does not end at once, if it does not."""
-        with contextlib.suppress(errors.AtomrError, OSError):  # it has ended meanwhile
-            waiting = observer.status().unanswered
-            if waiting:
-                requests = "1 request" if waiting == 1 else f"{waiting:,} requests"
-                sys.stderr.write(
-                    f"atomr-mp: waiting for {requests}, at most {self._drain_timeout_s:g} s; Ctrl-C again kills\n"
-                )
-                sys.stderr.flush()
+            if supervisor is not None:
+                interrupts.wait(supervisor.wait)
 
     def _admit(self, journal: Journal, requests: set[RequestKey]) -> None:
         """Have requests admitted that are refused; those of other maps stay refused."""
@@ -626,54 +593,6 @@ class Pool:
         hint = did_you_mean(method, self.methods)
         known = ", ".join(self.methods) or "none"
         raise errors.InvalidRequest(f"there is no request {method!r}{hint}; this pool's requests are: {known}")
-
-
-class ActorRef:
-    """An actor of a pool; its methods are the actor's requests. Made by `Pool.actor`.
-
-    They return a `Reply`; of methods that stream, a `ReplyStream`.
-    """
-
-    def __init__(
-        self,
-        pool: Pool,
-        name: str,
-        device: int | None,
-        deadline_s: float | None,
-        priority: int = 0,
-        wait: bool | None = None,  # noqa: FBT001 - made by `Pool.actor` alone
-    ) -> None:
-        self._pool = pool
-        self._name = name
-        self._device = device
-        self._deadline_s = deadline_s
-        self._priority = priority
-        self._wait = wait
-
-    def __repr__(self) -> str:
-        return f"<actor {self._name} of {self._pool!r}>"
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = f"{self._name}.{name}"
-        if name.startswith("__") or not self._pool.has(method):
-            requests = [each.removeprefix(f"{self._name}.") for each in self._pool.methods]
-            raise AttributeError(f"actor {self._name!r} has no request {name!r}{did_you_mean(name, requests)}")
-        pool, device, deadline_s, priority = self._pool, self._device, self._deadline_s, self._priority
-        wait = self._wait
-
-        def call(*args: Any, **kwargs: Any) -> Reply:
-            return pool.call(
-                method, *args, device=device, deadline_s=deadline_s, priority=priority, wait=wait, kwargs=kwargs or None
-            )
-
-        def stream(*args: Any, **kwargs: Any) -> ReplyStream:
-            return pool.stream(
-                method, *args, device=device, deadline_s=deadline_s, priority=priority, kwargs=kwargs or None
-            )
-
-        # Found here from now on, without this function.
-        found = self.__dict__[name] = stream if pool.streams(method) else call
-        return found
 
 
 def _positive(name: str, seconds: float) -> float:

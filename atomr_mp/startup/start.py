@@ -75,11 +75,12 @@ def start(
     started = None
     try:
         from atomr_mp.client.client import MAX_WAITING, Client
+        from atomr_mp.operator.owned_supervisor import OwnedSupervisor
         from atomr_mp.pool import Pool
 
         most = MAX_WAITING if max_waiting is None else max_waiting
         client = Client(connection, weight=weight, max_waiting=most)
-        started = Pool(client, plan.run_path, process, plan.drain_timeout_s)
+        started = Pool(client, plan.run_path, OwnedSupervisor(process, plan.run_path, plan.drain_timeout_s))
         started.wait_ready(plan.start_timeout_s + START_MARGIN_S)
     except BaseException:
         if started is not None:

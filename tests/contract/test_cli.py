@@ -20,6 +20,7 @@ import atomr_mp
 from atomr_mp import errors
 from atomr_mp.cli import main
 from atomr_mp.client.client import Client
+from atomr_mp.operator.owned_supervisor import OwnedSupervisor
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.gpus.hardware import nvidia_hardware
@@ -444,7 +445,7 @@ def test_a_device_has_what_its_plan_says(ledger: Ledger, monkeypatch: pytest.Mon
     device = msgspec.structs.replace(device, uuid="GPU-aa11", notes=["[others] use it"], environment=seen)
     much = ["m" * 2**20]  # more than the kernel keeps of it; imported by nobody without standbys
     process, connection, _ = launch(lambda: msgspec.structs.replace(plan, devices=[device], preload=much), bound=True)
-    with Pool(Client(connection), plan.run_path, process) as pool:
+    with Pool(Client(connection), plan.run_path, OwnedSupervisor(process, plan.run_path)) as pool:
         pool.wait_ready()
         (shown,) = status(plan.run_path)["devices"]
         assert (shown["uuid"], shown["notes"]) == ("GPU-aa11", ["[others] use it"])
