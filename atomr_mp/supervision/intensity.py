@@ -71,6 +71,13 @@ class History(msgspec.Struct, frozen=True):
             return Circuit.OPEN
         return Circuit.HALF_OPEN if self.openings else Circuit.CLOSED
 
+    @property
+    def judged_s(self) -> float:
+        """When the end was judged that is the last in it; -inf if there is none."""
+        if self.opened_s is not None:
+            return self.opened_s
+        return self.restarts[-1] if self.restarts else -math.inf
+
     EMPTY: ClassVar[History]
     """Nothing has happened; also what an operator's restart goes back to."""
 

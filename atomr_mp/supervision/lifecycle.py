@@ -5,9 +5,9 @@ Besides, it keeps to this:
 
 - A worker's messages and the end of its control channel are fed before its exit, and none of them after it.
 - A timer belongs to what it waits for, and is cancelled with it: that of the start by `PUBLISH` or `END`, that
-  of the drain by `END`, that of the back-off by leaving `rebuilding` or `tripped`.
-- The answer to `ASK_RESTART` is the next event; so are `TAKE_OVER` and `READY`, where `CALL_STANDBY` and `SPAWN` lead
-  to them.
+  of the drain by `END`, that of the back-off, or of a verdict that waits, by leaving `rebuilding` or `tripped`.
+- The answer to `ASK_RESTART` is the next event, unless it waits for what clients will say of the end; `TAKE_OVER` and
+  `READY` are the next event where `CALL_STANDBY` and `SPAWN` lead to them.
 - After `STOP` nothing starts a stopped device again.
 
 A device has up to three processes: the *active* incarnation, which the states are about; a *standby*, which has done

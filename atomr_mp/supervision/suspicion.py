@@ -32,6 +32,9 @@ SUSPECTED_S: Final = 60.0
 STRUCK_S: Final = 60.0
 """How long an unexplained signal anywhere in the pool speaks for all requests that it did not strike."""
 
+REPORT_S: Final = 1.0
+"""How long a client may take to say what of its requests ran when a worker ended, while a verdict waits for it."""
+
 FAULT_SIGNALS: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"})
 """Signals that the kernel sends to a process for what it does itself."""
 
@@ -96,6 +99,8 @@ class Docket:
         self._deaths: OrderedDict[End, Death] = OrderedDict()
         self._unexplained: OrderedDict[End, float] = OrderedDict()
         """When unexplained signals struck, within the last `STRUCK_S`."""
+        self._unreported: dict[End, float] = {}
+        """Until when the report of an end is waited for that may condemn the request that ran there."""
 
     def ended(self, end: End, death: Death, now_s: float) -> list[Suspicion]:
         """Take note of a worker's end, whatever ran there; return what has changed.
@@ -106,6 +111,8 @@ class Docket:
             return []
         if death.running:
             _keep(self._deaths, end, death, self._kept)
+        if death.running == 1 and death.cause is not Cause.SUPERVISOR:
+            self._unreported[end] = now_s + REPORT_S
         if death.cause is not Cause.UNKNOWN:
             return []
         self._unexplained = OrderedDict(
@@ -122,6 +129,7 @@ class Docket:
     def suspect(self, end: End, requests: Sequence[RequestKey], now_s: float) -> list[Suspicion]:
         """Take note of what ran when a worker ended; return what is held of it now, and what has changed besides."""
         changed = []
+        self._unreported.pop(end, None)
         death = self._deaths.get(end)
         if death is None:
             return []
@@ -137,6 +145,14 @@ class Docket:
         while len(self._cases) > self._kept:
             changed.append(_cleared(self._cases.popitem(last=False)[0]))
         return changed
+
+    def reports_due_s(self, now_s: float) -> float:
+        """Return how long to wait at most for reports by which a request may be condemned and ends forgiven; 0 if none.
+
+        A request is condemned only by the end of a worker that ran nothing else, so other ends are not waited for.
+        """
+        self._unreported = {end: until_s for end, until_s in self._unreported.items() if until_s > now_s}
+        return max(self._unreported.values(), default=now_s) - now_s
 
     def acquit(self, request: RequestKey) -> list[Suspicion]:
         """A request has run alone, and its worker lives."""

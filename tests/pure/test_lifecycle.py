@@ -81,7 +81,7 @@ class Device:
     planned: bool = False
     """DRAIN or STOP came since the last SPAWN: this end was asked for."""
     asked: bool = False
-    """A verdict is due."""
+    """A verdict is due: at once, or when clients have said what they know of the end."""
     start_timer: bool = False
     drain_timer: bool = False
     backoff_timer: bool = False
@@ -97,16 +97,16 @@ class Device:
 
     def possible(self) -> list[LifecycleEvent]:
         """Return what can happen now."""
+        if self.ready_at_once:
+            return [LifecycleEvent.READY]
+        events = [LifecycleEvent.STOP]
         if self.asked:
-            return [
+            events += [
                 LifecycleEvent.RESTART_GRANTED,
                 LifecycleEvent.RESTART_REFUSED,
                 LifecycleEvent.CIRCUIT_OPENED,
                 LifecycleEvent.QUARANTINE,
             ]
-        if self.ready_at_once:
-            return [LifecycleEvent.READY]
-        events = [LifecycleEvent.STOP]
         if not self.stopping or self.state is not State.STOPPED:
             events.append(LifecycleEvent.DRAIN)
         if not self.stopping and (not self.started or self.state is State.TRIPPED):
@@ -149,7 +149,7 @@ class Device:
         for action in to.actions:
             device = device._act(action, event)
         if device.state not in {State.REBUILDING, State.TRIPPED}:
-            device = replace(device, backoff_timer=False)
+            device = replace(device, backoff_timer=False, asked=False)
         device._check()
         self._check_step(device, event, to.actions)
         return device
@@ -361,7 +361,7 @@ def test_a_stop_ends_in_stopped_once_the_process_has_ended(
 ) -> None:
     """Whatever happens in between, nothing is started after a stop."""
     for device in explored:
-        if not device.asked and not device.ready_at_once:
+        if not device.ready_at_once:
             stopped = device.after(LifecycleEvent.STOP)
             if stopped.alive:
                 assert stopped.state is State.STOPPING
@@ -376,7 +376,7 @@ def test_every_state_has_a_way_back_to_ready_unless_the_pool_stops(
 ) -> None:
     """No state is a trap: `restart DEVICE` leads out of all of them."""
     for device in explored:
-        if not device.stopping and not device.asked and not device.ready_at_once:
+        if not device.stopping and not device.ready_at_once:
             renewed = device.after(LifecycleEvent.DRAIN)
             if renewed.state is State.DRAINING:
                 renewed = renewed.after(LifecycleEvent.EXITED)

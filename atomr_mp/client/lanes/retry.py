@@ -64,15 +64,19 @@ class Retry:
         """
         suspects: dict[Reply, RequestKey] = {}
         items: list[RequestKey] = []
-        for reply, _ in lost:
-            if reply.id in ended.suspects and reply.method in self._client.methods:
+        suspected = [reply for reply, _ in lost if reply.id in ended.suspects]
+        for reply in suspected:
+            if reply.method in self._client.methods:
                 request = identify(reply)
                 if request is not None:
                     suspects[reply] = request
                 elif isinstance(reply, ItemsReply):
                     items += identify_items(reply)
         told = [*suspects.values(), *items]
-        report = self._client.report(ended.device, ended.generation, told) if told else 0
+        # The supervisor waits for the report before it stops the device, also where there is nothing to tell.
+        report = self._client.report(ended.device, ended.generation, told) if suspected else 0
+        if not told:
+            report = 0
         for reply, error in reversed(lost):
             if error.maybe_executed:
                 reply.may_have_run = True

@@ -109,6 +109,7 @@ class SupervisedDevice:
             loop,
             self.quarantine,
             tell=lambda: sessions.device_changed(self),
+            reports_due_s=lambda: sessions.reports_due_s,
         )
         self._ends: Final = EndReports(self, sessions, self._log, self._plans, self._restarts, self._release)
         self._starter: Final = Starter(
@@ -345,6 +346,10 @@ class SupervisedDevice:
     def forgive(self, generation: int, why: str) -> None:
         """Count the end of an incarnation no more: it was not the device's fault."""
         self._life.take(lambda: self._restarts.forgive(generation, why, stopping=self._stopping))
+
+    def reported(self) -> None:
+        """A client has said which of its requests ran when a worker ended, here or elsewhere."""
+        self._life.take(self._restarts.ask_again)
 
     def tidy(self, timeout_s: float = 0.0) -> None:
         """Take away what could not be when its processes ended, for their own had not; each is waited for so long."""

@@ -56,6 +56,10 @@ class DeviceListener(Protocol):
     def died(self, device: DeviceView, generation: int, death: Death) -> None:
         """An incarnation, or a standby, has ended, maybe by one of its requests; that it has is told next."""
 
+    @property
+    def reports_due_s(self) -> float:
+        """How long to wait at most for what clients say of ends that may be forgiven; 0 if there is none to come."""
+
     def incarnation_over(self, device: DeviceView, generation: int) -> None:
         """A process has ended, and the device has let go of it."""
 

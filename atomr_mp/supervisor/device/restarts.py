@@ -35,6 +35,7 @@ class Restarts:
         loop: The supervisor's loop.
         quarantine: Why nothing is to be started.
         tell: Tells the clients that the circuit has changed while the state has not.
+        reports_due_s: Return how long to wait at most for what clients say of ends that may be forgiven.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Restarts:
         loop: Loop,
         quarantine: Quarantine,
         tell: Callable[[], None],
+        reports_due_s: Callable[[], float],
     ) -> None:
         self._life = life
         self._roles = roles
@@ -54,6 +56,7 @@ class Restarts:
         self._loop = loop
         self._quarantine = quarantine
         self._tell = tell
+        self._reports_due_s = reports_due_s
         self._count = 0
         self._counted: set[int] = set()
         """Generations whose ends were counted, and whose processes may still be heard of."""
@@ -65,6 +68,8 @@ class Restarts:
         self._delay_s = 0.0
         self._retry_at = 0.0
         self._backoff: Timer | None = None
+        self._reports: Timer | None = None
+        """Runs while the verdict on the last end waits for what clients say of it."""
 
     @property
     def count(self) -> int:
@@ -112,17 +117,38 @@ class Restarts:
 
     # --- what may follow -------------------------------------------------------------------------------------------
 
-    def ask(self) -> LifecycleEvent:
-        """Return whether another process may follow the last, whose end was unplanned."""
+    def ask(self) -> LifecycleEvent | None:
+        """`ASK_RESTART`: return whether another process may follow the last, whose end was unplanned.
+
+        None while that hangs on what clients will say, by which this end or one before it may be forgiven: else they
+        would be refused by a device that comes back as soon as one of them is heard.
+        """
+        if self._lost is self._no_process and not isinstance(self._lost, errors.DeviceUnavailable):
+            self._count += 1
+        return self._verdict()
+
+    def ask_again(self) -> None:
+        """Give the verdict that waits, if there is one and clients have said enough; this is a fact."""
+        if self._reports is not None:
+            self._forget_reports()
+            verdict = self._verdict()
+            if verdict is not None:
+                self._life.step(verdict)
+
+    def _verdict(self) -> LifecycleEvent | None:
         lost = self._lost
         assert lost is not None
-        if lost is self._no_process and not isinstance(lost, errors.DeviceUnavailable):
-            self._count += 1
         if why := self._quarantine.reason:
             self._life.reason = why
             self._log.note("quarantined", why)
             return LifecycleEvent.QUARANTINE
-        self._history, verdict = self._judge(lost)
+        history, verdict = self._judge(lost)
+        if isinstance(verdict, intensity.Opened | intensity.Refused) and not _ends_for_good(lost):
+            due_s = self._reports_due_s()
+            if due_s > 0:
+                self._reports = self._loop.call_later(due_s, lambda: self._life.take(self.ask_again))
+                return None
+        self._take(history)
         match verdict:
             case intensity.Granted(delay_s):
                 self._delay_s = delay_s
@@ -147,7 +173,8 @@ class Restarts:
         return None
 
     def left_backoff(self) -> None:
-        """The device waits for no delay any more."""
+        """The device waits for no verdict and no delay any more."""
+        self._forget_reports()
         if self._backoff is not None:
             self._backoff.cancel()
             self._backoff = None
@@ -158,7 +185,7 @@ class Restarts:
             history, verdict = self._judge(worker.parting.fault or error_of_requests(worker))
             if not isinstance(verdict, intensity.Granted):
                 return False  # it is judged again, and said, when the process has ended
-            self._history = history
+            self._take(history)
             self.add(worker)
         return True
 
@@ -205,13 +232,28 @@ class Restarts:
 
     def _judge(self, lost: errors.AtomrError) -> tuple[intensity.History, intensity.RestartVerdict]:
         """Judge the unplanned end of the active incarnation by its error and by those before it."""
-        generation = self._roles.generation
-        if directive(lost) in {Directive.STOP, Directive.ESCALATE}:
+        if _ends_for_good(lost):
             return self._history, intensity.Refused(lost.message)
-        if self._judged.pop(generation, None) == FORGIVEN:  # its clients were told before its process had ended
+        if self._judged.get(self._roles.generation) == FORGIVEN:  # clients were told before its process had ended
             return self._history, intensity.Granted(0.0)
-        now_s = time.monotonic()
-        history, verdict = intensity.ask(self._plans.held.intensity, self._history, now_s)
-        self._judged = {each: then for each, then in self._judged.items() if then in history.restarts}
-        self._judged[generation] = now_s
-        return history, verdict
+        return intensity.ask(self._plans.held.intensity, self._history, time.monotonic())
+
+    def _take(self, history: intensity.History) -> None:
+        """Have a verdict hold on the end of the active incarnation."""
+        generation = self._roles.generation
+        changed = history is not self._history
+        self._history = history
+        self._judged.pop(generation, None)
+        if changed:
+            self._judged = {each: then for each, then in self._judged.items() if then in history.restarts}
+            self._judged[generation] = history.judged_s
+
+    def _forget_reports(self) -> None:
+        if self._reports is not None:
+            self._reports.cancel()
+            self._reports = None
+
+
+def _ends_for_good(lost: errors.AtomrError) -> bool:
+    """Whether no process is to follow one that has ended by an error, however often it has."""
+    return directive(lost) in {Directive.STOP, Directive.ESCALATE}

@@ -276,6 +276,11 @@ class Sessions:
         """An incarnation, or a standby, has ended, maybe by one of its requests."""
         self.suspects.ended((device.index, generation), death)
 
+    @property
+    def reports_due_s(self) -> float:
+        """How long to wait at most for what clients say of ends that may be forgiven; 0 if there is none to come."""
+        return self.suspects.reports_due_s
+
     def incarnation_over(self, device: DeviceView, generation: int) -> None:
         """Let go of what clients and other workers had of an incarnation that has ended."""
         self._slabs.incarnation_over(device.index, generation)

@@ -61,6 +61,11 @@ class Suspects:
             for request, since_s, ends in self._docket.quarantined()
         ]
 
+    @property
+    def reports_due_s(self) -> float:
+        """How long to wait at most for reports by which ends may be forgiven; 0 if there are none to come."""
+        return self._docket.reports_due_s(time.monotonic())
+
     def ended(self, end: End, death: Death) -> None:
         """A worker has ended, maybe by one of its requests."""
         released = self._docket.ended(end, death, time.monotonic())
@@ -85,6 +90,8 @@ class Suspects:
                     self._loop.call_later(SUSPECTED_S, lambda: self._announce(self._docket.expire(time.monotonic())))
                 self._announce(changed)
                 self._tell(suspects.Suspicions([], message.id), number)
+                for device in self._devices():
+                    device.reported()
             case suspects.Acquit(request):
                 self._announce(self._docket.acquit(request))
 
