@@ -13,6 +13,7 @@ from atomr_mp.protocol.messages import control
 from atomr_mp_workers.memory.foreign_slabs import ForeignSlabs
 from atomr_mp_workers.supervised import foresight
 from atomr_mp_workers.supervised.foresight import ACTIVE_NS, EVERY_NS, Readiness, Usage
+from tests.pure.test_dispatch import Worker
 
 
 class Device:
@@ -130,3 +131,12 @@ class TestForeignSlabs:
         store.slabs.quiet = False
         assert slabs.open(control.ForeignSlab(7, 1, 3, 6, 100, b""), None)
         assert len(added) == 2 * len(expected)
+
+
+def test_what_a_library_tries_before_its_first_call_leaves_no_memory() -> None:
+    """A standby has no more slabs for it: those of this process itself would stay for ever."""
+    worker = Worker()
+    assert worker.libraries.find("blas.gemm") is not None
+    worker.libraries.warm_up("blas.gemm")
+    assert worker.store.statistics()["allocations"] > 0
+    assert worker.store.statistics()["slabs"] == 0

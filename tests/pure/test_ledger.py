@@ -197,6 +197,16 @@ def test_who_uses_a_gpu_is_told_where_the_pids_are_ours() -> None:
     assert ["another pid namespace" in each.what for each in found if each.kind == "gpu"] == [True]
 
 
+def test_memory_of_a_worker_whose_board_is_not_believed_is_held() -> None:
+    """What it says of it is not known; the worker is replaced, and its memory goes with it."""
+    observed, believed = pool(2)
+    damaged = msgspec.structs.replace(believed.processes[0], slab_bytes=0, leases=0, believed=False)
+    believed = msgspec.structs.replace(believed, processes=[damaged, *believed.processes[1:]])
+    found = compare(Observed(**observed), Supervision.ANSWERS, believed)
+    assert states(found, State.UNACCOUNTED) == []
+    assert [(each.pid, each.nbytes) for each in found if each.state is State.HELD] == [(200, 4096)]
+
+
 def on_gpus(*gpus: Mapping[int, int | None], running: int = 0) -> list[Finding]:
     """Return what is found of a CUDA pool in mid-failover: its GPUs' users, and how much each takes if that is told."""
     observed, believed = pool(1)

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
+import traceback
+import weakref
 from collections.abc import Iterator
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 from atomr_mp import errors
@@ -182,3 +186,43 @@ def test_python_that_makes_a_plan_keeps_the_loop_waiting_for_a_moment_only() -> 
     assert plan.event.done
     assert seen == [pytest.approx(SWITCH_S)]
     assert sys.getswitchinterval() == pytest.approx(usual_s)
+
+
+class Unlike(Exception):
+    """An exception that is not made from its arguments."""
+
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+@pytest.mark.parametrize(
+    ("raised", "seen"),
+    [
+        (ValueError("wrong"), ValueError),
+        (errors.Unsupported("not here"), errors.Unsupported),
+        (Unlike(1, 2), RuntimeError),
+    ],
+)
+def test_whoever_waits_for_a_plan_that_fails_gets_an_error_of_its_own(raised: Exception, seen: type[Exception]) -> None:
+    """It tells where the plan was made, and keeps nothing of that alive, nor of whoever got it before."""
+    plan, array = LibraryPlan(), np.zeros(3)
+    kept = weakref.ref(array)
+
+    def prepare(_array: object) -> None:
+        raise raised from OSError("a cause")
+
+    plan.make(functools.partial(prepare, array))
+    del array
+    assert kept() is None
+    references, depths, texts = sys.getrefcount(plan), [], []
+    for _ in range(3):
+        try:
+            plan.get()
+        except seen as error:
+            assert error is not raised
+            depths.append(len(list(traceback.walk_tb(error.__traceback__))))
+            texts.append("".join(traceback.format_exception(error)))
+    assert depths == [2, 2, 2]
+    assert all(str(raised) in text for text in texts)
+    assert isinstance(raised, errors.AtomrError) or all("in prepare" in text for text in texts)
+    assert sys.getrefcount(plan) == references

@@ -374,6 +374,8 @@ class ProcessHeld(Message, frozen=True):
     """How often sessions hold buffers in them."""
     running: U32 = 0
     """Requests that run: while they do, they may have made memory that the board does not show yet."""
+    believed: bool = True
+    """Whether its board is; if not, its memory and what runs there are not known, and the three above are 0."""
 
 
 class SessionHeld(Message, frozen=True):

@@ -232,6 +232,10 @@ class _Compared:
         mine = {inode for inode in process.opened if _worker_of(slabs[inode], self._epoch) == _key(held)}
         found_bytes = sum(slabs[inode].nbytes for inode in mine)
         what = f"{_role(held)} has {counted(len(mine), 'memfd')} of {found_bytes:,} bytes"
+        if not held.believed:
+            what += ", and its board is not believed: what its slabs take is not known"
+            yield Finding(State.HELD, "memory", what, pid=held.pid, nbytes=found_bytes)
+            return
         # On a GPU most slabs are no memfds.
         too_few = found_bytes < held.slab_bytes and self._believed.backend == "host"
         on_gpus = self._on_gpus(held.pid)

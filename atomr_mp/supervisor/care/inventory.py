@@ -64,4 +64,7 @@ def _worker(device: SupervisedDevice, worker: Incarnation) -> operators.ProcessH
     slab_bytes, leases = (board.read(gauge) if board else 0 for gauge in (Gauge.SLAB_BYTES, Gauge.LEASES))
     running = len(board.running()) if board else 0
     ticks = worker.process.identity.start_ticks
-    return operators.ProcessHeld(role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases, running)
+    believed = board is not None
+    return operators.ProcessHeld(
+        role, worker.pid, ticks, device.index, worker.generation, slab_bytes, leases, running, believed
+    )

@@ -6,6 +6,7 @@ made, when the first request for it arrives.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 from functools import partial
@@ -19,6 +20,7 @@ from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.method import LibraryMethod, Planning
 from atomr_mp_workers.libraries.plans import LibraryPlans, Preparer
+from atomr_mp_workers.memory.blocks import OURS, Holder
 
 BACKENDS: Final = ("host", "cuda")
 
@@ -49,14 +51,12 @@ class Libraries:
         library, _, name = method.partition(".")
         if library not in LIBRARIES:
             return None
-        request = requests_of(library).get(name)
-        if request is None:
+        if name not in requests_of(library):
             raise errors.InvalidRequest(f"{library} has no request {name!r}")
         instance = self._instances.get(library) or self._make(library)
         if not hasattr(instance, name):
             raise errors.Unsupported(f"{method} is not provided on the {self._context.backend} backend")
-        planning = self._planning(library, instance, name)
-        return LibraryMethod(method, instance, values.Decoder(request), self._context, planning)
+        return self._method(instance, library, name, self._context)
 
     def module(self, method: str) -> str | None:
         """Return the module that a library's method needs, None if it is no library's or has none on this backend."""
@@ -71,10 +71,18 @@ class Libraries:
         if instance is None or library in self._warm:
             return
         self._warm.add(library)
-        for request in instance.trials():
-            trial = self.find(f"{library}.{request.name}")
-            assert trial is not None
+        # A slab of whoever has gone is freed as soon as nothing is in it; this process keeps its own.
+        holder = Holder(OURS)
+        holder.gone = True
+        context = dataclasses.replace(self._context, holder=lambda: holder)
+        for request in instance.trials(holder):
+            trial = self._method(instance, library, request.name, context)
             instance.stream.run(partial(trial.run_here, request))
+
+    def _method(self, instance: Library, library: str, name: str, context: LibraryContext) -> LibraryMethod:
+        """Return what answers a request that a library has; outputs that are left out are the context's holder's."""
+        decoder = values.Decoder(requests_of(library)[name])
+        return LibraryMethod(f"{library}.{name}", instance, decoder, context, self._planning(library, instance, name))
 
     def _planning(self, library: str, instance: Library, name: str) -> Planning | None:
         prepare = getattr(instance, f"prepare_{name}", None)

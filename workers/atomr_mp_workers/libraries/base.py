@@ -77,8 +77,12 @@ class Library:
         self.context: Final = context
         self.stream: Final = stream
 
-    def trials(self) -> Iterable[LibraryRequest]:
-        """Return requests that make what the first one would make, as handles, for a process that waits to be used."""
+    def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
+        """Return requests that make what the first one would make, as handles, for a process that waits to be used.
+
+        Args:
+            holder: In whose memory their arrays are to lie; it is given back when they are done.
+        """
         return ()
 
     @property

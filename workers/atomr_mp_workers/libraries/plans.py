@@ -7,13 +7,16 @@ that makes what takes long.
 
 from __future__ import annotations
 
+import copy
 import sys
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, MutableSequence
 from queue import SimpleQueue
 from typing import Any, Final
 
+from atomr_mp import errors
 from atomr_mp.protocol.board import PLAN_WORDS
 from atomr_mp_workers.device.base import Event, WorkerDevice
 
@@ -49,18 +52,33 @@ class LibraryPlan:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """Note why it cannot be made."""
-        self._error = error
+        """Note why it cannot be made, without the frames of its making: they have the arrays of a request."""
+        if not isinstance(error, errors.AtomrError):
+            error.add_note("".join(traceback.format_exception(error)))
+        error.__cause__ = error.__context__ = None
+        self._error = error.with_traceback(None)
 
     def get(self) -> Any:
         """Return what was made.
 
         Raises:
-            BaseException: What making it has raised.
+            BaseException: What making it has raised, to each caller as one of its own: an exception that is raised
+                again keeps the frames of all who got it before.
         """
         if self._error is not None:
-            raise self._error
+            raise _another(self._error)
         return self._made
+
+
+def _another(error: BaseException) -> BaseException:
+    """Return an exception like this one."""
+    try:
+        return copy.copy(error)
+    except Exception:  # noqa: BLE001 - its class is not made from its arguments
+        another = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in error.__notes__:
+            another.add_note(note)
+        return another
 
 
 class LibraryPlans:

@@ -41,6 +41,7 @@ from atomr_mp_workers.libraries.blas.kinds import (
 from atomr_mp_workers.libraries.blas.trials import products
 from atomr_mp_workers.libraries.matrices import Told, orders, told
 from atomr_mp_workers.libraries.slots import Slots
+from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.request import Later
 
 if TYPE_CHECKING:
@@ -64,9 +65,9 @@ class CudaBlas(Library):
         self._workspace: Any = None
         self._slots: Final = Slots()
 
-    def trials(self) -> Iterable[LibraryRequest]:
+    def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
         """Return some products, of which the first makes the handle, its workspace and a page of slots."""
-        return products(self.context)
+        return products(self.context, holder)
 
     # --- vectors ------------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
 from atomr_mp_workers.libraries.base import Library, array
 from atomr_mp_workers.libraries.blas.trials import products
+from atomr_mp_workers.memory.blocks import Holder
 
 Array = npt.NDArray[Any]
 
@@ -24,9 +25,9 @@ Array = npt.NDArray[Any]
 class HostBlas(Library):
     """Dense linear algebra on NumPy's arrays."""
 
-    def trials(self) -> Iterable[LibraryRequest]:
+    def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
         """Return some products."""
-        return products(self.context)
+        return products(self.context, holder)
 
     def axpy(self, request: blas.Axpy) -> None:
         """Compute y ← alpha·x + y."""

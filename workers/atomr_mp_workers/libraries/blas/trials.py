@@ -12,15 +12,16 @@ from typing import Final
 from atomr_mp.protocol.libraries import blas
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.memory.blocks import Holder
 
 SIZES: Final = (16, 512)
 
 
-def products(context: LibraryContext) -> Iterator[LibraryRequest]:
-    """Yield some, of memory whose content is of no interest."""
+def products(context: LibraryContext, holder: Holder) -> Iterator[LibraryRequest]:
+    """Yield some, of a holder's memory, whose content is of no interest."""
     buffers = context.store.buffers
     for dtype in ("float32", "float64"):
         for n in SIZES:
-            a, b = (buffers.allocate(buffers.ours, dtype, (n, n)) for _ in "ab")
+            a, b = (buffers.allocate(holder, dtype, (n, n)) for _ in "ab")
             yield blas.Gemm(a, b)
     yield blas.Dot(a[0], b[0])
