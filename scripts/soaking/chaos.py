@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import psutil
 
 import atomr_mp
@@ -17,7 +18,7 @@ from atomr_mp.process.files.events import read_events
 from atomr_mp.process.identity import Identity
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.testing import At, Exit, FullDisk, Hang, HangInKernel, Injection, Kill, NoMemory, Poison
-from soaking import stray
+from soaking import stray, words
 from soaking.disturbances import Disturbance
 from soaking.soak import CLIENT, WORKER, Moment, Soak
 
@@ -29,6 +30,7 @@ FAULT: Final = "fault"
 OUTSIDE: Final = "kill from outside"
 STRAY: Final = "stray write"
 STRAY_DEATH: Final = "kill after a stray write"
+CUT: Final = "cut by a worker"
 
 KILLS: Final = (WORKER, STANDBY, ZYGOTE, CLIENT, OUTSIDE, STRAY_DEATH)
 
@@ -44,11 +46,18 @@ EVERY_S: Final = {
     FAULT: 1.2,
     STRAY: 4.0,
     STRAY_DEATH: 4.0,
+    CUT: 2.0,
 }
 """How often what is done, on average."""
 
 QUICK: Final = 3.0
 """How much more often, if kills are counted."""
+
+CUTTING: Final = f"{Path(__file__).parents[2] / 'tests/actors/cutting.py'}:Cutting"
+"""An actor that shuts its worker's data connections."""
+
+CUT_S: Final = 5.0
+"""How long an order to do so may wait for its turn."""
 
 PROMISE_S: Final = 2.0
 """Within this time nothing of the dead remains."""
@@ -144,6 +153,8 @@ class Chaos(Soak):
         self._dead: list[Dead] = []
         self._pool: atomr_mp.Pool | None = None
         self._reloading: threading.Thread | None = None
+        self._cuts: list[atomr_mp.Reply] = []
+        """Orders to cut connections that have no outcome yet."""
         self._ready_s: dict[int, float] = {}
         """When each device was last seen to be ready."""
         self._stray_deaths = 0
@@ -155,7 +166,7 @@ class Chaos(Soak):
 
     def start(self, actors: list[str]) -> atomr_mp.Pool:
         """Start a pool whose processes look for faults."""
-        self._pool = testing.start(actors=actors, faults=(), drain_timeout_s=5.0, **self.settings())
+        self._pool = testing.start(actors=[*actors, CUTTING], faults=(), drain_timeout_s=5.0, **self.settings())
         return self._pool
 
     @property
@@ -192,6 +203,8 @@ class Chaos(Soak):
                 standby = moment.pool.status().workers[device].standby
                 if standby is not None and standby.standby_pid is not None:
                     self.kill(moment.pool, standby.standby_pid, what.kind)
+            case "cut by a worker":
+                self._cut(moment.pool, device)
             case "restart":
                 moment.pool.restart(device)
                 self.counts[RESTART] += 1
@@ -252,6 +265,7 @@ class Chaos(Soak):
             elif now_s - dead.killed_s > PROMISE_S:
                 self.wrong(f"{PROMISE_S:g} s after its death something is left of pid {dead.identity.pid}")
                 self._dead.remove(dead)
+        self._settle_cuts()
         for each in list(self._offered):
             fired = each.injection.fired
             if fired and each.hangs and now_s < each.until_s - OFFERED_S + HUNG_S:
@@ -259,13 +273,35 @@ class Chaos(Soak):
             if fired or now_s > each.until_s:
                 self._take_back(each)
 
+    def use(self, number: int, until_s: float) -> words.Use:
+        """Return what clients are told to do in a round."""
+        return msgspec.structs.replace(super().use(number, until_s), cuts=CUT in self.kinds)
+
     def rest(self) -> None:
         """Have nothing go wrong any more."""
+        for reply in self._cuts:
+            reply.exception()  # which is the outcome of the cut
+        self._settle_cuts()
         for each in list(self._offered):
             self._take_back(each)
         if self._reloading is not None:
             self._reloading.join()
             self._reloading = None
+
+    def _cut(self, pool: atomr_mp.Pool, device: int) -> None:
+        """Have a worker shut all its data connections, ours too; nothing if there is none just now."""
+        with contextlib.suppress(errors.AtomrError):
+            if pool.devices[device].state is not DeviceState.READY:
+                return
+            reply = pool.call("Cutting.cut", "shut", device=device, deadline_s=CUT_S)
+            reply.add_done_callback(lambda _: None)  # so that somebody looks
+            self._cuts.append(reply)
+
+    def _settle_cuts(self) -> None:
+        """Count the cuts that were made: their own answers had no connection left."""
+        done = [reply for reply in self._cuts if reply.done]
+        self.counts[CUT] += sum(isinstance(reply.exception(), errors.ConnectionLost) for reply in done)
+        self._cuts = [reply for reply in self._cuts if reply not in done]
 
     def _bears_more(self, moment: Moment, device: int) -> bool:
         """Return whether a device may be disturbed: calls to it are to be answered before their deadline.

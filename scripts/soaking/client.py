@@ -21,7 +21,7 @@ from soaking.caller import GRACE_S, Caller, Links
 from soaking.calls import AnyOf, Large, Noted
 from soaking.census import trim
 from soaking.everything import use_all
-from soaking.recovery import FailedWriter, LateReader, Loaded
+from soaking.recovery import Cutter, FailedWriter, LateReader, Loaded
 from soaking.refs import AwaitingRefUser, RefUser
 from soaking.tally import Tally
 
@@ -100,10 +100,12 @@ class Program:
     def _use(self, told: words.Use) -> None:
         with atomr_mp.connect(run_dir=self._run_dir, name="soak") as pool:
             pool.wait_ready()
-            tally = Tally(told.spared, partial(_has_ended, pool) if told.planned else None)
+            tally = Tally(told.spared, partial(_has_ended, pool) if told.planned else None, cuts=told.cuts)
             self._links = Links(pool, tally, told.until_s, self._say, told.lull_every_s)
             pool.on_event(Generations(tally))
             kinds = CALLERS if told.refs else WITHOUT_REFS
+            if told.cuts:
+                kinds = (*kinds, Cutter)
             callers = [make(self._links, random.Random(self._chance.random())) for make in kinds]
             threads = [threading.Thread(target=each.run, name=type(each).__name__, daemon=True) for each in callers]
             for thread in threads:
@@ -113,7 +115,9 @@ class Program:
             self._links = None
             del callers, threads
             gc.collect()
-            use_all(pool, refs=told.refs, planned=told.planned)  # with that, what was collected is given back too
+            use_all(
+                pool, refs=told.refs, planned=told.planned, cuts=told.cuts
+            )  # with that, what was collected is given back too
             self._say(tally.take())
             self._say(words.Rested())
             if self._told.get() is None:

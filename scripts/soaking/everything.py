@@ -25,12 +25,17 @@ BY_SOCKET: Final = 20_000
 BY_SHARED_MEMORY: Final = 90_000
 
 
-def use_all(pool: atomr_mp.Pool, *, refs: bool, planned: bool = False) -> None:
+def use_all(pool: atomr_mp.Pool, *, refs: bool, planned: bool = False, cuts: bool = False) -> None:
     """Use every device in every way; with `refs`, with memory of its own too.
 
-    With `planned`, workers end only as the pool plans it: then nothing but a ref may be lost.
+    With `planned`, workers end only as the pool plans it: then nothing but a ref may be lost. With `cuts`, connections
+    may have ended that nobody has used since.
     """
-    ends = (errors.GpuRefStale,) if planned else (errors.WorkerLost, errors.ContextPoisoned, errors.GpuRefStale)
+    ends: tuple[type[errors.AtomrError], ...] = (errors.GpuRefStale,)
+    if not planned:
+        ends += (errors.WorkerLost, errors.ContextPoisoned)
+    if cuts:
+        ends += (errors.ConnectionLost,)
     for number in range(len(pool.devices)):
         for attempt in range(ATTEMPTS):
             try:

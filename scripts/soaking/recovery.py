@@ -1,10 +1,15 @@
-"""Callers whose requests are hard to recover: many in flight, large results that are read late, writers that fail."""
+"""What is hard to recover: many calls in flight, large results read late, writers that fail, connections cut."""
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import socket
 import time
 from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -18,6 +23,11 @@ IN_FLIGHT: Final = 24
 LARGE_EVERY: Final = 6
 COUNT: Final = 40_960
 """Elements of a large array, of eight bytes each: 320 KiB."""
+
+CUT_EVERY_S: Final = 1.0
+"""How often a client's data connections are cut, on average."""
+
+DATA_SOCKET: Final = re.compile(r".*/d(\d+)-g\d+\.sock")
 
 LATEST_S: Final = 0.5
 """How long a large result is left unread at most: often its worker has ended by then."""
@@ -122,3 +132,35 @@ class FailedWriter(Caller):
             self.compare("content after a writer that failed", expected, ref.numpy())
         except errors.AtomrError as error:
             self.tally.error(error, refs=[ref])
+
+
+class Cutter(Caller):
+    """Shuts its process's data connections, as foreign code may; not those to the spared device."""
+
+    def act(self) -> None:
+        """Cut once."""
+        time.sleep(2 * CUT_EVERY_S * self.chance.random())  # at any time
+        for device, connection in _data_connections():
+            if device != self.tally.spared:
+                connection.shutdown(socket.SHUT_RDWR)
+                self.tally.note("cut of a data connection")
+
+
+def _data_connections() -> Iterator[tuple[int, socket.socket]]:
+    """Yield this process's connections to workers, as duplicates, each with its device."""
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        try:
+            name = entry.readlink().name
+            duplicate = os.dup(int(entry.name)) if name.startswith("socket:") else None
+        except OSError:  # it was closed meanwhile
+            continue
+        if duplicate is None:
+            continue
+        with socket.socket(fileno=duplicate) as found:
+            try:
+                peer = found.getpeername()
+            except OSError:  # it listens, or is connected no more
+                continue
+            data = DATA_SOCKET.fullmatch(peer) if isinstance(peer, str) else None
+            if data is not None:
+                yield int(data[1]), found

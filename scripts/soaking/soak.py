@@ -339,7 +339,8 @@ class Soak:
         until_s = time.monotonic() + SETTLE_S
         while left := self._not_zero(pool, names):
             if time.monotonic() > until_s:
-                self._wrong.append(f"{what}: {left}")
+                all_figures = [pool.device(device).statistics() for device in range(self.shape.devices)]
+                self._wrong.append(f"{what}: {left}; of all devices: {all_figures}")
                 return
             time.sleep(0.02)  # no event tells when a share's time is over
 

@@ -23,8 +23,14 @@ EXCUSED: Final = (
 )
 """What a request may end with here, if it says nothing of a device that is spared."""
 
-OF_AN_END: Final = (errors.WorkerLost, errors.ContextPoisoned, errors.DeviceUnavailable, errors.GpuRefStale)
-"""What tells of a worker's end."""
+OF_AN_END: Final = (
+    errors.WorkerLost,
+    errors.ContextPoisoned,
+    errors.DeviceUnavailable,
+    errors.GpuRefStale,
+    errors.ConnectionLost,
+)
+"""What tells of a worker's end, or a connection's."""
 
 WITHOUT_ENDS: Final = (errors.Overloaded, errors.Cancelled)
 """What a request may end with if no worker ends but as the pool plans it."""
@@ -45,12 +51,16 @@ class Tally:
     Args:
         spared: A device that nobody kills.
         planned: If workers end only as the pool plans it: returns whether a generation of a device has ended.
+        cuts: Connections end too.
     """
 
-    def __init__(self, spared: int | None, planned: Callable[[int, int], bool] | None = None) -> None:
+    def __init__(
+        self, spared: int | None, planned: Callable[[int, int], bool] | None = None, *, cuts: bool = False
+    ) -> None:
         self.spared: Final = spared
         self.kills: Final = planned is None
         self._planned: Final = planned
+        self._excused: Final = (*EXCUSED, errors.ConnectionLost) if cuts else EXCUSED
         self._lock = threading.Lock()
         self._counts: collections.Counter[str] = collections.Counter()
         self._wrong: list[str] = []
@@ -86,7 +96,7 @@ class Tally:
     def _is_excused(self, error: errors.AtomrError, needed: set[tuple[int, int]]) -> bool:
         if self._planned is None:
             lives = self.spared is not None and getattr(error, "device", None) == self.spared
-            return isinstance(error, EXCUSED) and not (lives and isinstance(error, OF_AN_END))
+            return isinstance(error, self._excused) and not (lives and isinstance(error, OF_AN_END))
         if isinstance(error, errors.GpuRefStale):
             needed &= {(error.device, error.generation)}
         elif not isinstance(error, OF_MEMORY):

@@ -38,6 +38,8 @@ class Use(msgspec.Struct, frozen=True, tag=True):
     """Workers end only as the pool plans it, which nobody may notice but by refs to their memory."""
     lull_every_s: float = 0.0
     """How often clients hold no buffers for a while, all at the same time; 0 for never."""
+    cuts: bool = False
+    """Data connections end though their workers live, but for those of the spared device."""
 
 
 class Leave(msgspec.Struct, frozen=True, tag=True):

@@ -7,7 +7,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pytest
@@ -214,15 +214,27 @@ def test_whoever_waits_for_a_plan_that_fails_gets_an_error_of_its_own(raised: Ex
     plan.make(functools.partial(prepare, array))
     del array
     assert kept() is None
-    references, depths, texts = sys.getrefcount(plan), [], []
-    for _ in range(3):
-        try:
-            plan.get()
-        except seen as error:
-            assert error is not raised
-            depths.append(len(list(traceback.walk_tb(error.__traceback__))))
-            texts.append("".join(traceback.format_exception(error)))
-    assert depths == [2, 2, 2]
-    assert all(str(raised) in text for text in texts)
-    assert isinstance(raised, errors.AtomrError) or all("in prepare" in text for text in texts)
+    references = sys.getrefcount(plan)
+    got = [_got(plan, seen, raised) for _ in range(3)]
+    assert [(each.again, each.depth) for each in got] == [(False, 2)] * 3
+    assert all(str(raised) in each.text for each in got)
+    assert isinstance(raised, errors.AtomrError) or all("in prepare" in each.text for each in got)
     assert sys.getrefcount(plan) == references
+
+
+class Got(NamedTuple):
+    """How a plan has failed."""
+
+    again: bool
+    """The very exception was raised that its making has raised."""
+    depth: int
+    text: str
+
+
+def _got(plan: LibraryPlan, seen: type[Exception], raised: Exception) -> Got:
+    try:
+        plan.get()
+    except seen as error:
+        text = "".join(traceback.format_exception(error))
+        return Got(error is raised, len(list(traceback.walk_tb(error.__traceback__))), text)
+    pytest.fail("it has not failed")

@@ -81,7 +81,7 @@ class Libraries:
 
     def _method(self, instance: Library, library: str, name: str, context: LibraryContext) -> LibraryMethod:
         """Return what answers a request that a library has; outputs that are left out are the context's holder's."""
-        decoder = values.Decoder(requests_of(library)[name])
+        decoder: values.Decoder[LibraryRequest] = values.Decoder(requests_of(library)[name])
         return LibraryMethod(f"{library}.{name}", instance, decoder, context, self._planning(library, instance, name))
 
     def _planning(self, library: str, instance: Library, name: str) -> Planning | None:

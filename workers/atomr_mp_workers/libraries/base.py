@@ -77,7 +77,7 @@ class Library:
         self.context: Final = context
         self.stream: Final = stream
 
-    def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
+    def trials(self, holder: Holder) -> Iterable[LibraryRequest]:  # noqa: ARG002 - for those that have some
         """Return requests that make what the first one would make, as handles, for a process that waits to be used.
 
         Args:
