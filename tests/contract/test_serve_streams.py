@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import time
@@ -21,6 +23,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 
+REFUSED = "atomr_mp_http_connections_refused_total"
 TALKER = f"{ACTORS}/served.py:Talker"
 
 
@@ -144,36 +147,44 @@ def test_a_consumer_that_leaves_closes_the_generator(server: Server, ledger: Led
     assert settled(lambda: metric(server, "atomr_mp_http_streams") == 0)
 
 
+def begins(connection: socket.socket) -> bool:
+    """Wait for an answer to begin, and read nothing of it."""
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    return bool(poll.poll(DEADLINE_S * 1e3))
+
+
 def test_consumers_that_do_not_read_hold_up_nobody(server: Server, ledger: Ledger) -> None:
     """By the hundred: memory stays flat, others are answered, and the stalled are let go."""
     (front_end,) = server.front_ends()
-    before = memory(front_end)
-    stalled = []
-    for _ in range(100):
-        connection = socket.socket()
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        connection.settimeout(DEADLINE_S)
-        connection.connect(("127.0.0.1", server.port))
-        connection.sendall(request(server, "Served.fill", {"nbytes": 20000}))
-        stalled.append(connection)
-    assert settled(lambda: metric(server, "atomr_mp_http_streams") >= 100)
-    for _ in range(20):
-        assert server.call("Served.length", ["word"]).status == 200
-    assert memory(front_end) - before < 100 * 2**20
+    before, refused = memory(front_end), metric(server, REFUSED)
+    with contextlib.ExitStack() as closing:
+        stalled = []
+        for _ in range(100):
+            connection = closing.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.settimeout(DEADLINE_S)
+            connection.connect(("127.0.0.1", server.port))
+            connection.sendall(request(server, "Served.fill", {"nbytes": 20000}))
+            stalled.append(connection)
+        for connection in stalled:
+            assert begins(connection)
+        for _ in range(20):
+            assert server.call("Served.length", ["word"]).status == 200
+        assert memory(front_end) - before < 100 * 2**20
+        assert settled(lambda: metric(server, REFUSED) >= refused + 100)
     assert settled(lambda: metric(server, "atomr_mp_http_streams") == 0)
-    for connection in stalled:
-        connection.close()
     with atomr_mp.connect(run_dir=ledger.run_dir()) as pool:
         assert settled(lambda: pool.status().workers[0].queue_depth == 0)
 
 
 def test_there_are_only_so_many_streams(server: Server, ledger: Ledger) -> None:
     """One more is refused with 429; the limit is the front end's."""
-    with ledger.gate("many") as gate:
+    with ledger.gate("many") as gate, contextlib.ExitStack() as closing:
         one = request(server, "Served.count", {"upto": 1, "gate": gate.path, "at": 0})
         waiting = []
         for _ in range(150):
-            waiting.append(server.connect())
+            waiting.append(closing.enter_context(server.connect()))
             waiting[-1].sendall(one)
         assert settled(lambda: metric(server, "atomr_mp_http_streams") >= 150)
         assert server.call("Served.count", {"upto": 1}).status == 429
