@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from atomr_mp import errors
 from atomr_mp.protocol import dtypes
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.reply import Reply
     from atomr_mp.libraries.program import Program
     from atomr_mp.protocol.libraries.base import LibraryRequest
+    from atomr_mp.protocol.libraries.program import RunProgram
 
 DEFAULT_DEADLINE_S: Final = 60.0
 """Deadline of requests for which neither the caller nor the actor's author has said anything."""
@@ -105,13 +106,23 @@ class Device:
             deadline_s: As for `Pool.call`.
             blocking: Its result may be waited for in an event loop's thread too.
         """
+        program = None
+        if library == "program":
+            request, program = self._client.programs.shortened(
+                cast("RunProgram", request), self.index, self._generation
+            )
         return self._client.submit(
             f"{library}.{request.name}",
             request,
             device=self.index,
             deadline_s=deadline_s or DEFAULT_DEADLINE_S,
             blocking=blocking,
+            program=program,
         )
+
+    @property
+    def _generation(self) -> int:
+        return self._client.devices[self.index].generation
 
     def program(self) -> Program:
         """Return a program to record: many requests that are sent and run as one, see `atomr_mp.libraries.program`."""

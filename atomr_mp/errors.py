@@ -42,6 +42,7 @@ __all__ = [
     "PoolLost",
     "PoolMismatch",
     "PoolUnreachable",
+    "ProgramUnseen",
     "ProtocolError",
     "RemoteError",
     "RequestError",
@@ -497,6 +498,17 @@ class BorrowConflict(RequestError):
     """
 
     code: ClassVar[str] = "borrow_conflict"
+
+
+class ProgramUnseen(RequestError):
+    """A program was named by its digest, and the worker has not been told it in this session.
+
+    Holds: nothing ran.
+    Do: nothing: this package's clients tell the worker the whole program, and run it. One that speaks the protocol
+    itself does the same.
+    """
+
+    code: ClassVar[str] = "program_unseen"
 
 
 @dataclass(eq=False)

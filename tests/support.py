@@ -29,8 +29,11 @@ import scipy.linalg.blas
 
 import atomr_mp
 from atomr_mp import testing
+from atomr_mp.client.programs import KnownPrograms
+from atomr_mp.libraries.program import Program as LibraryProgram
 from atomr_mp.process import scheduling
 from atomr_mp.process.identity import wait_ended
+from atomr_mp.protocol.libraries.program import RunProgram
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.supervision.watchdog import Thread
 
@@ -371,6 +374,17 @@ def wait_generation(pool: atomr_mp.Pool, generation: int, device: int = 0, withi
 
     wait_until(pool, admitted, within_s)
     return pool._client.devices[device]
+
+
+def pretend_told(device: atomr_mp.Device, program: LibraryProgram) -> KnownPrograms:
+    """Have a client believe that its worker knows a program, which it names by the digest from now on."""
+    assert program._recorded is not None
+    definition, writes, digest = program._recorded
+    known = device._client.programs
+    _, run = known.shortened(RunProgram(definition, [], [], writes, digest), device.index, device._generation)
+    assert run is not None
+    run._told.known = True
+    return known
 
 
 def hurry(reply: atomr_mp.Reply) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from atomr_mp.client.lanes.event_loop import EventLoopLane
     from atomr_mp.client.memory.argument_slabs import Placement
     from atomr_mp.client.memory.memory import ClientMemory
+    from atomr_mp.client.programs import KnownPrograms, ProgramRun
 
 _LOG: Final = logging.getLogger("atomr_mp")
 
@@ -140,6 +141,7 @@ class Client:
         self._results_read: deque[tuple[int, int]] = deque()
         """Incarnations that have ended and of which no result is still to be read, to be told."""
         self._memory: ClientMemory | None = None
+        self._programs: KnownPrograms | None = None
         self._ids = itertools.count(1 if origin is None else MAX_REMOTE_ID + 1)
         self._lane_numbers = itertools.cycle(range(1, MAX_LANE + 1))
         self._closed = False
@@ -161,11 +163,12 @@ class Client:
         blocking: bool = False,
         replays: int = 0,
         wait: bool | None = None,
+        program: ProgramRun | None = None,
     ) -> Reply:
         """Send a request; see `pool.Pool` for what the arguments mean.
 
         With `blocking`, its result may be waited for in an event loop's thread too. `replays` is how many
-        ends of workers it counts as having been part of already.
+        ends of workers it counts as having been part of already. `program` is how it says its program, if it runs one.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -186,7 +189,9 @@ class Client:
                 self.read_session()
             deadline_ns = now_ns + int(deadline_s * 1e9)
             waits = loop is not None if wait is None else wait
-            reply = lane.submit(next(self._ids), device, method, arguments, deadline_ns, priority, replays, waits)
+            reply = lane.submit(
+                next(self._ids), device, method, arguments, deadline_ns, priority, replays, waits, program
+            )
             if waits and lane is self._blocking and reply.state is ReplyState.BACKLOG:
                 self._blocking.wait_for_room(reply)
             return reply
@@ -333,6 +338,20 @@ class Client:
             if self._memory is None:
                 self._memory = ClientMemory(self)
         return self._memory
+
+    @property
+    def programs(self) -> KnownPrograms:
+        """The programs that the workers were told."""
+        return self._programs or self._make_programs()
+
+    @interrupts.defer_interrupts
+    def _make_programs(self) -> KnownPrograms:
+        from atomr_mp.client.programs import KnownPrograms  # late: few clients run programs
+
+        with self._memory_lock:
+            if self._programs is None:
+                self._programs = KnownPrograms()
+        return self._programs
 
     def place(self, array: np.ndarray[Any, Any]) -> Placement | None:
         """Copy an argument into memory that workers can read; None if it has to travel otherwise."""

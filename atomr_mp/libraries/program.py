@@ -108,8 +108,8 @@ class Program:
         self._temporaries: list[Layout] = []
         self._steps: list[tuple[str, LibraryRequest]] = []
         self._returns: list[Operand] = []
-        self._recorded: tuple[bytes, list[int]] | None = None
-        """The definition and the slots that are written, once it is recorded."""
+        self._recorded: tuple[bytes, list[int], bytes] | None = None
+        """The definition, the slots that are written, and the definition's digest, once it is recorded."""
 
     def __enter__(self) -> Self:
         return self
@@ -210,8 +210,9 @@ class Program:
         if "operand" in self.__dict__:
             inputs = {name: self.operand(given) for name, given in inputs.items()}
         given = [_fitting(name, inputs[name], layout) for name, layout in zip(self._names, self._inputs, strict=True)]
-        definition, writes = self._recorded
-        return self._device.request("program", messages.RunProgram(definition, given, self._refs, writes), deadline_s)
+        definition, writes, digest = self._recorded
+        request = messages.RunProgram(definition, given, self._refs, writes, digest)
+        return self._device.request("program", request, deadline_s)
 
     # --- the definition -----------------------------------------------------------------------------------------------
 
@@ -256,7 +257,7 @@ class Program:
         encoded = messages.DEFINITIONS.encode(definition)
         if len(encoded) > messages.MAX_BYTES:
             raise errors.InvalidRequest(f"the program takes {len(encoded)} bytes; the limit is {messages.MAX_BYTES}")
-        self._recorded = encoded, sorted(writes)
+        self._recorded = encoded, sorted(writes), messages.digest(encoded)
 
 
 def _fitting(name: str, given: Any, layout: Layout) -> Any:

@@ -19,7 +19,7 @@ from atomr_mp.client.lanes.retry_policy import KnownSuspicions
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.flow.flight import Window
-from atomr_mp.protocol.messages import operators, remote, session, suspects
+from atomr_mp.protocol.messages import operators, session, suspects
 from atomr_mp.protocol.messages.devices import DeviceInfo, MethodInfo
 from atomr_mp.remote.blobs import encode
 from atomr_mp.remote.faces import LoopFace, ThreadsFace
@@ -30,6 +30,8 @@ from atomr_mp.remote.session import Facts, RemoteSession
 
 if TYPE_CHECKING:
     import asyncio
+
+    from atomr_mp.client.programs import KnownPrograms, ProgramRun
 
 CONNECT_S: Final = 10.0
 """How long a gateway may take to answer."""
@@ -68,6 +70,7 @@ class RemoteClient:
         """The gateway looks at what is quarantined."""
         self.forked = False
         self._memory: RemoteMemory | None = None
+        self._programs: KnownPrograms | None = None
         self._threads: Final = ThreadsFace(self._session)
         self._loops: dict[asyncio.AbstractEventLoop, LoopFace] = {}
         self._questions = itertools.count(1)
@@ -137,6 +140,20 @@ class RemoteClient:
             self._memory = self._session.memory
         return self._memory
 
+    @property
+    def programs(self) -> KnownPrograms:
+        """The programs that the workers were told."""
+        return self._programs or self._make_programs()
+
+    @interrupts.defer_interrupts
+    def _make_programs(self) -> KnownPrograms:
+        from atomr_mp.client.programs import KnownPrograms  # late: few clients run programs
+
+        with self._session.lock:
+            if self._programs is None:
+                self._programs = KnownPrograms()
+        return self._programs
+
     def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
         """Call a listener when the session ends, or at once if it has; see `Pool.on_lost`."""
         self._session.on_lost(listener)
@@ -163,6 +180,7 @@ class RemoteClient:
         blocking: bool = False,
         replays: int = 0,
         wait: bool | None = None,
+        program: ProgramRun | None = None,
     ) -> Reply:
         """Send a request; see `pool.Pool` for what the arguments mean, and `Client.submit`."""
         if self.forked:
@@ -179,8 +197,11 @@ class RemoteClient:
             wires, reply.kept, device = memory.attach(encoded.refs, device) if encoded.refs else ([], (), device)
             if device is not None:
                 reply.device, reply.pinned = device, True
-            blob = encoded.blob() if encoded.nbytes > remote.MAX_CALL_BYTES else None
-            facts = Facts(wires, encoded.nbytes if blob is None else blob.nbytes, blob)
+            if program is not None:
+                reply.kept = (*reply.kept, program)
+                if program.tells:
+                    reply.callbacks = [program.answered]
+            facts = Facts.of(encoded, wires)
             waits = loop is not None if wait is None else wait
             self._session.send_call(reply, facts, wait=waits)
             if waits and loop is None and reply.state is ReplyState.BACKLOG:

@@ -19,7 +19,7 @@ from atomr_mp.protocol.messages import devices, remote, session
 from atomr_mp.protocol.refs import WireRef
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import pack, unpack
-from atomr_mp.remote.blobs import EncodedBlob, opened
+from atomr_mp.remote.blobs import Encoded, EncodedBlob, opened
 from atomr_mp.remote.bulk import BulkChannel
 from atomr_mp.remote.engine import Engine
 from atomr_mp.remote.keys import ClientKeys
@@ -52,6 +52,16 @@ class Facts(NamedTuple):
     """Of its body and payload frames."""
     blob: EncodedBlob | None = None
     """They, if the gateway is to pull them."""
+    encoded: Encoded | None = None
+    """What the blob was made of."""
+
+    @classmethod
+    def of(cls, encoded: Encoded, refs: list[WireRef]) -> Facts:
+        """Return what a call is that is encoded."""
+        if encoded.nbytes <= remote.MAX_CALL_BYTES:
+            return cls(refs, encoded.nbytes)
+        blob = encoded.blob()
+        return cls(refs, blob.nbytes, blob, encoded)
 
 
 class Welcomed(NamedTuple):
@@ -617,12 +627,35 @@ class RemoteSession:
                     self._open_bulk().pull(answer.id, answer.download)
                 continue
             if answer.error is not None:
-                self._finish(reply, self._error(reply, answer.error))
+                error = self._error(reply, answer.error)
+                if not isinstance(error, errors.ProgramUnseen) or not self._say_whole(reply):
+                    self._finish(reply, error)
                 continue
             if answer.leases and self.memory is not None:
                 reply.leases = self.memory.leases(answer.leases, current=current)
             reply.body, reply.frames = answer.body, frames[first:at]
             self._finish(reply, None)
+
+    def _say_whole(self, reply: Reply) -> bool:
+        """Send a call again that names a program which its worker does not know; False if it says the whole."""
+        from atomr_mp.client.programs import say_whole
+
+        if not say_whole(reply):
+            return False
+        if reply.state is ReplyState.CANCELLING:
+            self._finish(reply, errors.Cancelled("cancelled before it started"))
+            return True
+        facts = self._facts.pop(reply.id)
+        self._open_bytes -= facts.nbytes
+        self.calls.settle(reply.id)
+        self._replayed.discard(reply.id)
+        encoded = facts.encoded or Encoded(b"", reply.payload, [], [])
+        reply.sent_ns = 0
+        facts = Facts.of(encoded._replace(body=reply.body), facts.refs)
+        if facts.blob is not None:
+            self._open_bulk()
+        self._take_call(reply, facts)
+        return True
 
     # --- for the bulk connection, with the lock held ---------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 import numpy as np
@@ -13,9 +14,12 @@ import pytest
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.cli import main
+from atomr_mp.client.lanes import sending
+from atomr_mp.libraries.program import Program
 from atomr_mp.protocol.libraries import program as messages
+from atomr_mp.protocol.libraries.program import RunProgram
 from atomr_mp.protocol.messages.operators import PlanStatus
-from tests.support import Ledger, wait_generation
+from tests.support import DEADLINE_S, Ledger, pretend_told, wait_generation
 from tests.tolerances import assert_close
 
 N: Final = 24
@@ -32,6 +36,17 @@ def device(request: pytest.FixtureRequest, backend: str) -> Iterator[atomr_mp.De
 def random() -> np.random.Generator:
     """Numbers, the same in every run."""
     return np.random.default_rng(7)
+
+
+def sums(device: atomr_mp.Device, steps: int, n: int = N) -> Program:
+    """Return a program without refs that returns x, and x again for each step."""
+    with device.program() as p:
+        x = p.input("x", (n,), "float64")
+        total = x
+        for _ in range(steps):
+            total = p.elementwise.add(total, x)
+        p.returns(total)
+    return p
 
 
 def test_a_program_gives_what_its_steps_give_one_by_one(device: atomr_mp.Device, random: np.random.Generator) -> None:
@@ -188,6 +203,86 @@ def test_what_is_sent_past_the_clients_checks_is_refused_by_step(device: atomr_m
     with pytest.raises(errors.InvalidRequest, match="only temporaries are returned"):
         sent(replace(definition, returns=[messages.slot(1, ref.layout)]))
     sent(definition)
+
+
+def test_a_known_program_goes_by_its_digest(device: atomr_mp.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second run on, from threads and from an event loop, which tell the worker once."""
+    sent: list[tuple[bytes, bytes, int]] = []
+    encode = sending._encode_calls
+
+    def noted(message: Any) -> bytes:
+        runs = [msgspec.msgpack.decode(call.body) for call in message.calls if call.method == "program.run"]
+        sent.extend((program, digest, place) for program, _, _, _, digest, place in runs)
+        return encode(message)
+
+    monkeypatch.setattr(sending, "_encode_calls", noted)
+    p = sums(device, 30)
+
+    async def from_a_loop() -> Any:
+        return await p.run(x=np.ones(N))
+
+    for _ in range(2):
+        assert (p.run(x=np.ones(N)).result().numpy() == 31).all()
+        assert (asyncio.run(from_a_loop()).numpy() == 31).all()
+    program, digest, place = sent[0]
+    assert (len(program) > 1000, digest) == (True, b"")
+    assert sent[1:] == [(b"", messages.digest(program), place)] * 3
+
+
+def test_a_worker_that_does_not_know_a_program_is_told_it(device: atomr_mp.Device) -> None:
+    """Nobody notices, not a thread nor a loop; large inputs by value are there for the second attempt too."""
+    p, large = sums(device, 3), sums(device, 3, n=2**17)
+
+    async def together() -> list[Any]:
+        return await asyncio.gather(*[p.run(x=np.full(N, float(number))) for number in range(8)])
+
+    for turn in range(3):
+        pretend_told(device, p)
+        assert (p.run(x=np.ones(N)).result().numpy() == 4).all()
+        pretend_told(device, p)
+        results = [each.numpy() for each in asyncio.run(together())]
+        np.testing.assert_array_equal(np.array(results), 4.0 * np.arange(8)[:, None] * np.ones(N))
+        pretend_told(device, large)
+        assert (large.run(x=np.full(2**17, float(turn))).result().numpy() == 4 * turn).all()
+    assert len(pretend_told(device, p)._incarnations[0].told) < messages.PLACES
+
+
+def test_what_a_worker_keeps_of_programs_is_bounded(device: atomr_mp.Device, random: np.random.Generator) -> None:
+    """Any message of a client names what was told in that place of its session, or is refused; then nothing has run."""
+    programs = [sums(device, steps) for steps in (1, 2, 3)]
+    told = [cast("tuple[bytes, list[int], bytes]", each._recorded) for each in programs]
+    model: dict[int, int] = {}
+    outcomes = set()
+    for _ in range(150):
+        number, place = int(random.integers(len(told))), int(random.integers(-1, 3))
+        kind = random.choice(["whole", "digest", "both", "other", "noise", "cut"])
+        definition, digest = told[number][0], told[number][2]
+        request = {
+            "whole": RunProgram(definition, [np.ones(N)], [], [], b"", place),
+            "digest": RunProgram(b"", [np.ones(N)], [], [], digest, place),
+            "both": RunProgram(definition, [np.ones(N)], [], [], digest, place),
+            "other": RunProgram(definition, [np.ones(N)], [], [], told[number - 1][2], place),
+            "noise": RunProgram(b"", [np.ones(N)], [], [], random.bytes(int(random.integers(0, 33))), place),
+            "cut": RunProgram(definition[:-1], [np.ones(N)], [], [], b"", place),
+        }[kind]
+        reply = device._client.submit("program.run", request, device=0, deadline_s=DEADLINE_S)
+        error = reply.exception()
+        outcomes.add((str(kind), type(error).__name__))
+        if kind == "cut" and place >= 0:
+            model[place] = -1
+        if kind in {"whole", "both"} and place >= 0:
+            model[place] = number
+        if kind in {"whole", "both"} or (kind == "digest" and model.get(place, -1) == number):
+            assert (reply.result().numpy() == number + 2).all()
+        else:
+            assert isinstance(error, errors.ProgramUnseen | errors.InvalidRequest)
+            assert isinstance(error, errors.ProgramUnseen) == (not request.program)
+            assert kind == "cut" or not error.maybe_executed
+    assert {kind for kind, name in outcomes if name == "NoneType"} == {"whole", "digest", "both"}
+    long = RunProgram(bytes(messages.KEPT_BYTES + 1), [], [], [], b"", 0)
+    for bad in (long, RunProgram(b"", [], [], [], bytes(33), 0), RunProgram(b"", [], [], [], b"x", messages.PLACES)):
+        with pytest.raises(errors.InvalidRequest):
+            device._client.submit("program.run", bad, device=0, deadline_s=DEADLINE_S).result()
 
 
 def test_a_program_outlives_its_worker_but_not_its_refs(backend: str) -> None:

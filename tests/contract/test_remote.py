@@ -18,12 +18,13 @@ import zmq
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.libraries.program import Program
 from atomr_mp.process.files.events import read_events
 from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.messages import remote
 from atomr_mp.remote import keys, wire
 from tests import remote as served
-from tests.support import DEADLINE_S, Ledger, settled
+from tests.support import DEADLINE_S, Ledger, pretend_told, settled
 
 
 @pytest.fixture
@@ -112,6 +113,30 @@ def test_refs_are_handles_of_what_the_pool_has(serving: served.Served) -> None:
         with pytest.raises(errors.GpuRefReleased):
             other.call("Probe.echo", zeros)
     assert settled(lambda: serving.pool.status().workers[0].leases == 0, DEADLINE_S)
+
+
+def test_programs_go_by_their_digest(serving: served.Served) -> None:
+    """Through the gateway too; a worker that does not know one is told it, also with inputs of their own connection."""
+    with serving.connect() as pool:
+        pool.wait_ready()
+        device = pool.device()
+        for n in (8, 100_000):
+            with device.program() as p:
+                x = p.input("x", (n,), "float64")
+                p.returns(p.elementwise.add(x, x))
+
+            async def together(p: Program = p, n: int = n) -> list[object]:
+                pretend_told(device, p)
+                return [each.numpy()[-1] for each in await asyncio.gather(*[p.run(x=np.ones(n)) for _ in range(4)])]
+
+            assert asyncio.run(together()) == [2.0] * 4
+            pretend_told(device, p)
+            for turn in range(4):
+                assert (p.run(x=np.full(n, turn + 0.5)).result().numpy() == 2 * turn + 1).all()
+            assert all(each.known for each in device._client.programs._incarnations[0].told.values())
+        serving.pool.restart(0)
+        assert settled(lambda: pool.devices[0].generation == 2)
+        assert (p.run(x=np.ones(n)).result().numpy() == 2).all()
 
 
 def test_a_lease_of_somebody_else_is_none(serving: served.Served) -> None:

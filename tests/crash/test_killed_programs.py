@@ -14,7 +14,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import Ledger, settled, wait_generation
+from tests.support import Ledger, settled, wait_generation, wait_until
 
 N: Final = 48
 FLYING: Final = 60
@@ -77,6 +77,21 @@ def test_a_killed_worker_leaves_no_caller_waiting(ledger: Ledger, begin: Callabl
         np.testing.assert_array_equal(p.run(x=np.eye(N) / 2).result().numpy(), expected)
         again = device.rng.generator(seed=21, offset=100)
         np.testing.assert_array_equal(again.normal(size=100).result().numpy(), numbers[1])
+
+
+def test_a_run_that_waits_for_a_worker_tells_it_the_program(ledger: Ledger) -> None:
+    """It was to be sent by its digest to the one that has been killed; the next one does not know it."""
+    with ledger.start(max_restarts=1000, backoff_initial_s=0.5) as pool:
+        p = iteration(pool.device(0), 5)
+        expected = p.run(x=np.eye(N)).result().numpy()
+        p.run(x=np.eye(N)).result()
+        for generation in (2, 3):
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            wait_until(pool, lambda: not pool._client.devices[0].admitted)
+            replies = [p.run(x=np.eye(N)) for _ in range(8)]
+            for reply in replies:
+                np.testing.assert_array_equal(reply.result().numpy(), expected)
+            assert {reply.generation for reply in replies} == {generation}
 
 
 def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from atomr_mp.client.memory.argument_slabs import Placement
+    from atomr_mp.client.programs import ProgramRun
 
 FORKED: Final = "this process was forked from the client's; connect again in the child"
 
@@ -66,7 +67,8 @@ class Lane(ABC):
         outcomes = self._outcomes = Outcomes(client, links, backlog, self._finished)
         sender = self._sender = Sender(links, self._give_back, self._reach, self._broken)
         admission = self._admission = BacklogAdmission(links, backlog, outcomes, sender)
-        receiver = Receiver(client, outcomes, self._on_fatal, self._ended, self._admitted, backlog, admission.admit)
+        ended = self._on_fatal, self._ended, self._admitted
+        receiver = Receiver(client, outcomes, *ended, backlog, admission.admit, admission.settle)
         self._receive: Final = receiver.receive
         self._send: Final = sender.send
         self._retry: Final = Retry(client, links, outcomes, sender, backlog, admission)
@@ -86,6 +88,7 @@ class Lane(ABC):
         priority: int = 0,
         replays: int = 0,
         wait: bool = False,  # noqa: FBT001, FBT002 - by position, which costs less
+        program: ProgramRun | None = None,
     ) -> Reply:
         """Send a request, or hold it while its device comes back, or there is no room for it.
 
@@ -98,6 +101,7 @@ class Lane(ABC):
             priority: Its priority in the worker.
             replays: How many ends of workers it counts as having been part of already.
             wait: If the window is full, it waits for room.
+            program: How it says its program, if it runs one.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -119,6 +123,12 @@ class Lane(ABC):
         if payload:
             reply.payload = payload
             payload_bytes += sum(map(len, payload))
+        if program is not None:
+            reply.kept = (*reply.kept, program)
+            if program.tells:
+                reply.callbacks = [program.answered]
+            else:
+                payload_bytes += len(program.definition)  # should it have to say the whole
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)

@@ -32,6 +32,7 @@ class Receiver:
         admitted: Called when the worker may just have let a connection in.
         backlog: What waits for room.
         room: Called when there may be some.
+        settle: Sends what was put back into queues.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class Receiver:
         admitted: Callable[[DeviceLink, ClientEnd], None],
         backlog: Backlog,
         room: Callable[[], None],
+        settle: Callable[[], None],
     ) -> None:
         self._client = client
         self._outcomes = outcomes
@@ -52,6 +54,9 @@ class Receiver:
         self._admitted = admitted
         self._backlog = backlog
         self._room = room
+        self._settle = settle
+        self._goes_again = False
+        """A request was put back whose worker has answered that it is to be sent again."""
 
     def receive(self, link: DeviceLink, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
@@ -103,7 +108,8 @@ class Receiver:
                     continue
                 reply = entry[0]
                 if reply.state is not sent or answer.error is not None or reply.items or answer.items:
-                    self._take(link, releases, reply, answer, frames[first:at], former=former)
+                    if not self._say_whole(reply, answer):
+                        self._take(link, releases, reply, answer, frames[first:at], former=former)
                     continue
                 # The table's step (SENT, ANSWER) is written out: each call takes this way.
                 take(answer.id)
@@ -122,7 +128,10 @@ class Receiver:
                 break  # an attempt to receive that fails costs as much as a message
         if not former:
             link.unread = connection.has_message
-            if self._backlog.count:
+            if self._goes_again:
+                self._goes_again = False
+                self._settle()
+            elif self._backlog.count:
                 self._room()
 
     def _take_parts(
@@ -196,6 +205,19 @@ class Receiver:
             self._on_error(link, releases, each, former=former)
         self._outcomes.feed(reply, event, error or reply.poison_error, AnswerFacts(message, frames, releases, failed))
 
+    def _say_whole(self, reply: Reply, message: data.CallReply) -> bool:
+        """Have a request sent again whose worker does not know its program; False if it was answered something else."""
+        if message.error is None or message.error.code != errors.ProgramUnseen.code or reply.state not in _AT_WORKER:
+            return False
+        from atomr_mp.client.programs import say_whole
+
+        if not say_whole(reply):
+            return False
+        self._client.memory.sent_again(reply.copies)
+        self._outcomes.feed(reply, ReplyEvent.LEFT, errors.Cancelled("cancelled before it started"))
+        self._goes_again = True
+        return True
+
     def _on_error(self, link: DeviceLink, releases: Releases, error: errors.AtomrError | None, *, former: bool) -> None:
         """React to an error that affects other requests of its incarnation."""
         if error is not None and error.ends_worker and not former:
@@ -216,6 +238,8 @@ def _answers(reply: Reply, message: data.CallReply) -> bool:
     sound = len(items) == len(places) and items.issuperset(message.failed or {})
     return sound and isinstance(reply, ItemsReply) and reply.open.issuperset(items)
 
+
+_AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.CANCELLING})
 
 _decode_replies: Final = cast("Callable[[memoryview], Any]", data.FROM_WORKER.decode)
 _REPLIES: Final = data.Replies

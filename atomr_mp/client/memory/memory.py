@@ -117,6 +117,7 @@ class ClientMemory:
         """A call with these arguments is sent again, though the worker lives that has it already."""
         for each in copies:
             each.uses += 1
+            each.returned = False
 
     def returned(self, ids: Iterable[int]) -> None:
         """Take note that a worker uses these arguments no more."""

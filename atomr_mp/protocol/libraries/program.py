@@ -8,6 +8,7 @@ a later one uses is ordered; nothing within a program conflicts.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, ClassVar, Final
 
 from msgspec import Meta
@@ -25,6 +26,12 @@ MAX_STEPS: Final = 1024
 MAX_SLOTS: Final = 4096
 MAX_BYTES: Final = 2**20
 """Longest definition of a program."""
+
+PLACES: Final = 64
+"""Programs that a worker keeps of a session."""
+
+KEPT_BYTES: Final = 2**18
+"""Longest definition that it keeps: to send a longer one again is little beside its steps."""
 
 Count = Annotated[int, Meta(ge=0, le=MAX_SLOTS)]
 
@@ -71,13 +78,17 @@ class RunProgram(LibraryRequest, frozen=True):
     name: ClassVar = "run"
     captured: ClassVar = False
     program: Annotated[bytes, Meta(max_length=MAX_BYTES)]
-    """The definition, as msgpack."""
+    """The definition, as msgpack; empty if the worker has been told it, and `digest` and `place` name it."""
     inputs: Annotated[list[Any], Meta(max_length=MAX_SLOTS)]
     """An array or a ref for each input."""
     refs: Annotated[list[Operand], reads("*_", dtype="_")]
     """The refs that it was recorded with."""
     writes: Annotated[list[Count], Meta(max_length=MAX_SLOTS)]
     """Slots among inputs and refs that a step writes."""
+    digest: Annotated[bytes, Meta(max_length=hashlib.sha256().digest_size)] = b""
+    """The definition's SHA-256; needed if that is not sent."""
+    place: Annotated[int, Meta(ge=-1, lt=PLACES)] = -1
+    """Where the worker keeps, or has kept, the definition for this session; -1 if it is not to keep it."""
 
     def check(self) -> None:
         """Check that what is written is there; all else is checked when the program is prepared."""
@@ -114,7 +125,12 @@ class RunProgram(LibraryRequest, frozen=True):
                 keys.append((each.layout._replace(offset=offset), group))
             else:
                 keys.append(None)
-        return (RunProgram, self.program, tuple(self.writes), *keys)
+        return (RunProgram, self.digest or digest(self.program), tuple(self.writes), *keys)
+
+
+def digest(definition: bytes) -> bytes:
+    """Return what names a definition."""
+    return hashlib.sha256(definition).digest()
 
 
 def _overlapping(operands: list[Operand]) -> dict[tuple[object, Layout], tuple[int, int]]:

@@ -82,7 +82,9 @@ class Libraries:
     def _method(self, instance: Library, library: str, name: str, context: LibraryContext) -> LibraryMethod:
         """Return what answers a request that a library has; outputs that are left out are the context's holder's."""
         decoder: values.Decoder[LibraryRequest] = values.Decoder(requests_of(library)[name])
-        return LibraryMethod(f"{library}.{name}", instance, decoder, context, self._planning(library, instance, name))
+        found = LibraryMethod(f"{library}.{name}", instance, decoder, context, self._planning(library, instance, name))
+        found.recall = getattr(instance, f"recall_{name}", None)
+        return found
 
     def _planning(self, library: str, instance: Library, name: str) -> Planning | None:
         prepare = getattr(instance, f"prepare_{name}", None)

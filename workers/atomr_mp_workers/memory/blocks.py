@@ -55,6 +55,8 @@ class Holder:
         self.foreign_slabs: dict[tuple[int, int, SlabNumber], SlabMemory] = {}
         self.resolved: list[DeviceArray] = []
         """Refs among the arguments that are being decoded."""
+        self.programs: dict[int, tuple[bytes, bytes]] = {}
+        """Programs that were told in this session, by place: the digest, and the definition."""
         self.returned: deque[int] = deque()
         """Uses of client slabs that have ended, to be told."""
         self.pool: Any = None

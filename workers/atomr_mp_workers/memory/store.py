@@ -70,6 +70,7 @@ class Store:
             holder.gone = True
             holder.client_slabs.clear()
             holder.foreign_slabs.clear()
+            holder.programs.clear()
 
     def reclaim(self, number: int) -> None:
         """Free what only this session held; nothing outside this process can reach the memory any more."""

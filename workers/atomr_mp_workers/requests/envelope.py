@@ -460,7 +460,7 @@ class Envelope:
         # The error too: by its traceback it has the request, and all that the method's frames had, until a collection.
         request.encoded = request.error = None
 
-    def _decode(self, request: Request) -> None:
+    def _decode(self, request: Request) -> None:  # noqa: C901 - a further call would cost more
         """Decode the arguments and take the borrows.
 
         Raises:
@@ -472,6 +472,9 @@ class Envelope:
             if hooks.hook is not None:
                 hooks.hook("decode", method.name)
             request.arguments = method.arguments(request.body, request.frames, session.resolve)
+            if method.recall is not None:
+                first, *others = request.arguments
+                request.arguments = (method.recall(first, session.holder), *others)
             if resolved:
                 if hooks.hook is not None:
                     hooks.hook("borrow", method.name)

@@ -63,6 +63,8 @@ class Method(ABC):
     takes no such calls."""
     admit: Callable[[Any, Holder], None] | None = None
     """What is to be done with its first argument when it arrives, before it waits for anything."""
+    recall: Callable[[Any, Holder], Any] | None = None
+    """Completes its first argument by what its session has told before; raises a `RequestError` if that is unknown."""
     prepares = False
     """Its requests need a plan, see `prepared`."""
     allocates = False

@@ -12,6 +12,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final, cast
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.protocol.libraries import program
 from atomr_mp.protocol.refs import Operand
@@ -55,6 +57,32 @@ class ProgramLibrary(Library):
         except errors.ProtocolError as error:
             raise errors.InvalidRequest(f"the program cannot be decoded: {error}") from error
         return Preparation(definition, request, self._libraries).prepared()
+
+    def recall_run(self, request: program.RunProgram, holder: Holder) -> program.RunProgram:
+        """Return a run with the definition of its program, which was told before or is kept from now on.
+
+        Raises:
+            InvalidRequest: The digest is of another definition, or what is to be kept is too long.
+            ProgramUnseen: No such program has been told in this session.
+        """
+        if not request.program:
+            told, definition = holder.programs.get(request.place, (None, b""))
+            if told != request.digest:
+                raise errors.ProgramUnseen(f"there is no such program in place {request.place}: send it as a whole")
+            return msgspec.structs.replace(request, program=definition)
+        if not request.digest and request.place < 0:
+            return request
+        digest = program.digest(request.program)
+        if request.digest not in (b"", digest):
+            raise errors.InvalidRequest("the program that is sent has another digest")
+        if request.place >= 0:
+            if len(request.program) > program.KEPT_BYTES:
+                raise errors.InvalidRequest(
+                    f"the program takes {len(request.program)} bytes; at most {program.KEPT_BYTES} are kept: send it "
+                    "with place -1"
+                )
+            holder.programs[request.place] = digest, request.program
+        return request
 
     def run(self, request: program.RunProgram, plan: Prepared) -> Any:
         """Run a program."""

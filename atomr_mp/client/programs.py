@@ -1,0 +1,143 @@
+"""Which programs the workers have been told in this session: a run of one of those is sent with its digest alone.
+
+A worker keeps programs of a session in numbered places, each until the client tells it another one for that place. To
+be named by its digest, a program must have been told in a run that has been answered with a result; and a place is
+given to another program only when no request that may name the program there is without its answer. So it does not
+matter in which order requests arrive that were sent on several connections.
+
+A worker that has not been told a program, since it is another incarnation for one, answers `ProgramUnseen`. Then the
+request says the whole, and is sent again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from atomr_mp.protocol.libraries.program import KEPT_BYTES, PLACES, RunProgram
+
+if TYPE_CHECKING:
+    from atomr_mp.client.reply import Reply
+
+
+class _Told:
+    """A program in a place of an incarnation; the place is free when nothing refers to this any more.
+
+    Args:
+        free: Places that are free.
+        generation: The incarnation.
+    """
+
+    __slots__ = ("_free", "generation", "known", "place")
+
+    def __init__(self, free: deque[int], generation: int) -> None:
+        self._free: Final = free
+        self.generation: Final = generation
+        self.place: Final = free.popleft()
+        self.known = False
+        """The worker has it."""
+
+    def __del__(self) -> None:
+        self._free.append(self.place)
+
+
+class ProgramRun:
+    """How a request says its program; the request keeps this until it is answered.
+
+    Args:
+        told: Where the worker has the program, or is to keep it.
+        definition: The program.
+        tells: The request says the whole, so that the worker has it from then on.
+    """
+
+    __slots__ = ("_told", "definition", "tells")
+
+    def __init__(self, told: _Told, definition: bytes, *, tells: bool) -> None:
+        self._told: Final = told
+        self.definition: Final = definition
+        self.tells: Final = tells
+
+    def answered(self, reply: Reply) -> None:
+        """Take in the answer to a request that says the whole program."""
+        if reply.error is None and reply.generation == self._told.generation:
+            self._told.known = True
+
+    def whole(self, body: bytes) -> bytes:
+        """Return the body of a request with the whole program instead of the digest, which its worker does not know."""
+        self._told.known = False
+        fields: list[msgspec.Raw] = msgspec.msgpack.decode(body, type=list[msgspec.Raw])
+        for name, value in (("program", self.definition), ("digest", b""), ("place", -1)):
+            fields[_FIELDS.index(name)] = msgspec.Raw(msgspec.msgpack.encode(value))
+        return msgspec.msgpack.encode(fields)
+
+
+class _Incarnation:
+    """The programs that an incarnation was told."""
+
+    def __init__(self, generation: int, places: int) -> None:
+        self.generation: Final = generation
+        self.free: Final = deque(range(places))
+        self.told: Final[OrderedDict[bytes, _Told]] = OrderedDict()
+
+
+class KnownPrograms:
+    """The programs that the workers were told in a session. Thread-safe.
+
+    Args:
+        places: How many each keeps.
+    """
+
+    def __init__(self, places: int = PLACES) -> None:
+        self._places: Final = places
+        self._lock: Final = threading.Lock()
+        self._incarnations: Final[dict[int, _Incarnation]] = {}
+        """By device."""
+
+    def shortened(self, request: RunProgram, device: int, generation: int) -> tuple[RunProgram, ProgramRun | None]:
+        """Return a run as it is sent, and what its request keeps.
+
+        Args:
+            request: The run, with definition and digest; without a digest it is sent as it is.
+            device: Where to.
+            generation: The device's incarnation, as far as is known.
+        """
+        definition, digest = request.program, request.digest
+        if not digest:
+            return request, None
+        with self._lock:
+            found = self._incarnations.get(device)
+            if found is None or found.generation != generation:
+                found = self._incarnations[device] = _Incarnation(generation, self._places)
+            told = found.told.get(digest)
+            if told is not None:
+                found.told.move_to_end(digest)
+            elif len(definition) <= KEPT_BYTES:
+                if found.told and not found.free:
+                    found.told.popitem(last=False)  # its place is free at once if no request refers to it
+                if found.free:
+                    told = found.told[digest] = _Told(found.free, generation)
+        if told is None:
+            return _sent(request, definition, b"", -1), None
+        if told.known:
+            return _sent(request, b"", digest, told.place), ProgramRun(told, definition, tells=False)
+        return _sent(request, definition, b"", told.place), ProgramRun(told, definition, tells=True)
+
+
+def say_whole(reply: Reply) -> bool:
+    """Have a request say the whole of a program that its worker does not know; return whether it had not."""
+    run = next((each for each in reply.kept if isinstance(each, ProgramRun)), None)
+    if run is None or run.tells:
+        return False
+    reply.kept = tuple(each for each in reply.kept if each is not run)
+    reply.body = run.whole(reply.body)
+    return True
+
+
+def _sent(request: RunProgram, definition: bytes, digest: bytes, place: int) -> RunProgram:
+    return RunProgram(definition, request.inputs, request.refs, request.writes, digest, place)
+
+
+_FIELDS: Final = RunProgram.__struct_fields__
