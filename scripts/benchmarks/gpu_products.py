@@ -1,8 +1,8 @@
-"""Products of matrices and tensors by request, beside the same calls made directly in one process.
+"""Products of matrices and tensors, and Cholesky factors, by request, beside the same calls in one process.
 
     python -m scripts.benchmarks.gpu_products > gpu-products.json
 
-Needs a GPU and the extra of its CUDA version; takes about 40 s. The direct call is that of the library's actor, with
+Needs a GPU and the extra of its CUDA version; takes a minute. The direct call is that of the library's actor, with
 the same plan on memory of this process: ten calls, then a wait. Each round measures all ways in turn.
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 import atomr_mp
 from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
-from atomr_mp.protocol.libraries import blas_lt, tensor
+from atomr_mp.protocol.libraries import blas_lt, solver, tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
 
 ROUNDS: Final = 7
@@ -45,12 +45,16 @@ class Case:
         library: Its library.
         request: Makes a request of operands by name.
         operands: How they lie.
+        identity: They are identity matrices, which are factored in place again and again.
     """
 
-    def __init__(self, library: str, request: Callable[..., LibraryRequest], operands: Operands) -> None:
+    def __init__(
+        self, library: str, request: Callable[..., LibraryRequest], operands: Operands, *, identity: bool = False
+    ) -> None:
         self.library: Final = library
         self.request: Final = request
         self.operands: Final = operands
+        self.identity: Final = identity
 
 
 def cases() -> dict[str, Case]:
@@ -63,7 +67,9 @@ def cases() -> dict[str, Case]:
     def contraction(a: Any, b: Any, out: Any) -> LibraryRequest:
         return tensor.Contraction(a, b, "bik", "kbj", "ibj", out)
 
+    factored: Operands = {"a": (square, "float64", False)}
     return {
+        f"potrf_{SIZE}_float64": Case("solver", solver.Potrf, factored, identity=True),
         f"matmul_{SIZE}_bfloat16": Case(
             "blas_lt",
             product,
@@ -97,12 +103,15 @@ def direct(case: Case) -> Callable[[], None]:
     from atomr_mp_workers.device.cuda import CudaDevice
     from atomr_mp_workers.libraries import implementation
     from atomr_mp_workers.libraries.tensor.base import Placed
+    from atomr_mp_workers.requests.request import Later
 
     arrays: dict[str, Any] = {}
     for name, (shape, dtype, transposed) in case.operands.items():
         memory = cupy.full(int(np.prod(shape)) * dtypes.item_bytes(dtype), 0x30, cupy.uint8)
         layout = Layout.contiguous(dtype, shape)
         arrays[name] = Placed(memory, layout.transposed(None) if transposed else layout)
+        if case.identity:
+            memory.view(dtype).reshape(shape)[...] = cupy.eye(shape[0], dtype=dtype)
         if dtype != "float8_e4m3fn" and not transposed:
             arrays[name].array = memory.view(dtypes.to_numpy(dtype)).reshape(shape)  # for CuPy's own kernels
     context: Any = types.SimpleNamespace(served_by=lambda _library, _engine: None)
@@ -115,9 +124,11 @@ def direct(case: Case) -> Callable[[], None]:
 
     def ten() -> None:
         with stream:
-            for _ in range(TOGETHER):
-                call(request, plan)
+            results = [call(request, plan) for _ in range(TOGETHER)]
         stream.synchronize()
+        for result in results:
+            if isinstance(result, Later):
+                result.read()
 
     return ten
 
@@ -126,7 +137,8 @@ def by_request(case: Case, device: Any) -> dict[str, Callable[[], None]]:
     """Return what does ten requests: in flight together, one at a time, and as a program."""
     refs = {}
     for name, (shape, dtype, transposed) in case.operands.items():
-        ref = device.put(np.full(shape, 0.25, dtypes.to_numpy(dtype)))
+        content = np.eye(shape[0]) if case.identity else np.full(shape, 0.25)
+        ref = device.put(content.astype(dtypes.to_numpy(dtype)))
         refs[name] = ref.T if transposed else ref
     request = case.request(**refs)
     parameters = {
