@@ -52,8 +52,11 @@ class ErrorInfo(Message, frozen=True):
     """An error's wire form, see `errors.to_wire`."""
 
     code: Name
+    """See *Errors*."""
     message: Text
+    """What happened and what to do, for a person."""
     fields: Annotated[dict[Annotated[str, msgspec.Meta(max_length=64)], Fact], msgspec.Meta(max_length=32)]
+    """The facts; any may be missing."""
 
     @classmethod
     def of(cls, error: errors.AtomrError, limit_chars: int = MAX_TEXT_CHARS) -> ErrorInfo:

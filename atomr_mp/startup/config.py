@@ -53,103 +53,124 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Settings of a pool."""
 
     pool: str = "default"
-    """Name of the pool; decides the default run directory."""
+    """Name of the pool: 1 to 64 of A-Z a-z 0-9 . _ - without a dot in front. It decides the default run directory.
+    `atomr_mp.start` makes up a name if none is given, so that a program can have several pools."""
     run_dir: str | None = None
-    """Directory for sockets and logs, private to the user; None for the default."""
+    """The run directory; none for the default."""
     backend: Backend = "auto"
-    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all, else cuda."""
+    """"cuda", "host", or "auto": host if the machine has no NVIDIA hardware at all, else cuda. If cuda cannot be used
+    on a machine with a GPU, that is an error; "auto" never falls back to the CPU there."""
     gpus: str = "all"
-    """"all", a number of devices ("2"), or GPUs by index or UUID ("0,2", "1,", "GPU-1a2b"); on the host backend a
-    number of processes."""
+    """GPUs by index or UUID ("0,2", "1,", "GPU-1a2b"), a number of them ("2"), or "all"; 64 at most. On the host
+    backend a number of processes from 1 to 64, or "all": half the cores, two at least."""
     actors: list[str] = []
-    """Actors as "package.module:Class" or "file.py:Class", optionally with "NAME=" in front; as
-    "directory/package.module:Class" where the module is not on the workers' import path."""
+    """The actors that every device runs, as "package.module:Class" or "file.py:Class", with "NAME=" in front for
+    another name; as "directory/package.module:Class" where the module is not on the import path. In a file, paths
+    are relative to the file."""
     window_requests: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
-    """Requests that one client connection may have unanswered per device."""
+    """Requests that one connection of a client may have unanswered per device; at most 65,536. One more waits in an
+    event loop, and is `Overloaded` in a thread. Each event loop has a connection, and all threads of a program
+    together have one."""
     window_bytes: Annotated[int, msgspec.Meta(ge=1)] = 256 * 2**20
-    """Their arguments' bytes."""
+    """Bytes of these requests' arguments. A single larger request is admitted when nothing else is unanswered."""
     max_streams: Annotated[int, msgspec.Meta(ge=0)] = 256
-    """Streams that may be open in one worker, of all clients together; they use no window."""
+    """Streams that may be open in one worker, for all clients together and for each connection; at most 1,024. They do
+    not count in the window."""
     stall_s: Annotated[float, msgspec.Meta(ge=0)] = 300.0
-    """How long nobody may read a stream that has used up its credit, before it is ended; 0 for ever."""
+    """Time after which a stream ends that has used up its credit and is not read. 0: never."""
     max_restarts: int = 3
-    """Unplanned ends within `within_s` after which a device is started again; one more opens its circuit."""
+    """Unplanned ends within `within_s` after which a device is started again; one more opens its circuit. 0: the first
+    end opens it."""
     within_s: float = 60.0
+    """The time within which `max_restarts` counts."""
     backoff_initial_s: float = 0.5
     """Delay of the second restart in a row; the first comes at once."""
     backoff_factor: float = 2.0
+    """Factor by which each further delay is longer."""
     backoff_max_s: float = 30.0
+    """The longest delay."""
     give_up: bool = False
-    """Stop a device where its circuit would open, until somebody starts it again."""
+    """Stop a device instead of opening its circuit, until `atomr-mp restart DEVICE`."""
     start_timeout_s: _Positive = 300.0
-    """How long a worker may take until its actors are set up."""
+    """Time a worker may take until its actors are set up; then it is killed and started again."""
     drain_timeout_s: _Positive = 30.0
-    """How long a worker may take to finish what it holds when it is to be replaced or stopped."""
+    """Time a worker may take to finish its requests when it is replaced or stopped; then it is killed."""
     hang_timeout_s: Annotated[float, msgspec.Meta(ge=0)] = 600.0
-    """How long beyond its deadline a request may run, while nothing ends where it runs, before its worker counts as
-    hung and is replaced; 0 for ever. Actors and methods may have their own limit, which begins at the start."""
+    """Time a request may run beyond its deadline, while nothing else ends where it runs, before its worker counts as
+    hung and is replaced. Actors and methods may have their own limit, which begins at the request's start. 0: never."""
     kill_timeout_s: _Positive = 30.0
-    """How long a killed worker may take to end; then its device is quarantined."""
+    """Time a killed worker may take to end; then its device is quarantined."""
     max_requests: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Requests after which a worker is replaced, unnoticed by callers; 0 for no limit."""
+    """Requests after which a worker is replaced, unnoticed by callers. 0: no limit."""
     max_age_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Age at which a worker is replaced, up to a fifth early; 0 for no limit."""
+    """Age at which a worker is replaced, or up to a fifth earlier, so that they do not all go at once. 0: no limit."""
     max_memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Resident memory of the host at which a worker is replaced; 0 for no limit."""
+    """Memory of the host at which a worker older than 30 s is replaced. What it has mapped counts, with buffers and
+    resident memory of the host backend. 0: no limit."""
     max_device_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Memory of its device at which a worker is replaced; 0 for no limit."""
+    """Memory of the device at which a worker older than 30 s is replaced: on a GPU the driver's figure for the process,
+    with its context and libraries; on the host backend the slabs that hold buffers. 0: no limit."""
     log_max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 16 * 2**20
-    """Size at which a worker's log is rotated."""
+    """Size at which a worker's log is rotated, checked every five seconds; at least 4,096."""
     memory_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most that the slabs of one device may take; 0 for four fifths of a GPU's memory, on the host backend for half of
-    the machine's memory, divided by the number of devices."""
+    """Most that the slabs of one device, which hold buffers, may take; a request for more is `OutOfMemory`. 0: four
+    fifths of the GPU's or slice's memory; on the host backend half of the memory of the machine or container,
+    divided by the number of devices."""
     streams: str = "per_actor"
-    """Which library works on which stream: "per_actor", one for each; "fresh", a new one whenever one is asked for;
-    "pooled:N", N in turn; "single", one for all."""
+    """Which library works on which CUDA stream: "per_actor", one for each; "fresh", a new one for each use; "pooled:N",
+    N in turn; "single", one for all."""
     completion: Completion = "adaptive"
-    """How a worker learns that a stream has done its work: "adaptive" looks for a tenth of a millisecond and then has
-    itself woken; "host_function" has itself woken; "polled" looks every 50 microseconds; "synchronous" waits."""
+    """How a worker learns that a stream has done its work: "adaptive" polls for a tenth of a millisecond, then sleeps
+    until it is woken; "host_function" sleeps at once; "polled" polls every 50 µs; "synchronous" blocks."""
     inline_bytes: Annotated[int, msgspec.Meta(ge=0)] = 65536
-    """Requests of libraries that touch no more are done by the host backend's loop itself, not by a stream's thread."""
+    """Library requests that touch at most so many bytes run in the host backend's loop, without a stream's thread."""
     metrics: str = "off"
-    """Where metrics are served for Prometheus: "off", "127.0.0.1:PORT" or another loopback address, or "unix:PATH"."""
+    """Where metrics are served: "127.0.0.1:PORT" or another loopback address, "unix:PATH" (relative to the run
+    directory), or "off". Needs the extra `metrics`."""
     listen: str = "off"
-    """Where clients on other machines are admitted: "off", or "tcp://ADDRESS:PORT" with an address of this machine."""
+    """Where clients on other machines are admitted: "tcp://ADDRESS:PORT" with an address of this machine,
+    "tcp://*:PORT" for all of them, or "off". Large arrays use the next port."""
     keys_dir: str | None = None
-    """Directory of the server's key and of the admitted ones; None for ~/.config/atomr-mp/keys/POOL."""
+    """Directory of the server's key and of the admitted keys, outside the run directory; none for
+    `~/.config/atomr-mp/keys/POOL`."""
     insecure: bool = False
-    """Listen without encryption and without keys, which is possible on a loopback address only."""
+    """Listen without encryption and without keys; on a loopback address only."""
     remote_grace_s: Annotated[float, msgspec.Meta(ge=0, le=3600)] = 30.0
-    """How long the session of a remote client is kept after its connection was cut."""
+    """Time for which a remote client's session is kept after its connection was cut; 0 to 3,600."""
     remote_sessions: Annotated[int, msgspec.Meta(ge=1, le=65536)] = 256
     """Most sessions of remote clients at a time."""
     remote_bytes: Annotated[int, msgspec.Meta(ge=1)] = 2**30
-    """Most bytes of arguments and of kept answers of all remote clients, in the gateway."""
+    """Most bytes of arguments and answers that the gateway keeps, for all remote clients together; a call beyond is
+    `Overloaded`."""
     max_queue: Annotated[int, msgspec.Meta(ge=1)] = 16384
-    """Requests that may wait in one worker, of all clients; a method's own limit is its decorator's `queue`."""
+    """Requests that may wait in one worker, for all clients together; one more is `Overloaded`. The decorator's `queue`
+    limits a single method."""
     max_weight: Annotated[float, msgspec.Meta(ge=1, le=MAX_WEIGHT)] = 10.0
-    """Largest weight that a client may ask for: how much it gets of a busy device, beside others that have 1."""
+    """Largest weight that a client may ask for, from 1 to 100. With 1, no client gets more of a busy device than one of
+    the default weight."""
     standby: Standby = "none"
     """What stands behind each worker: "hot", a second process that is set up and takes over at once; "warm", a process
-    that has imported what workers need, from which they are forked; "none", nothing: a fresh interpreter."""
+    with the imports done, which workers are forked from; "none", a new process for each start."""
     standby_starts: Annotated[int, msgspec.Meta(ge=1)] = 1
-    """How many standbys may start at a time, in the whole pool."""
+    """How many hot standbys may start at a time in the whole pool: a start costs workers processor time and disk."""
     preload: list[str] = []
-    """Modules that workers find imported where `standby` is "warm", beside the runtime's own, NumPy, and CuPy on cuda.
-    They must start no thread and not touch CUDA when they are imported."""
+    """Modules that workers find imported with "warm" standbys, besides the runtime's own, NumPy, and CuPy on cuda.
+    Their import must start no thread and not touch CUDA."""
     resident_max_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most that resident memory may take in the whole pool; 0 for no limit."""
+    """Most that resident memory may take in the whole pool; more is `OutOfMemory` in `setup`. 0: no limit."""
     max_replays: Annotated[int, msgspec.Meta(ge=0, lt=2**16)] = 2
-    """How often a client sends a request again that a worker's end took along, if its method is idempotent; 0
-    for never."""
+    """How often a client sends a call again that ran when its worker ended, if the method is `idempotent`. 0: never,
+    and then calls that only waited there are not sent again either, whatever `resend` says.
+    `atomr_mp.connect(max_replays=...)` has its own."""
     max_suspicions: Annotated[int, msgspec.Meta(ge=0)] = 2
-    """Ends of workers from inside while the same request ran after which it is refused, if at the last nothing else ran
-    there; ends by a signal that nobody can explain count only where it alone is struck. 0 for never: then nothing is
-    run alone either."""
+    """How many workers may end from inside (a crash, an exit, a signal to itself) while the same request ran, before it
+    is refused (`PoisonRequest`). At the last end nothing else may have run there. Ends by a signal of unknown origin
+    count only where the request ran alone. 0: no request is refused or run alone."""
     core_dumps: bool = False
-    """Let a crashing worker dump core; with gigabytes mapped that delays its replacement."""
+    """Let a crashing worker dump core. With gigabytes mapped that delays its replacement."""
     cgroups: bool = False
-    """Put each worker into a cgroup of its own where the supervisor may make one."""
+    """Put each worker into a cgroup of its own, where the supervisor may make one (cgroup version 2, delegated);
+    elsewhere without effect."""
 
     @classmethod
     def load(cls, file: Path | None = None, **settings: Any) -> Config:

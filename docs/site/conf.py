@@ -50,7 +50,15 @@ TREE: Final = {
     "Reference": ["made/pools", "made/actors", "made/library-methods", "made/errors", "made/faults"],
     "Examples": [f"made/{name}" for name in EXAMPLES],
     "Beside others": ["performance", "comparison", "measurements/README"],
-    "Inside": ["architecture", "protocol", "adding-a-library", "notes/decisions", "notes/speed", "made/changelog"],
+    "Inside": [
+        "architecture",
+        "protocol",
+        "protocol-messages",
+        "adding-a-library",
+        "notes/decisions",
+        "notes/speed",
+        "made/changelog",
+    ],
 }
 """Pages by the part of the site that they are in."""
 

@@ -21,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import pytest
 
 from atomr_mp import cli, errors
@@ -290,19 +289,6 @@ def test_every_option_that_the_pages_name_exists() -> None:
         assert named <= ours, path
 
 
-def test_every_setting_is_described_with_its_default() -> None:
-    """The table of settings has a row for each field of `Config`, in order, and no other."""
-    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
-    section = text.partition("\n## Settings\n")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
-    fields = msgspec.structs.fields(Config)
-    assert [name for name, _, _ in rows] == [field.name for field in fields]
-    defaults = Config()
-    for name, default, _ in rows:
-        value = getattr(defaults, name)
-        assert default == ("none" if value is None else f"`{json.dumps(value)}`"), name
-
-
 def test_the_messages_of_the_troubleshooting_table_are_ours() -> None:
     """Every text in its first columns is in the code, but for what stands for something else."""
     files = [path for root in ("atomr_mp", "workers") for path in (ROOT / root).rglob("*.py")]
@@ -355,9 +341,9 @@ def test_example_configuration_is_one() -> None:
                 shutil.rmtree(directory)
 
 
-@pytest.mark.parametrize("script", ["diagram", "error-table"])
+@pytest.mark.parametrize("script", ["diagram", "error-table", "reference-tables"])
 def test_what_is_drawn_from_the_code_is_current(script: str) -> None:
-    """`scripts/diagram` and `scripts/error-table` were run after the last change."""
+    """The script was run after the last change."""
     result = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / script), "--check"],
         capture_output=True,

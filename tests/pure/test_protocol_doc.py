@@ -1,39 +1,27 @@
-"""docs/protocol.md says what the code does: fields and their order, tags, limits, states, error codes, examples."""
+"""docs/protocol.md says what the code does: limits, states, error codes, examples.
+
+The messages have a page of their own, which `scripts/reference-tables` writes from the code.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Final
-
-import msgspec
-import pytest
 
 from atomr_mp import errors
 from atomr_mp.protocol import codec, values
 from atomr_mp.protocol.flow import flight, limits
-from atomr_mp.protocol.messages import data, devices, operators, remote, session, suspects
+from atomr_mp.protocol.messages import data, devices, remote, session
 from atomr_mp.protocol.zmtp import framing, stream
 from atomr_mp.supervisor.sessions import sessions
 from atomr_mp.transport import session as session_transport
 
 DOC: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+MESSAGES: Final = (Path(__file__).parents[2] / "docs" / "protocol-messages.md").read_text(encoding="utf-8")
 LIMITS_FROM: Final = (remote, codec, data, flight, limits, framing, values, stream, sessions, session_transport)
 FACT_TYPES: Final = {"str": "string", "int": "integer", "bool": "bool", "float": "float"}
-
-
-def structs(module: ModuleType) -> list[type[codec.Message]]:
-    """Return the messages and structs that a module declares."""
-    return [
-        each
-        for each in vars(module).values()
-        if isinstance(each, type)
-        and issubclass(each, codec.Message)
-        and each is not codec.Message
-        and each.__module__ == module.__name__
-    ]
 
 
 def section(heading: str) -> str:
@@ -57,35 +45,6 @@ def example(name: str) -> bytes:
     return bytes.fromhex(found[1])
 
 
-MODULES: Final = (flight, session, devices, suspects, operators, data)
-WITHIN: Final = {*remote.ToGateway.__args__, *remote.FromGateway.__args__}
-"""Between the gateway and its supervisor, which are of the same version."""
-STRUCTS: Final[list[type[codec.Message]]] = [
-    *(each for module in MODULES for each in structs(module)),
-    *(each for each in structs(remote) if each not in WITHIN),
-    codec.ErrorInfo,
-]
-
-
-@pytest.mark.parametrize("struct", STRUCTS, ids=[struct.__name__ for struct in STRUCTS])
-def test_every_field_is_described_at_its_place(struct: type[codec.Message]) -> None:
-    """A table's rows are the array's items, the tag among them."""
-    tag = struct.__struct_config__.tag
-    fields = [f"`{field}`" for field in struct.__struct_fields__]
-    expected = fields if tag is None else [f'`"{tag}"`' if isinstance(tag, str) else f"`{tag}`", *fields]
-    table = rows(section(struct.__name__))
-    assert [(row[0], row[1]) for row in table] == [(str(place), name) for place, name in enumerate(expected)]
-    described = {row[1].strip("`"): row[2] for row in table}
-    for field in msgspec.structs.fields(struct):
-        assert ("default" in described[field.name]) == (not field.required), field.name
-
-
-def test_no_message_is_described_that_does_not_exist() -> None:
-    """What was removed from the code is removed from the page."""
-    described = re.findall(r"^### (\w+)$", DOC, re.MULTILINE)
-    assert sorted(described) == sorted(struct.__name__ for struct in STRUCTS)
-
-
 def test_the_limits_are_those_of_the_code() -> None:
     """Every limit in the table has the value that is enforced."""
     for name, value, _ in rows(section("Limits")):
@@ -95,7 +54,9 @@ def test_the_limits_are_those_of_the_code() -> None:
 
 def test_every_state_of_a_device_is_described() -> None:
     """A client in another language knows what to do with calls in each state."""
-    text = section("DeviceInfo")
+    found = re.search(r"^\| 2 \| `state` \| .+ \| (Send calls .+) \|$", MESSAGES, re.MULTILINE)
+    assert found
+    text = found[1]
     assert all(f"`{state.value}`" in text for state in devices.DeviceState)
 
 

@@ -28,8 +28,9 @@ class Window(Message, frozen=True):
 
     requests: Annotated[int, msgspec.Meta(ge=1, le=65536)]
     payload_bytes: U64
+    """Bytes of their bodies and payload frames; a single larger call is admitted when it is alone."""
     streams: Annotated[int, msgspec.Meta(ge=0, le=MAX_STREAMS)] = 256
-    """Streams that may be open, beside these; a worker's of all clients together too."""
+    """Streams that may be open besides; on the worker also the number for all clients together."""
 
 
 class Flight(Generic[T]):

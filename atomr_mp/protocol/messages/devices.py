@@ -66,21 +66,31 @@ class MethodInfo(Message, frozen=True):
     """A request that an actor answers."""
 
     name: Name
+    """The part after the dot in `Actor.method`."""
     parameters: list[Name]
+    """Their names, by position."""
     idempotent: bool
+    """Running it twice does no harm."""
     deadline_s: float | None
+    """The author's default deadline."""
     doc: Text
+    """The first line of its docstring."""
     batch_items: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """Most requests that it runs at a time; 0 if it takes them one by one."""
+    """Most requests that it runs at a time; 0 if it takes them one by one. A caller may send single items in either
+    case."""
     call_items: Annotated[int, msgspec.Meta(ge=0, le=MAX_ITEMS)] = 0
-    """Most items that a call of it may have; 0 if none: there is a call for each."""
+    """Most items that a call of it may have, see `Call`; 0 if none."""
     resend: Resend = Resend.NEVER
+    """Which calls of a method that is not idempotent a client sends again by itself when their worker has ended: those
+    that certainly did not start, or none."""
     schema: Text = ""
-    """JSON: `arguments`, the JSON Schema of an object with the arguments by name; `result`, that of the result;
-    `$defs`; and `openai`, where it answers in that form. Empty if there is none, or only a very long one."""
+    """JSON: an object with `arguments`, the JSON Schema of an object with the arguments by name; `result`, that of the
+    result, or of a part of one that streams; `$defs`; and `openai`, where the method answers in one of OpenAI's forms.
+    An array is `{"type": "array", "format": "ndarray"}`, with `dtype` where that is known. Empty if there is none."""
     streams: bool = False
-    """It is answered by parts: opened by `Streams`, and never by `Calls`."""
+    """It is answered by parts: opened by `Streams`, and refused in `Calls`."""
     resumes: Resumes = Resumes.NEVER
+    """How its stream goes on after its incarnation has ended: by `StreamCall.start`, or by `sent` too."""
 
 
 class ActorInfo(Message, frozen=True):
@@ -91,10 +101,16 @@ class ActorInfo(Message, frozen=True):
 
 
 class StandbyInfo(Message, frozen=True):
-    """A process that is to be a device's next incarnation: to be connected to, and sent nothing."""
+    """A second process of the device, which has set its actors up and waits to take the worker's place.
+
+    Connect to it beforehand, and send nothing: it answers handshakes, and reads no calls before it is promoted. Calls
+    are sent once a `DeviceChanged` names its generation as the device's and it is `admitted`; until then a token of its
+    generation is of no use. When the field is nil or names another generation, and the device's is not this one, close
+    the connection.
+    """
 
     generation: U32
-    """The generation that it will have."""
+    """The generation that it has, and that the device will have; higher than the current one."""
     endpoint: str
     """ZeroMQ address of its data socket."""
 
@@ -104,7 +120,11 @@ class DeviceInfo(Message, frozen=True):
 
     index: U16
     name: Name
+    """For a person."""
     state: DeviceState
+    """Send calls in `ready`, if `admitted`. Hold them in `starting`, `poisoned`, `hung`, `lost`, `draining`, `retiring`
+    and `rebuilding`: the device comes back. Refuse them in `tripped`, until `retry_at`, and in `stopping`, `stopped`
+    and `quarantined`."""
     generation: U32
     """The current incarnation, 0 before the first."""
     endpoint: str
@@ -116,17 +136,17 @@ class DeviceInfo(Message, frozen=True):
     restarts: U32
     """Unplanned ends so far."""
     reason: Text
-    """Why the device is in this state, for a person; empty when ready."""
+    """Why it is in this state, for a person; long ones lose their beginning."""
     error: ErrorInfo | None = None
     """How its last incarnation ended, if the device is stopped because of it."""
     uuid: Text = ""
-    """The GPU's, "GPU-…" or "MIG-…"; empty on the host backend."""
+    """The GPU's, `GPU-…` or `MIG-…`; empty on the host backend."""
     standby: StandbyInfo | None = None
-    """What stands ready to take the current incarnation's place, if it has acknowledged this session."""
+    """What stands ready to be the next incarnation, once it has acknowledged this session."""
     circuit: Circuit = Circuit.CLOSED
-    """Whether the device is started again after it has ended too often."""
+    """`closed`, `open` (it has ended too often) or `half_open` (one process is on trial)."""
     retry_at: float = 0.0
-    """When the next process is tried while the circuit is open, in seconds since the epoch; 0 if none is."""
+    """When a start is tried while the circuit is open, in seconds since the epoch; 0 if none is."""
 
     def retry_after_s(self, now: float) -> float:
         """Return how long it is until the next process is tried, from `now` (since the epoch); 0 if none is."""

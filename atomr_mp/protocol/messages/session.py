@@ -58,56 +58,71 @@ MAX_REMOTE_ID: Final = 2**53
 
 
 class RemoteOrigin(Message, frozen=True):
-    """For whom on another machine a session of the gateway is."""
+    """The client on another machine that a session of the gateway serves."""
 
     key: Name
     """The name of the client's key."""
     session: Bytes16
-    """The remote session's id; ids of its calls are those of the requests."""
+    """The remote session; ids of its calls are those of the requests."""
 
 
 # --- client to supervisor ------------------------------------------------------------------------------------------
 
 
 class Hello(Message, frozen=True, tag="hello"):
-    """Open a session."""
+    """Open a session. It is the first message, and the only one of its kind."""
 
     version: U32
+    """2; any other is answered with `Goodbye`."""
     client: Name
-    """What the client calls itself, for logs and `status`."""
+    """What the client calls itself, for logs and status."""
     observer: bool = False
-    """The session is for questions and orders only: the workers never hear of it, and it may not call."""
+    """For questions and orders only: the workers never hear of this session, and it may not call."""
     shared_memory: bool = False
-    """It can open slabs, so large results may come in shared memory; otherwise all come through the socket."""
+    """This client can open slabs (`OpenSlab`), so large arrays in results may come as refs into shared memory;
+    otherwise all come through the socket."""
     weight: Weight = 1.0
-    """How much of a busy device's time it is to get, beside other sessions; at most the pool's `max_weight`."""
+    """Share of a busy device's time, relative to other sessions; from `MIN_WEIGHT` to the pool's `max_weight`, else
+    `Goodbye` with `invalid_request`."""
     origin: RemoteOrigin | None = None
-    """For whom on another machine it is; nil if for the process itself."""
+    """The client on another machine that a session of the gateway serves; nil in any other session."""
 
 
 class OpenSlab(Message, frozen=True, tag="open_slab"):
-    """Ask for a slab in which this session has a lease; answered by `SlabOpened`, or `Answer` with an error."""
+    """Ask for a slab of a device in which this session has a lease, to map it.
+
+    Answered by `SlabOpened`, or by `Answer` with an error: `gpu_ref_stale` if that incarnation has ended or ends before
+    it has answered. A worker that is busy in an actor's method answers after it. At most 256 questions of this kind and
+    `LendSlab` may be unanswered (`overloaded`). From the first one on, the supervisor watches the client's process:
+    unless the client says `Bye`, the memory that it may have mapped is not used for anything else before the process
+    has ended.
+    """
 
     id: U32
     device: U16
     generation: U32
+    """The incarnation whose slab it is."""
     slab: SlabNumber
+    """Number of the slab, as refs have it."""
 
 
 class RegisterSlab(Message, frozen=True, tag="register_slab"):
-    """Make memory of the client known to all workers, those to come included; answered by `Answer`.
+    """Make memory of the client known to all workers, present and future, for arguments of this session's calls.
 
-    With one file descriptor: a memfd of exactly `nbytes`, sealed against shrinking and growing.
+    With one file descriptor: a memfd of exactly `nbytes`, at least one, sealed against shrinking and growing
+    (F_SEAL_SHRINK, F_SEAL_GROW). Answered by `Answer`; after it, calls may refer to the slab. Refused with
+    `invalid_request` if it is anything else, and with `overloaded` if the session has 256 slabs registered, the
+    supervisor no descriptors to spare, or a worker is far behind with what it is told.
     """
 
     id: U32
     slab: SlabNumber
-    """Chosen by the client; grows from one registration to the next."""
+    """Chosen by the client; growing, never used twice in a session."""
     nbytes: U64
 
 
 class ForgetSlab(Message, frozen=True, tag="forget_slab"):
-    """Have the workers forget a registered slab. Not answered."""
+    """Have the workers forget a registered slab. Not answered; an unknown number is ignored."""
 
     slab: SlabNumber
 
@@ -115,7 +130,10 @@ class ForgetSlab(Message, frozen=True, tag="forget_slab"):
 class LendSlab(Message, frozen=True, tag="lend_slab"):
     """Have a device's slab, in which this session has a lease, mapped by another device's workers.
 
-    Answered by `Answer`; calls to that device may then have refs into it, whichever incarnation they go to.
+    The present incarnation and all that follow map it, until the slab's own incarnation or the session ends. Answered
+    by `Answer`: after it, calls to that device may have refs into the slab. `gpu_ref_stale` if the slab's incarnation
+    has ended; `overloaded` if the session has 256 slabs lent, the supervisor no descriptors to spare, or
+    the worker is far behind with what it is told.
     """
 
     id: U32
@@ -123,26 +141,38 @@ class LendSlab(Message, frozen=True, tag="lend_slab"):
     generation: U32
     slab: SlabNumber
     to_device: U16
+    """The device that maps it."""
 
 
 class Reach(Message, frozen=True, tag="reach"):
-    """How the client's connections to a worker that lives fare. Not answered."""
+    """Report the latest attempt to restore a lost data connection to a worker that lives.
+
+    Not answered; `status` names a client that cannot reach a worker.
+    """
 
     device: U16
     generation: U32
+    """The worker's incarnation."""
     failures: U32
-    """How many in a row have failed on one of its lanes; 0 if it has one again."""
+    """How many attempts in a row have failed on one lane; 0 after a success."""
 
 
 class ResultsRead(Message, frozen=True, tag="results_read"):
-    """Of an incarnation that has ended: its large results were read, or are not wanted. Not answered."""
+    """Report that the large results of an ended incarnation were read, or are not wanted any more.
+
+    Not answered. The supervisor frees what it has kept of them for this session.
+    """
 
     device: U16
     generation: U32
 
 
 class Bye(Message, frozen=True, tag="bye"):
-    """The last message: the client has closed all its mappings of slabs, so their memory need not wait for its end."""
+    """End the session: the client has closed all its mappings of slabs.
+
+    Their memory need not wait for the end of the client's process. The supervisor closes the connection when it reads
+    this.
+    """
 
 
 FromClient = (
@@ -176,80 +206,91 @@ class Welcome(Message, frozen=True, tag="welcome"):
 
     version: U32
     pool: Name
+    """The pool's name."""
     epoch: Bytes16
+    """This life of the supervisor; part of every token."""
     supervisor_pid: U32
     session: Bytes16
-    """Name of the session; see `data.routing_id`."""
+    """The session's name; part of every routing id."""
     secret: Bytes16
     """The session's data connections show it by ZeroMQ PLAIN: user name `session`, password `secret`, both in hex."""
     window: Window
+    """The credit, for each device and connection."""
     devices: list[DeviceInfo]
+    """All devices, by index."""
     actors: list[ActorInfo]
+    """What can be called; empty until the first worker is ready, then a `DeviceChanged` brings it."""
     suspicions: list[Suspicion] = msgspec.field(default_factory=list)
-    """What is held of requests."""
+    """The verdicts on suspected requests."""
     max_replays: U16 = 0
-    """How often a client sends a request again by itself, if it does not know better."""
+    """How often a client may send a request again by itself that ran when its worker ended."""
 
 
 class DeviceChanged(Message, frozen=True, tag="device"):
-    """A device's new state."""
+    """Something about a device has changed."""
 
     device: DeviceInfo
+    """All of the device, as it is now."""
     actors: list[ActorInfo] | None = None
-    """What the workers offer, when it has changed."""
+    """What can be called, if that has changed."""
 
 
 class IncarnationEnded(Message, frozen=True, tag="ended"):
-    """An incarnation has ended, and nothing of it will answer any more.
+    """An incarnation has ended; nothing answers any more once what the kernel still holds has been read.
 
-    A request that was sent to it and not answered was never started if it is not in `started` and was sent after
-    `known_since_ns`.
+    Every request sent to it and not answered has failed with `error`. It was never started if it is not in `started`
+    **and** was sent after `known_since_ns`; anything else may have run, in part or whole.
     """
 
     device: U16
     generation: U32
     planned: bool
-    """The worker left by itself after it had finished what it held."""
+    """It left by itself, after it had finished what it held."""
     error: ErrorInfo
-    """What the requests that were on it fail with."""
+    """What its unanswered requests end with."""
     started: list[U64]
     """This session's requests that the worker had started, as far back as `known_since_ns`."""
     known_since_ns: U64
     """CLOCK_MONOTONIC; requests sent earlier may have been started without being listed."""
     running: list[U64] = msgspec.field(default_factory=list)
-    """Those of `started` that had not ended: what it died of is among them, or none of them."""
+    """Those of `started` that had not ended: what it died of is among them, or none."""
     suspects: list[U64] = msgspec.field(default_factory=list)
-    """Those of this session's requests of which it may have died, if that is not known to be nobody's fault."""
+    """Ids of this session's requests that it may have died of; empty if the end was asked for."""
 
 
 class IncarnationStopped(Message, frozen=True, tag="stopped"):
-    """Nothing of an incarnation runs any more, and its end will be told: its connections are not closed yet.
+    """No request runs on an incarnation any more, but its connections are not closed yet.
 
-    What it had answered may still be on its way; of all else it is known already what will become of it.
+    The kernel still takes its memory down, or the process is poisoned and lives on for a moment. It comes before the
+    `IncarnationEnded` that it holds, or not at all.
     """
 
     ended: IncarnationEnded
-    """What will be told then."""
+    """The message that will follow."""
 
 
 class Answer(Message, frozen=True, tag="answer"):
-    """Answer to a request by id: done, or refused with an error."""
+    """The request was done, the order was taken, or it was refused."""
 
     id: U32
     error: ErrorInfo | None = None
 
 
 class SlabOpened(Message, frozen=True, tag="slab_opened"):
-    """Answer to `OpenSlab`: on the host backend with one file descriptor, a sealed memfd."""
+    """Answer to `OpenSlab`.
+
+    On the host backend with one file descriptor: a memfd, sealed against shrinking and growing. Check its size and
+    seals before it is mapped.
+    """
 
     id: U32
     nbytes: U64
     handle: SlabHandle = b""
-    """On CUDA: the IPC handle of its allocation."""
+    """On CUDA: the IPC handle of its allocation; then there is no descriptor."""
 
 
 class Goodbye(Message, frozen=True, tag="goodbye"):
-    """The supervisor ends this session; its end of file follows."""
+    """The supervisor ends this session; end of file follows."""
 
     error: ErrorInfo
 

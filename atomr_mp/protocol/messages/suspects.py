@@ -25,41 +25,52 @@ class Verdict(StrEnum):
 
 
 class RequestKey(Message, frozen=True):
-    """What tells one request from another."""
+    """Identifies a request."""
 
     method: Name
-    """ "Actor.method"."""
+    """`Actor.method`."""
     fingerprint: Bytes16
-    """Of its method and arguments; how it is made is the client's affair, but the same for all clients."""
+    """BLAKE2b of the method's name, the content of each array of at least `SHARED_BYTES`, the body, and the payload
+    frames. In that body such an array is extension type 3 with 0 for id, slab and offset. A client may make another
+    digest of equal arguments: then it does not know requests again that others have sent."""
 
 
 class Suspect(Message, frozen=True, tag="suspect"):
-    """Say which of this session's requests are among `IncarnationEnded.suspects`; answered by `Suspicions`."""
+    """Describe this session's requests in `IncarnationEnded.suspects`, except library requests and those with refs.
+
+    Answered by `Suspicions` with this id.
+    """
 
     id: U32
     device: U16
     generation: U32
+    """Its incarnation that has ended."""
     requests: Annotated[list[RequestKey], msgspec.Meta(max_length=MAX_SUSPECTS)]
 
 
 class Acquit(Message, frozen=True, tag="acquit"):
-    """A suspect has run alone, and its worker lives. Not answered."""
+    """Report that a suspected request was sent by `Alone` and answered by a worker that lives. Not answered."""
 
     request: RequestKey
 
 
 class Suspicion(Message, frozen=True):
-    """What is held of a request."""
+    """A verdict on a request."""
 
     request: RequestKey
     verdict: Verdict
+    """`suspected`, `quarantined` or `cleared`."""
     ends: U32
     """How many workers have ended while it ran."""
 
 
 class Suspicions(Message, frozen=True, tag="suspicions"):
-    """What is held of requests from now on, in the order in which it came about."""
+    """New verdicts on requests, oldest first.
+
+    A suspected request is sent by `Alone`; a quarantined one is not sent at all, by any client.
+    """
 
     changed: list[Suspicion]
+    """The new verdicts."""
     id: U32 = 0
-    """Of the `Suspect` that this answers, 0 if it was another session's, or nobody's."""
+    """Id of the `Suspect` that this answers, else 0."""
