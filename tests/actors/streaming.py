@@ -134,7 +134,7 @@ class Streamer(Actor):
     def slow(self, parts: int, seconds: float) -> Iterator[int]:
         """Yield numbers, each after a time."""
         for n in range(parts):
-            time.sleep(seconds)
+            time.sleep(seconds)  # deadlines are tested with the time that this takes
             yield n
 
     @method(thread=True, exclusive=True)
@@ -220,11 +220,11 @@ class Resumer(Actor):
             yield n
 
     @method(thread=True, resumable=True)
-    def each_time(self, upto: int, start: int) -> Iterator[int]:
-        """Yield two numbers, and die."""
+    def each_time(self, upto: int, gate: str, start: int) -> Iterator[int]:
+        """Yield two numbers, wait at a gate, and die."""
         for n in range(start, upto):
             if n == start + 2:
-                time.sleep(0.05)  # what was yielded has left by then
+                arrive(gate)
                 die("segv")
             yield n
 
@@ -250,7 +250,7 @@ class Engine(Actor):
 
     @method(thread=True, batch=Steps(max_items=4), resumable=True)
     def resumed(self, live: Live[Line, str]) -> None:
-        """Send one part to each behind what it has sent; die at one, in the first incarnation."""
+        """Send one part to each behind what it has sent; at one wait at a gate and die, in the first incarnation."""
         for each in live.gone:
             self._left.pop(each.id, None)
         for each in live.new:
@@ -258,7 +258,7 @@ class Engine(Actor):
         for each in live.ready:
             line, n = each.arguments, self._left[each.id]
             if n == line.at and self._context.generation == 1:
-                time.sleep(0.05)  # what was sent before has left by then
+                arrive(line.gate)
                 die("kill")
             if n < line.parts:
                 each.send(f"{line.text}-{n}")

@@ -237,8 +237,9 @@ def test_a_stream_that_a_task_leaves_is_closed(pool: atomr_mp.Pool, notes: Ledge
             case "aclose":
                 await stream.aclose()
             case "cancelled":
-                task = asyncio.create_task(_drain(stream))
-                await asyncio.sleep(0.01)
+                reading = asyncio.Event()
+                task = asyncio.create_task(_drain(stream, reading))
+                await reading.wait()
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
@@ -251,9 +252,10 @@ def test_a_stream_that_a_task_leaves_is_closed(pool: atomr_mp.Pool, notes: Ledge
     assert closed(notes)[:2] == [how, "True"]
 
 
-async def _drain(stream: atomr_mp.ReplyStream) -> None:
+async def _drain(stream: atomr_mp.ReplyStream, reading: asyncio.Event | None = None) -> None:
     async for _ in stream:
-        pass
+        if reading is not None:
+            reading.set()
 
 
 def test_a_generator_that_yields_when_it_is_to_end_fails(pool: atomr_mp.Pool) -> None:
@@ -417,7 +419,7 @@ def test_time_without_credit_does_not_count(pool: atomr_mp.Pool, how: str) -> No
         async for _ in stream:
             count += 1
             if count % 4 == 1:
-                await asyncio.sleep(0.3)
+                await asyncio.sleep(0.3)  # longer than a part may take
         return count
 
     if how == "loop":

@@ -86,8 +86,12 @@ def test_a_stream_that_stands_still_goes_on_when_it_is_read(ledger: Ledger) -> N
 
 def test_who_dies_at_each_part_but_gets_on_is_not_condemned(ledger: Ledger) -> None:
     """Each part is progress; only ends without any between them count."""
-    with ledger.start(RESUMER, max_suspicions=2, max_restarts=20) as pool:
-        assert parts_of(pool.stream("Resumer.each_time", 8)) == (list(range(8)), None)
+    with ledger.start(RESUMER, max_suspicions=2, max_restarts=20) as pool, ledger.gate("gate") as gate:
+        stream = pool.stream("Resumer.each_time", 8, gate.path)
+        for at in range(0, 8, 2):
+            assert [next(stream), next(stream)] == [at, at + 1]
+            gate.open()
+        assert parts_of(stream) == ([], None)
 
 
 def test_who_dies_at_the_same_part_again_is_poison(ledger: Ledger) -> None:
@@ -131,9 +135,13 @@ def test_a_planned_end_moves_it_at_once(ledger: Ledger) -> None:
 
 def test_streams_that_run_together_go_on_together(ledger: Ledger) -> None:
     """They are new in the next worker's steps, with what they had sent."""
-    with ledger.start(ENGINE) as pool:
-        lines: list[dict[str, Any]] = [{"text": f"{n}", "parts": 20, "at": 9 if n == 1 else -1} for n in range(4)]
+    with ledger.start(ENGINE) as pool, ledger.gate("gate") as gate:
+        lines: list[dict[str, Any]] = [{"text": f"{n}", "parts": 20} for n in range(4)]
+        lines[1] |= {"at": 9, "gate": gate.path}
         streams = [pool.stream("Engine.resumed", line) for line in lines]
+        read = [[next(stream) for _ in range(9 * (n == 1))] for n, stream in enumerate(streams)]
+        gate.open()
         for n, stream in enumerate(streams):
-            assert parts_of(stream) == ([f"{n}-{at}" for at in range(20)], None)
+            parts, error = parts_of(stream)
+            assert (read[n] + parts, error) == ([f"{n}-{at}" for at in range(20)], None)
             assert stream.result() == 20
