@@ -52,6 +52,8 @@ TREE: Final = {
     "Beside others": ["performance", "comparison", "measurements/README"],
     "Inside": [
         "architecture",
+        "memory",
+        "laws",
         "protocol",
         "protocol-messages",
         "adding-a-library",

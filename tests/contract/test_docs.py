@@ -388,7 +388,8 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 def test_the_tests_and_files_that_the_architecture_names_exist() -> None:
     """A law's proof is named as `file::test`; a place as a path."""
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    pages = [ROOT / "docs" / f"{name}.md" for name in ("architecture", "memory", "laws")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
     proofs = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
     assert proofs
     for file, test in proofs:
