@@ -165,17 +165,21 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         if not self.lane.add_callback(self, callback):
             callback(self)
 
+    def wake(self, future: asyncio.Future[None]) -> None:
+        """Have a future of the running event loop be done once there is an answer, which there is not yet."""
+        loop = future.get_loop()
+        if self.future is None and self.lane.belongs_to(loop):
+            self.future = future
+            self.lane.watch(self)
+        else:
+            self.add_done_callback(lambda _: loop.call_soon_threadsafe(set_done, future))
+
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done:
             import asyncio  # whoever awaits has it
 
-            loop = asyncio.get_running_loop()
-            answered = loop.create_future()
-            if self.future is None and self.lane.belongs_to(loop):
-                self.future = answered
-                self.lane.watch(self)
-            else:
-                self.add_done_callback(lambda _: loop.call_soon_threadsafe(set_done, answered))
+            answered = asyncio.get_running_loop().create_future()
+            self.wake(answered)
             try:
                 yield from answered
             except asyncio.CancelledError:

@@ -17,7 +17,7 @@ from atomr_mp.serve.http.access import Access
 from atomr_mp.serve.http.events import OpenHttpStreams, StreamWait
 from atomr_mp.serve.http.exchange import JSON, Budget, Exchange, Receive, Scope, Send
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
-from atomr_mp.serve.http.problems import ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
+from atomr_mp.serve.http.problems import CLOSE, ClientLeft, Header, Problem, body_of, headers_of, retry_after, status_of
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.openai import declared
 from atomr_mp.serve.openai.chat import Chat
@@ -33,8 +33,6 @@ LEFT: Final = 499
 """How the log and the metrics call the answer to a client that has left."""
 
 EXPOSITION: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
-
-CLOSE: Final = (b"connection", b"close")
 
 CALL: Final = "/call/"
 

@@ -256,6 +256,23 @@ def test_what_is_no_request_is_answered_and_the_connection_closed(server: Server
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["message"]
 
 
+def test_requests_that_come_in_one_piece_are_answered_in_order(server: Server) -> None:
+    """Each within its bounds, the last connection as its request wants it; a long answer too."""
+    calls = [request(server, "/call/Served.echo", json.dumps([f"{number}"]).encode()) for number in range(3)]
+    closing = calls[2].replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
+    answers = server.raw(calls[0] + calls[1] + closing).split(b"HTTP/1.1 ")[1:]
+    assert [(answer[:3], answer[-3:]) for answer in answers] == [(b"200", b'"%d"' % number) for number in range(3)]
+    assert [b"connection: close" in answer for answer in answers] == [False, False, True]
+    long_head = calls[1].replace(b"\r\n", b"\r\nx: " + b"a" * 5000 + b"\r\n", 1)
+    assert b"HTTP/1.1 431 " in server.raw(calls[0] + long_head)
+    old = server.raw(calls[0].replace(b"HTTP/1.1", b"HTTP/1.0"))
+    assert (status_of(old), old[-3:]) == (200, b'"0"')
+    array = np.arange(12000, dtype=np.float32)
+    answer = server.ask("POST", "/call/Served.double", npy(array), {"content-type": "application/x-npy"})
+    assert len(answer.body) > 64 * 2**10
+    np.testing.assert_array_equal(answer.json(), array * 2)
+
+
 def test_a_body_without_length_or_end_is_bounded(server: Server) -> None:
     """A raw array needs its length; of chunks no more are read than the limit; what does not come is not waited for."""
     head = f"POST /call/Served.double HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {server.token}\r\n".encode()

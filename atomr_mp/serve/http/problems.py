@@ -39,6 +39,8 @@ STATUSES: Final[dict[str, int]] = {
 }
 """Status by an error's code; 500 for any other. A 503 becomes 500 where `maybe_executed` holds."""
 
+CLOSE: Final[Header] = (b"connection", b"close")
+
 NO_RETRY: Final[Header] = (b"x-should-retry", b"false")
 
 RETRY_AFTER_S: Final = 1

@@ -6,13 +6,18 @@ import asyncio
 import os
 import socket
 import struct
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from atomr_mp.serve.http.exchange import DIRECT
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS, Limits
-from atomr_mp.serve.http.problems import Problem, body_of
+from atomr_mp.serve.http.problems import CLOSE, Header, Problem, body_of
 from atomr_mp.serve.metrics import CONNECTIONS, REFUSED, Counters
+
+JOIN_BELOW_BYTES: Final = 64 * 2**10
+"""A shorter body is copied behind its headers: a further write costs more, and wakes the client twice."""
 
 _CREDENTIALS: Final = struct.Struct("3i")
 """Pid, user and group of a unix socket's other end, see unix(7)."""
@@ -34,16 +39,24 @@ class HttpConnection(HttpToolsProtocol):
     _stall_timer: asyncio.TimerHandle | None = None
     _head_bytes = 0
     """Bytes that came since the last request's headers were complete, its body's not counted."""
+    _chunk_bytes = 0
+    """Bytes that came last, in one piece."""
+    _came_bytes = 0
+    """Bytes that came since the piece in which the last request began: no fewer than its headers have."""
     _in_head = True
     """What comes next belongs to a request's line or headers."""
     _begun = False
     """Some of a request's line or headers has come, and not all."""
     _closing = False
     """It was refused: what still comes is not read."""
+    gone = False
+    """The client has left."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Admit the client, or not."""
         super().connection_made(transport)
+        self.leaving: set[Callable[[], object]] = set()
+        """Called when the client has left."""
         self.counters.own[CONNECTIONS] += 1
         self._head_timer = self.loop.call_later(self.limits.header_s, self._head_is_late)
         if self.own_user_only and not _is_own_user(transport):
@@ -60,11 +73,16 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_body_timer()
         self._stop_stall_timer()
         super().connection_lost(exc)
+        self.gone = True
+        for leave in list(self.leaving):
+            leave()
 
     def data_received(self, data: bytes) -> None:
         """Take bytes; no more of headers than there may be."""
         if self._closing:
             return
+        self._chunk_bytes = len(data)
+        self._came_bytes += len(data)
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -86,18 +104,24 @@ class HttpConnection(HttpToolsProtocol):
         """Begin a request."""
         super().on_message_begin()
         self._begun = True
+        self._came_bytes = self._chunk_bytes
 
     def on_headers_complete(self) -> None:
         """Hand the request on."""
+        most = self.limits.header_bytes
         self._begun = self._in_head = False
         self._head_bytes = 0
         self._stop_head_timer()
         if self._closing:
             return
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.header_bytes:
+        if self._came_bytes > most and len(self.url) + _bytes_of(self.headers) > most:
             self._refuse(self._too_large())
             return
+        former = self.cycle
+        scope: Any = self.scope  # an extension's value may be what the server likes
         super().on_headers_complete()
+        if self.cycle is not former:
+            scope["extensions"] = {DIRECT: DirectCycle(self, self.cycle)}  # its task has not begun yet
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
@@ -176,6 +200,71 @@ class HttpConnection(HttpToolsProtocol):
                 % (STATUS_LINE[problem.status], len(body), b"retry-after: 1\r\n" if retry else b"", body)
             )
         self.transport.close()
+
+
+class DirectCycle:
+    """A request's body and its whole answer without ASGI's messages; see `exchange.Direct`.
+
+    Args:
+        connection: The client's.
+        cycle: uvicorn's, of the request.
+    """
+
+    __slots__ = ("_connection", "_cycle", "leaving")
+
+    def __init__(self, connection: HttpConnection, cycle: RequestResponseCycle) -> None:
+        self._connection: Final = connection
+        self._cycle: Final = cycle
+        self.leaving: Final = connection.leaving
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client has left."""
+        return self._connection.gone
+
+    def body(self) -> bytes | None:
+        """Take the whole body; None if it has not come yet, or is to be asked for."""
+        cycle = self._cycle
+        if cycle.more_body or cycle.waiting_for_100_continue or cycle.disconnected:
+            return None
+        found, cycle.body = bytes(cycle.body), bytearray()
+        return found
+
+    def answer(self, status: int, headers: Sequence[Header], body: bytes) -> bool:
+        """Write a whole answer; False, and nothing is done, if the client does not read, or uvicorn has more to do.
+
+        The headers are not checked: the front end has made them all, and none has a line end.
+        """
+        cycle = self._cycle
+        if cycle.flow.write_paused or cycle.response_started or cycle.access_log:
+            return False
+        if cycle.disconnected or self._connection.gone:
+            return True  # nobody wants it
+        if CLOSE in headers:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
+            headers = (*headers, CLOSE)
+        head = [STATUS_LINE[status]]
+        for name, value in (*cycle.default_headers, *headers):
+            head += (name, b": ", value, b"\r\n")
+        head.append(b"\r\n")
+        cycle.response_started = cycle.response_complete = True
+        cycle.waiting_for_100_continue = False
+        if len(body) < JOIN_BELOW_BYTES:
+            head.append(body)
+            cycle.transport.write(b"".join(head))
+        else:
+            cycle.transport.write(b"".join(head))
+            cycle.transport.write(body)
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            cycle.transport.close()
+        cycle.on_response()
+        return True
+
+
+def _bytes_of(headers: Sequence[Header]) -> int:
+    return sum(len(name) + len(value) for name, value in headers)
 
 
 def _is_own_user(transport: asyncio.BaseTransport) -> bool:
