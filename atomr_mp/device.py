@@ -145,7 +145,7 @@ def _as_array(value: Any) -> np.ndarray[Any, Any]:
     """Return a value as an array of numbers.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The value is not one.
     """
     import numpy as np
 
@@ -162,7 +162,7 @@ def dtype_name(dtype: DTypeLike) -> str:
     """Return our name of an element type.
 
     Raises:
-        InvalidRequest: It is none that can be on a device.
+        InvalidRequest: A device cannot have elements of this type.
     """
     if isinstance(dtype, str) and dtype in dtypes.ITEM_BYTES:
         return dtype

@@ -176,8 +176,8 @@ class Pool:
                 unanswered requests of this client.
             deadline_s: When the request ends with `DeadlineExceeded`; None for the method's own default, or
                 `DEFAULT_DEADLINE_S`.
-            priority: From -8 to 7. Of what waits in the device's process, for the same place to run, higher ones come
-                first, whoever has sent them, and also before earlier calls of this client.
+            priority: From -8 to 7. Among requests that wait in the device's process for the same place to run, higher
+                ones come first, whoever has sent them, and also before earlier calls of this client.
             wait: Whether it waits for room in the window of unanswered requests. None: it does in an event loop, and
                 not in a thread. In a thread, `call` blocks meanwhile, until the deadline.
             kwargs: Arguments by name.
@@ -578,7 +578,7 @@ class Pool:
             journal.close()
             raise
 
-    @interrupts.defer_interrupts  # packages of which half is imported cannot be imported again
+    @interrupts.defer_interrupts  # half-imported packages cannot be imported again
     def _make_mapper(self) -> Mapper:
         from atomr_mp.mapping.run import Mapper  # late: it takes asyncio, which the rest does without
 

@@ -109,7 +109,7 @@ class Session:
 
 
 def call(session: Session, device: list[Any], method: str, arguments: Any, deadline_s: float) -> tuple[Any, Any]:
-    """Make one call; return (error, result), one of which is None."""
+    """Make one call; return (error, result); one is None."""
     token = struct.pack(">16sHI", session.epoch, device[0], device[3])
     deadline_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(deadline_s * 1e9)
     if isinstance(arguments, dict):

@@ -103,7 +103,7 @@ def initial_weights(random: np.random.Generator) -> digits_model.Weights:
 
 
 def batches(order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """Cut an order of images into mini-batches, the last of which may be short."""
+    """Cut an order of images into mini-batches; the last may be short."""
     for start in range(0, len(order), BATCH):
         yield order[start : start + BATCH]
 

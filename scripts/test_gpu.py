@@ -100,7 +100,7 @@ def verified(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def kept(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the earlier marks of libraries of which nothing was tested."""
+    """Return the earlier marks of libraries without a test in this run."""
     marks = json.loads(evidence.FILE.read_text(encoding="utf-8")) if evidence.FILE.exists() else {}
     tested = {
         library

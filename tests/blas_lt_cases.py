@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 EPILOGUES: Final[tuple[str, ...]] = blas_lt.Epilogue.__args__  # type: ignore[attr-defined]
 PAIRS: Final = tuple(blas_lt.RESULTS)
 WIDE: Final = [pair for pair in PAIRS if pair[0] not in FLOAT8]
-"""Those of which none becomes another one if a type changes."""
+"""Requests that stay valid if a type changes."""
 LARGEST: Final = {"float8_e4m3fn": 448.0, "float8_e5m2": 57344.0}
 
 

@@ -39,7 +39,7 @@ def assert_agrees(request: Any, random: np.random.Generator, run: Callable[[Libr
 
 
 def fitting(request: Any, name: str, values: Array) -> Array:
-    """Return numbers of which some are equal, and none is negative where the type cannot be: whole ones, and halves."""
+    """Return numbers, some equal, and none negative where the type cannot be: whole ones, and halves."""
     types = getattr(request, name).dtype, getattr(request, "dtype", "")  # NumPy leaves open what -1.0 is as a uint8
     whole = np.round(values * 2) / 2
     if request.name == "divide" and name == "y" and types[0].startswith("complex"):

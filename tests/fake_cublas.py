@@ -59,7 +59,7 @@ class FakeCublas(ModuleType):
         """Routines that are not done, and the status in place of it."""
         self.mode = HOST
         self.settings: list[str] = []
-        """What was set of the handle, in order; all but the pointer mode."""
+        """Settings of the handle, in order; all but the pointer mode."""
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         if name not in SIGNATURES:

@@ -64,7 +64,7 @@ class FakeCusolver(ModuleType):
     def __init__(self) -> None:
         super().__init__("nvmath.bindings.cusolverDn")
         self.settings: list[str] = []
-        """What was made and set, in order."""
+        """Objects made and settings, in order."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         return routine("cusolverDn", name, CUSOLVER)

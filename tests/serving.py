@@ -46,7 +46,7 @@ class Server:
     """`atomr-mp serve` as a process; ended by SIGTERM at the end of the `with`, and looked at then.
 
     Args:
-        ledger: Whose processes it starts.
+        ledger: Counts its processes.
         *options: Of the command.
         actor: What its own pool runs; None for a pool that runs already.
         run_dir: The pool's.

@@ -423,7 +423,7 @@ EXPECTED: Final[dict[str, Callable[[Any, dict[str, Array]], Expected]]] = {
 
 
 def singular(batch: tuple[int, ...] = (), dtype: str = "float64", order: str = "C") -> FakeArray:
-    """Return matrices of which the second of a batch, or the only one, has a pivot of 0 in row 2."""
+    """Return matrices; the second of a batch, or the only one, has a pivot of 0 in row 2."""
     matrices = np.broadcast_to(np.eye(4), (*batch, 4, 4)).copy()
     matrices[(1,) * len(batch)][2, 2] = 0
     return FakeArray.of(matrices, dtype, order)

@@ -104,7 +104,7 @@ class Ledger:
         assert not left, f"processes are left: {left}"
         assert not files, f"files are left: {files}"
         assert threads <= self._threads, f"threads are left: {threading.enumerate()}"
-        # What was garbage of earlier tests may have been collected meanwhile; what is garbage of this one is no leak.
+        # Garbage of earlier tests may have been collected meanwhile; what is garbage of this one is no leak.
         if self._left_open():
             gc.collect()
             # Threads of earlier tests may have ended meanwhile: one of this test may still be about to close its own.
@@ -343,7 +343,7 @@ class Edges:
 
 
 def settled(condition: Callable[[], bool], within_s: float = DEADLINE_S) -> bool:
-    """Return whether a condition of which no event tells becomes true in time; looks once more when that is over."""
+    """Return whether a condition that no event signals becomes true in time; looks once more when that is over."""
     until = time.monotonic() + within_s
     over = False
     while not condition():

@@ -1,4 +1,4 @@
-"""`atomr-mp libraries`: which requests of which libraries run on which backend."""
+"""`atomr-mp libraries`: the requests of each library, by backend."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     """Declare the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "libraries",
-        help="show which requests of which libraries run on which backend",
+        help="show the requests of each library, by backend",
         description="Shows the requests of all libraries by backend, with their element types, and on what hardware "
         "each was last verified.",
     )

@@ -200,7 +200,7 @@ class _Report:
             self._shown.append(f"atomr-mp: item {index} failed: {code}: {' '.join(message.split())}")
 
     def lines(self, end: Progress, output: str) -> Iterator[str]:
-        """Yield what is to be said."""
+        """Yield the lines to print."""
         yield from self._shown
         if self.failures > FAILURES_SHOWN:
             yield f"atomr-mp: {counted(self.failures - FAILURES_SHOWN, 'more item')} failed, see the output"

@@ -259,7 +259,7 @@ def _render(shown: dict[str, Any], console: Console) -> None:
 
 
 def _remarks(device: dict[str, Any]) -> Iterator[str]:
-    """Yield what is to be said of a device besides its figures."""
+    """Yield a device's remarks, besides its figures."""
     if device["reason"]:
         yield f" is {device['state']}: {device['reason']}"
     if device["circuit"] == "half_open":

@@ -70,7 +70,7 @@ class Client:
         weight: How much of a busy device's time it gets, beside other clients.
         max_waiting: How many calls may wait for room in each event loop, and in all threads together.
         courier: Shared with other clients; None for one of its own.
-        origin: For whom on another machine this is, if for anybody.
+        origin: The client on another machine that this one serves, if any.
 
     Raises:
         InvalidRequest: The pool admits no such weight.
@@ -139,7 +139,7 @@ class Client:
         """Held to make what is below."""
         self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
         self._results_read: deque[tuple[int, int]] = deque()
-        """Incarnations that have ended and of which no result is still to be read, to be told."""
+        """Ended incarnations whose results have all been read, to be reported."""
         self._memory: ClientMemory | None = None
         self._programs: KnownPrograms | None = None
         self._ids = itertools.count(1 if origin is None else MAX_REMOTE_ID + 1)
@@ -330,7 +330,7 @@ class Client:
         """What this client holds of shared memory."""
         return self._memory or self._make_memory()
 
-    @interrupts.defer_interrupts  # packages of which half is imported cannot be imported again
+    @interrupts.defer_interrupts  # half-imported packages cannot be imported again
     def _make_memory(self) -> ClientMemory:
         from atomr_mp.client.memory.memory import ClientMemory  # late: it takes NumPy
 
@@ -358,7 +358,7 @@ class Client:
         return self.memory.place(array)
 
     def releases(self, device: int, generation: int | None = None) -> Releases:
-        """Return what is to be given back to an incarnation, by default to the device's current one."""
+        """Return what can be given back to an incarnation, by default to the device's current one."""
         if generation is None:
             generation = self.devices[device].generation
         with self._memory_lock:
@@ -369,13 +369,13 @@ class Client:
         return found
 
     def out_of_memory(self, releases: Releases) -> None:
-        """Take note that an incarnation has no memory left; called with a lane's lock held."""
+        """Record that an incarnation has no memory left; called with a lane's lock held."""
         if self._memory is not None:
             self._memory.out_of_memory(releases)
 
     @interrupts.defer_interrupts
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
-        """Send what is to be given back to an incarnation, if possible; see `ThreadsLane.give_back`."""
+        """Send due releases to an incarnation, if possible; see `ThreadsLane.give_back`."""
         if not self.forked:
             self._blocking.give_back(releases, freed=freed)
 
@@ -501,7 +501,7 @@ class Client:
         from atomr_mp.client.lanes.event_loop import EventLoopLane
 
         with self._session_lock:
-            if self.lost is not None:  # of which nobody would tell the lane any more
+            if self.lost is not None:  # and nobody would tell the lane of it any more
                 raise errors.PoolLost(self.lost.message, maybe_executed=False)
             for old_loop, old in list(self._loops.items()):
                 if old.is_closed:
@@ -552,7 +552,7 @@ class Client:
             lane.take(message)
 
     def _end_incarnation(self, device: int, generation: int) -> Releases | None:
-        """Take note that an incarnation has ended; return what was to be given back to it."""
+        """Record that an incarnation has ended; return what it would have been given back."""
         info = self.devices[device]
         if info.generation == generation:
             # The device's new state is told later; a lane that is made meanwhile must not send to this one.

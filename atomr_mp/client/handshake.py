@@ -31,7 +31,7 @@ def greet(
         name: What this client is called.
         observer: Whether the session is for questions and orders only, never for calls.
         weight: How much of a busy device's time it asks for, beside other sessions.
-        origin: For whom on another machine it is, if for anybody.
+        origin: The client on another machine that it serves, if any.
 
     Raises:
         PoolLost: The supervisor is gone, or does not answer.

@@ -80,7 +80,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     kept: Sequence[object] = ()
     """Arguments in shared memory, until the worker has answered or ended, whether or not anybody still waits."""
     copies: Sequence[Placement] = ()
-    """Those of them that were copied there, to be settled then."""
+    """Arguments that were copied there, to be settled then."""
     refs: int = 0
     """How many refs are among the arguments."""
     priority: int = 0
@@ -242,7 +242,7 @@ class ItemsReply(Reply):
     open: set[int] = msgspec.field(default_factory=set)
     """Places of the items without an answer."""
     parts: deque[ItemsPart] = msgspec.field(default_factory=deque)
-    """Those that have come, for whoever takes them."""
+    """Parts that have come, for whoever takes them."""
 
     def result(self, timeout_s: float | None = None) -> None:
         """Wait until all is answered; see `Reply.result`. The results are in the parts."""

@@ -87,7 +87,7 @@ class Gateway:
         """Connections whose clients are to hear of the pool's end."""
         self._finding: dict[int, asyncio.Future[bool]] = {}
         self._asked: dict[int, RemotePeer] = {}
-        """Sessions of former gateways of which the supervisor is to say what has started, by question."""
+        """Sessions of former gateways whose started calls the supervisor has been asked for, by question."""
         self._questions = 0
         self._full = False
         self._stopped: asyncio.Future[str]

@@ -75,7 +75,7 @@ def real(name: str, value: SupportsFloat) -> float:
     """Return a real number.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The value is not one.
     """
     try:
         return float(value)
@@ -87,7 +87,7 @@ def whole(name: str, value: SupportsIndex) -> int:
     """Return a whole number.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The value is not one.
     """
     try:
         return operator.index(value)

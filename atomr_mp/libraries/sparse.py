@@ -242,7 +242,7 @@ def _of_scipy(
     Indices have 32 bits if these suffice, as SciPy itself has it.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: It is not a sparse matrix.
     """
     if not hasattr(matrix, "tocsr") or not hasattr(matrix, "nnz"):
         raise errors.InvalidRequest(

@@ -70,7 +70,7 @@ class AsyncMapRun:
         most = in_flight or max(MAX_DEPTH, depth) * max(1, open_devices(client))
         self._under_way: Final = asyncio.Semaphore(most)
         self._taken: Final = asyncio.Semaphore(WINDOW_FACTOR * most)
-        """Of what was taken and has not come out: where one item is slow, the others wait here for their turn."""
+        """Items that were taken and have not come out: where one item is slow, the others wait here for their turn."""
         self._items: Final[deque[_Item]] = deque()
         """What has not come out; in order, or as it was done."""
         self._left = 0

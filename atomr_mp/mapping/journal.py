@@ -143,7 +143,7 @@ class Journal:
 
     @property
     def items(self) -> int:
-        """Items of which the journal knows: one more than the greatest index."""
+        """Number of items that the journal knows: one more than the greatest index."""
         return self._known
 
     def outcome(self, index: int, item: object) -> RecordedResult | Failure | None:
@@ -187,13 +187,13 @@ class Journal:
                 return Failure(index, interrupted, 1)
 
     def sending(self, index: int) -> None:
-        """Note that an item is about to be sent, if it matters."""
+        """Record that an item is about to be sent, if it matters."""
         if self._writes_sent and index not in self._sent:
             self._sent.add(index)
             self._append(Sent(index, self._items[index]))
 
     def unsent(self, index: int) -> None:
-        """An item that was to be sent has certainly not run, and has no outcome."""
+        """An item recorded as about to be sent has certainly not run, and has no outcome."""
         del self._items[index]
         if index in self._sent:
             self._sent.discard(index)

@@ -65,7 +65,7 @@ class _Saved:
         self._lost_records = 0
         """Records that the damaged bytes may have been, at most."""
         self._known: dict[int, bool] = {}
-        """Items of which there are records: whether the last says that the item has run, or may have."""
+        """Items with records: whether the last says that the item has run, or may have."""
         end = 0
         for frame in frames(data):
             record = decoded(frame.record)
@@ -87,7 +87,7 @@ class _Saved:
     def _lose(self, at: int, end: int) -> None:
         self.lost_bytes += end - at
         self._lost_records += most_frames(self._data, at, end)
-        # What was taken back may have been sent again, in what is lost.
+        # The lost part may say that items taken back were sent again.
         self._known = {index: sent for index, sent in self._known.items() if sent}
 
     def _save(self, frame: Frame, record: Record) -> None:
@@ -99,7 +99,7 @@ class _Saved:
             self._known[record.index] = not isinstance(record, Unsent)
 
     def _doubtful(self) -> list[int]:
-        """Return the items that may have been sent, and of which there is no record: items are sent in order."""
+        """Return the items without a record that may have been sent: items are sent in order."""
         most = max(self._known, default=-1) + 1 + self._lost_records
         return [index for index in range(most) if index not in self._known]
 

@@ -378,7 +378,7 @@ def _signal_name(number: int) -> str:
 
 _FLAGS: Final = 9 - 3
 _EXIT_CODE: Final = 52 - 3
-"""Of what `stat_fields` returns, by the numbers of proc_pid_stat(5)."""
+"""Indices into the result of `stat_fields`, by the numbers of proc_pid_stat(5)."""
 
 _PF_EXITING: Final = 0x4
 """include/linux/sched.h; set when the process begins to end, before its descriptors are closed."""

@@ -8,7 +8,7 @@ DECLARED: Final = ("blas", "blas_lt", "fft", "elementwise", "rng", "solver", "sp
 """Libraries whose methods are written from their requests, by the name of their files."""
 
 ENGINES: Final = ("", "cuTENSOR", "CuPy")
-"""What may serve a library of which there is a choice, by the number on the board; first that nothing says so."""
+"""Engines of the libraries that have a choice, by the number on the board; first that nothing says so."""
 
 LIBRARIES: Final = ("memory", "program", *DECLARED)
 """Every library. On the board each has its place by its number here."""

@@ -26,7 +26,7 @@ RESIDENT: Final = "atomr-mp-resident"
 
 
 class Owner(NamedTuple):
-    """Whose memory it is."""
+    """The process that owns the memory."""
 
     epoch: str
     """The pool's life, see `epoch_label`."""

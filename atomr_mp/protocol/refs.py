@@ -1,4 +1,4 @@
-"""A ref on the wire: which memory of which incarnation, and how the array lies in it. Pure."""
+"""A ref on the wire: the incarnation, its memory, and how the array lies in it. Pure."""
 
 from __future__ import annotations
 

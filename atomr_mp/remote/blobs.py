@@ -96,7 +96,7 @@ def encode(value: object) -> Encoded:
 
 
 class EncodedBlob:
-    """A blob of which chunks are read.
+    """A blob that is read by chunks.
 
     Args:
         parts: Its bytes, in pieces.
@@ -168,7 +168,7 @@ def opened(blob: memoryview) -> tuple[bytes, Frames]:
     """Return a blob's body and frames, which lie in the blob's memory.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: It is not a call or an answer.
     """
     try:
         header, frames = unpack(blob)
@@ -192,7 +192,7 @@ class Pull:
         self._next = 0
         """All before was asked for at least once."""
         self._missing: dict[int, int] = {}
-        """What was asked for and has not come: sizes by offset."""
+        """Chunks asked for that have not come: sizes by offset."""
         self._again: list[int] = []
         """What is to be asked for again, after a cut."""
         self._left = len(buffer)
@@ -203,7 +203,7 @@ class Pull:
         return not self._left
 
     def wants(self) -> Iterator[tuple[int, int]]:
-        """Yield (offset, size) of what is to be asked for now."""
+        """Yield (offset, size) of each chunk to ask for now."""
         while self._again:
             offset = self._again.pop()
             yield offset, self._missing[offset]

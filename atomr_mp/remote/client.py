@@ -216,7 +216,7 @@ class RemoteClient:
         raise errors.Unsupported(f"{method}: several items in one call, over tcp://")
 
     def give_back(self) -> None:
-        """Send what is to be given back, if possible."""
+        """Send due releases, if possible."""
         if not self.forked:
             self._session.give_back()
 

@@ -55,7 +55,7 @@ class Engine:
 
     Args:
         wire: The socket; owned from here on, used with the lock held.
-        driven: Whose it is.
+        driven: The connection that it belongs to.
         lock: Guards both.
     """
 

@@ -262,7 +262,7 @@ def check_key(text: str) -> str:
     """Return a public key that a person has given.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: It is not a public key.
     """
     try:
         return msgspec.convert(text, Key)
@@ -276,7 +276,7 @@ def check_name(text: str) -> str:
     """Return a client's name that a person has given.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: It cannot be a client's name.
     """
     try:
         return msgspec.convert(text, ClientName)

@@ -66,5 +66,5 @@ TRANSITIONS: Final[dict[tuple[RemoteLinkState, RemoteLinkEvent], tuple[RemoteLin
 
 
 def step(state: RemoteLinkState, event: RemoteLinkEvent) -> tuple[RemoteLinkState, RemoteLinkAction | None]:
-    """Return the next state, and what is to be done."""
+    """Return the next state and the actions."""
     return TRANSITIONS.get((state, event), (state, None))

@@ -34,7 +34,7 @@ class RefClient(Protocol):
 
     @property
     def pool_epoch(self) -> bytes:
-        """Which life of which pool it is."""
+        """The life of the pool that it belongs to."""
 
     @property
     def devices(self) -> Sequence[DeviceInfo]:
@@ -49,7 +49,7 @@ class RefClient(Protocol):
         """Send a request."""
 
     def give_back(self) -> None:
-        """Send what is to be given back, if possible."""
+        """Send due releases, if possible."""
 
 
 class RemoteMemory:
@@ -115,7 +115,7 @@ class RemoteMemory:
             del self._unacknowledged[each]
 
     def unreleased(self) -> list[tuple[int, list[RefsReleased]]]:
-        """Return what is to be said again after a cut."""
+        """Return the releases to repeat after a cut."""
         return list(self._unacknowledged.items())
 
     def gateway_ended(self) -> None:
@@ -175,7 +175,7 @@ class RemoteMemory:
         return wires, keep, to
 
     def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
-        """Return what makes refs of what is in an answer that came with these leases."""
+        """Return a function that makes refs from the content of an answer with these leases."""
 
         def resolve(wire: WireRef | ClientArray) -> object:
             lease = leases.get(wire.buffer) if isinstance(wire, WireRef) else None

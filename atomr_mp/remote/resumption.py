@@ -146,7 +146,7 @@ class CallStep(NamedTuple, Generic[A]):
 
     action: CallAction | None
     answer: A | None
-    """What was kept for it."""
+    """The answer that was kept."""
 
 
 class CallTable(Generic[A]):
@@ -159,7 +159,7 @@ class CallTable(Generic[A]):
     def __init__(self, most: int) -> None:
         self._most = most
         self._open: dict[int, A | None] = {}
-        """Answers of what is open; None while it runs."""
+        """Answers of open calls; None while a call runs."""
         self._bytes: dict[int, int] = {}
         self._settled = IdRanges()
         self.kept_bytes = 0
@@ -212,7 +212,7 @@ class CallTable(Generic[A]):
         """Take in which calls are unanswered after a cut; all others below `next_id` are settled.
 
         Returns:
-            Those of the unanswered ones that are known, and what is to be done with calls that are open no more.
+            The known ones of the unanswered calls, and the actions for calls that are open no more.
         """
         wanted = set(unanswered)
         ended = [

@@ -297,7 +297,7 @@ class RemoteSession:
             return True
 
     def give_back(self) -> None:
-        """Send what is to be given back, if there is a connection."""
+        """Send due releases, if there is a connection."""
         with self.lock:
             if self.state is RemoteLinkState.OPEN:
                 self._send_releases()
@@ -737,7 +737,7 @@ class RemoteSession:
         """Give a reply its outcome, once."""
         if reply.done:
             return
-        if reply.state is not ReplyState.BACKLOG:  # of which nothing is counted here
+        if reply.state is not ReplyState.BACKLOG:  # and nothing of it is counted here
             self.calls.settle(reply.id)
             self._open_bytes -= self._facts.pop(reply.id).nbytes
             self._replayed.discard(reply.id)

@@ -197,7 +197,7 @@ class Application:
         await exchange.answer(200, openapi.document(pool.name, methods, token=self._access.needs_token))
 
     async def _watch(self, exchange: Exchange) -> None:
-        """Send what is to be seen of the pool, again and again."""
+        """Send the state of the pool, again and again."""
         waiting = StreamWait(exchange, self._streams)
         with self._streams.open(), waiting.watching(), self._observer.viewer():
             self.counters.own[metrics.STREAMS] += 1

@@ -57,7 +57,7 @@ class PoolHealth:
         source.listeners.append(self._joined)
 
     def note(self, device: int) -> None:
-        """Take note that a device has answered, be it with an error of the request."""
+        """Record that a device has answered, be it with an error of the request."""
         if device >= 0:
             self._answered_s[device] = time.monotonic()
 

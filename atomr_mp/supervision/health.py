@@ -117,7 +117,7 @@ class GpuHealth:
         """Looks in a row that found it well."""
 
     def take(self, report: XidSeen | GpuState) -> Judgement | None:
-        """Take in a report; return what is to be done, if something is."""
+        """Take in a report; return the action, if there is one."""
         judgement = self._of_xid(report) if isinstance(report, XidSeen) else self._of_state(report)
         if judgement is not None and judgement.measure in {Measure.QUARANTINE, Measure.RETIRE}:
             self._out, self._well = True, 0

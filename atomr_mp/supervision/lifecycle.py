@@ -1,4 +1,4 @@
-"""A device's life as a table: (state, event) to the next state and what is to be done. Pure.
+"""A device's life as a table: (state, event) to the next state and the actions. Pure.
 
 The supervisor turns what it sees into events, calls `step`, and carries the actions out in their order.
 Besides, it keeps to this:
@@ -123,7 +123,7 @@ class Action(StrEnum):
 
 
 class Move(NamedTuple):
-    """The next state and what is to be done, in this order."""
+    """The next state, and the actions in order."""
 
     state: State
     actions: tuple[Action, ...] = ()

@@ -78,7 +78,7 @@ class _Ended:
     knowing: set[Worker]
     """Workers that know the session."""
     working: set[Worker]
-    """Those of them that have not acknowledged its end."""
+    """Workers that have not acknowledged its end."""
     gone: bool
 
     @property

@@ -15,7 +15,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.words import counted
 
 JITTER: Final = 0.2
-"""By which part of `max_age_s`, at most, a worker is replaced early: those that began together do not end together."""
+"""Largest part of `max_age_s` by which a worker is replaced early: those that began together do not end together."""
 
 
 MEMORY_AFTER_S: Final = 30.0

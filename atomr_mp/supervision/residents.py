@@ -33,7 +33,7 @@ class Key(NamedTuple):
     """Which blob."""
 
     device: int | None
-    """Whose memory it lies in; None for that of the host, which all its devices have in common."""
+    """The device whose memory it lies in; None for that of the host, which all its devices have in common."""
     name: str
     version: str
 
@@ -270,7 +270,7 @@ class Registry:
         return [FillOrder(blob.filler, blob.key)]
 
     def _drop_outdated(self) -> list[Action]:
-        """Free what nobody uses and of which a later version is sealed."""
+        """Free unused memory that has a later, sealed version."""
         latest: dict[tuple[int | None, str], int] = {}
         for key, blob in self._blobs.items():
             latest[key[:2]] = max(latest.get(key[:2], 0), blob.sealed)

@@ -62,7 +62,9 @@ def delay_s(policy: Intensity, failures: int) -> float | None:
 
 
 class Turns:
-    """Whose standby may start: so many at a time in a pool, for a start takes processors and disk from the workers.
+    """Decides which standbys may start: so many at a time in a pool.
+
+    A start takes processors and disk from the workers.
 
     Args:
         limit: How many.

@@ -24,7 +24,7 @@ End = tuple[int, int]
 """An incarnation that has ended: device and generation."""
 
 KEPT: Final = 512
-"""Requests, and ends, that are remembered; of more, those of which nothing was heard for longest are forgotten."""
+"""Requests, and ends, that are remembered; beyond that the ones unheard of for longest are forgotten."""
 
 SUSPECTED_S: Final = 60.0
 """How long a request is suspected that does not come again. The verdict of a quarantine has no end."""
@@ -103,7 +103,7 @@ class Docket:
         """Until when the report of an end is waited for that may condemn the request that ran there."""
 
     def ended(self, end: End, death: Death, now_s: float) -> list[Suspicion]:
-        """Take note of a worker's end, whatever ran there; return what has changed.
+        """Record a worker's end, whatever ran there; return what has changed.
 
         An unexplained signal releases those who were quarantined only because there had been no such signal elsewhere.
         """
@@ -127,7 +127,7 @@ class Docket:
         return released
 
     def suspect(self, end: End, requests: Sequence[RequestKey], now_s: float) -> list[Suspicion]:
-        """Take note of what ran when a worker ended; return what is held of it now, and what has changed besides."""
+        """Record what ran when a worker ended; return the verdicts on it now, and what has changed besides."""
         changed = []
         self._unreported.pop(end, None)
         death = self._deaths.get(end)
@@ -138,7 +138,7 @@ class Docket:
             self._cases.move_to_end(request)
             case.ends.setdefault(end, death)
             case.since_s = now_s
-            # What was sent as one is several; which of them it was is not known.
+            # A call with items is several requests; which of them it was is not known.
             if not case.condemned and death.running == 1 and len(requests) == 1:
                 self._judge(case, death, now_s)
             changed.append(_held(request, case))
@@ -176,7 +176,7 @@ class Docket:
         return self._drop(list(self._cases))
 
     def known(self) -> list[Suspicion]:
-        """Return what is held of all requests of which anything is."""
+        """Return the verdicts on all requests that have one."""
         return [_held(request, case) for request, case in self._cases.items()]
 
     def quarantined(self) -> list[Quarantined]:

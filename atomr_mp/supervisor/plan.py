@@ -49,7 +49,7 @@ class PlanSource(msgspec.Struct, frozen=True):
     file: str
     """The configuration file, absolute."""
     settings: str
-    """What was given beside it, and comes before it: a JSON object."""
+    """Settings given beside the file, which override it: a JSON object."""
 
 
 class Plan(msgspec.Struct, frozen=True):

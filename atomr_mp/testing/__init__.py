@@ -1,4 +1,4 @@
-"""For crash tests of what is built on this package: faults on purpose, and the proof that nothing is left of them.
+"""For crash tests of applications of this package: faults on purpose, and the proof that nothing is left of them.
 
 `start` starts a pool whose processes meet faults; `inject` orders one in it, at a named point: a `Kill`, `Exit`,
 `Fail`, `Hang`, `HangInKernel`, `Poison` of the context, a device with `NoMemory` left, or a `FullDisk`. `Faults` does

@@ -39,8 +39,8 @@ class At:
             "before_reply" (after that, before its answer is sent), "allocate" (of the device's memory, for buffers);
             "nvml" (the driver is asked), "disk" (something is written to the run directory, by the supervisor).
         fault: What happens.
-        device: In which device's worker or standby; None for any.
-        generation: In which incarnation; None for any.
+        device: The device of the worker or standby; None for any.
+        generation: The incarnation; None for any.
         of: At which request, "Actor.method"; at which actor's import or setup; at which resident memory; empty for any.
         times: How often in all, whichever process comes by; None for as long as it is not withdrawn.
     """
@@ -60,7 +60,7 @@ class Injection:
     Args:
         directory: Where processes look.
         number: Its own.
-        at: What was ordered.
+        at: The order.
     """
 
     def __init__(self, directory: Path, number: int, at: At) -> None:
@@ -148,7 +148,7 @@ class Faults:
         return Injection(self._directory, next(self._numbers), at)
 
     def declare(self, faults: Iterable[At]) -> None:
-        """Order faults of which nobody wants to know when they happen.
+        """Order faults without waiting for them.
 
         Raises:
             ConfigurationError: One cannot happen where it was ordered.

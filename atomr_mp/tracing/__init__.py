@@ -44,6 +44,6 @@ def instrument(tracer_provider: Any = None) -> None:
 
 
 def uninstrument() -> None:
-    """Make no spans of what is called from now on. Spans of calls that were made before end with their calls."""
+    """Make no spans of further calls. Spans of calls that were made before end with their calls."""
     global tracer  # noqa: PLW0603 - as above
     tracer = None

@@ -74,7 +74,7 @@ class DataConnection(Connection):
 
     @property
     def has_message(self) -> bool:
-        """Whether `receive` would return a message of which the descriptor does not tell any more."""
+        """Whether `receive` would return a message that the descriptor does not signal any more."""
         return bool(self._stream.messages)
 
     @property
@@ -91,7 +91,7 @@ class DataConnection(Connection):
         return messages.popleft()
 
     def advance(self) -> None:
-        """Do what can be done of what is owed."""
+        """Do as much of the owed work as possible."""
         if not self._stream.ready:
             self._fill()
         else:

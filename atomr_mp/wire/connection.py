@@ -143,7 +143,7 @@ class Connection:
             return len(piece)
 
     def _fill(self) -> bool:
-        """Receive some of what is there, and answer what has to be; False if nothing is there.
+        """Receive some of the waiting bytes, and answer where due; False if nothing is there.
 
         Raises:
             ProtocolError: It is not ZMTP, or not what this end may be told.

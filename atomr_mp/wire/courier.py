@@ -21,7 +21,7 @@ class Debtor(Protocol):
         """Events to poll the descriptor for before `advance`; 0 if nothing is owed."""
 
     def advance(self) -> None:
-        """Do what can be done of what is owed."""
+        """Do as much of the owed work as possible."""
 
 
 class Debt(NamedTuple):

@@ -26,7 +26,7 @@ class ClientEnd(Protocol):
 
     @property
     def has_message(self) -> bool:
-        """Whether `receive` would return a message of which the descriptor does not tell any more."""
+        """Whether `receive` would return a message that the descriptor does not signal any more."""
 
     @property
     def ready(self) -> bool:
@@ -43,7 +43,7 @@ class ClientEnd(Protocol):
         """Return the next message, or None if there is none; see `framing.unpack`."""
 
     def advance(self) -> None:
-        """Do what can be done of what is owed."""
+        """Do as much of the owed work as possible."""
 
     def wait_disconnected(self, timeout_ms: int) -> None:
         """Wait until everything has been received that the ended worker had sent, at most `timeout_ms`."""

@@ -1,6 +1,6 @@
 """Arrays: into a device and out of it, compared with a copy in one process; and from device to device, without any.
 
-What a ref adds to a call is the difference of two times of which each is ten times as large. So the same call is made
+What a ref adds to a call is the difference of two times, each ten times as large. So the same call is made
 with a number and with a ref, in blocks of each kind in turn, and each block is compared with the one beside it: what
 the machine does otherwise is about the same in both.
 """

@@ -43,7 +43,7 @@ def ratio(times: Mapping[str, list[float]], one: str, other: str) -> float:
 
 
 def recorded_chain(device: Any, a: Any, x: Any, steps: int = STEPS, out: Any = None) -> Any:
-    """Return a program of products of which each is the next one's factor; without `out` it returns the last one."""
+    """Return a program of products, each the next one's factor; without `out` it returns the last one."""
     with device.program() as p:
         last = x
         for _ in range(steps - 1):

@@ -163,7 +163,7 @@ class Contestant(ABC):
         return None
 
     def failover(self, standby: str, *, torch: bool) -> Recovery | None:
-        """Start one worker with this behind it, in place of what was started; None if there is no such thing.
+        """Start one worker with this behind it, in place of the started one; None if there is no such thing.
 
         Args:
             standby: "none", "warm" or "hot".

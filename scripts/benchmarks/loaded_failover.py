@@ -6,10 +6,9 @@ One worker with a hot standby behind it is poisoned, or killed, again and again.
 flight; `loaded` is three clients with 24 calls in flight each, every sixth with 320 KB in and out. Each client takes
 the time from its first error to the next good answer of the new worker, in milliseconds. `each` has the figures of all
 clients, `worst` those of the client that waited longest, per loss, and `large` those of the first large answer;
-`unharmed` counts the clients of which no call was lost.
-
-What took longer than `--slow-ms` is told in `slow`: the events of the supervisor, and where the threads of the promoted
-worker were, from a look every 5 ms. A gap between two looks means that some thread held the interpreter's lock.
+`unharmed` counts the clients that lost no call. Calls longer than `--slow-ms` are told in `slow`: the events of the
+supervisor, and where the threads of the promoted worker were, from a look every 5 ms. A gap between two looks means
+that some thread held the interpreter's lock.
 """
 
 from __future__ import annotations

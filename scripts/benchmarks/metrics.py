@@ -67,7 +67,7 @@ METRICS: Final = (
     Metric("clients", "clients", "4 clients, 64 in flight each", "calls/s", Goal(1.0, ratio=True, at_least=True)),
     Metric("launch", "launch", "2 workers, first answer of both", "ms", Goal(6.0, ratio=True)),
     Metric("import", "import", "import of the package", "ms", Goal(120.0)),
-    Metric("import", "import_used", "import of what is needed to start", "ms", Goal(120.0)),
+    Metric("import", "import_used", "import of the modules that a start needs", "ms", Goal(120.0)),
     Metric("memory", "supervisor", "memory of the supervisor", "MiB", Goal(40.0)),
     Metric("memory", "worker", "memory of an idle worker", "MiB", Goal(70.0)),
     Metric("buffers", "put_64", "put of 64 MiB / copy", "ms", Goal(1.25, ratio=True)),

@@ -19,7 +19,7 @@ from soaking.tally import Tally
 from soaking.words import Share
 
 DEADLINE_S: Final = 30.0
-"""Of requests that are to be answered: far more than a worker takes to come back."""
+"""Deadline of requests that have to be answered: far more than a worker takes to come back."""
 
 LATE_S: Final = 10.0
 """How much later than their deadline a caller may have looked at all its outcomes, on a busy machine."""

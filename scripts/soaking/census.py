@@ -26,7 +26,7 @@ class Census(NamedTuple):
     """Memory that nobody else has (USS)."""
 
     def exceeds(self, before: Census) -> bool:
-        """Whether it holds more of what is counted one by one."""
+        """Whether it holds more of the things counted one by one."""
         return self.descriptors > before.descriptors or self.threads > before.threads
 
 

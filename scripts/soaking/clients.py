@@ -16,7 +16,7 @@ from typing import Final
 from soaking import words
 
 HAND_ON: Final = 0.8
-"""How much of what is shared anybody hears of."""
+"""Largest number of shared arrays that are told."""
 
 
 class Client:

@@ -91,7 +91,7 @@ class Recycling(Soak):
         """Have workers load and start what they ever do, so that the young can be compared with the old."""
         what = "refs" if self.shape.refs else "values"
         command = [sys.executable, "-m", everything.__name__, str(pool.run_dir), what]
-        # Not here: what it leaves behind in a process is none of what is looked at.
+        # Not here: the examination ignores what it leaves behind in a process.
         done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, check=False)
         if done.returncode:
             self.wrong(f"everything was used once, and failed: {done.stderr}")

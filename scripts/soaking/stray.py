@@ -17,7 +17,7 @@ BOARD: Final = "/memfd:atomr-mp-board"
 
 HEADER: Final = ((8 * FORGOTTEN, 8), (8 * Counter.RECEIVED, 160))
 ENTRIES: Final = ((8 * FIRST_SLOT, 8 * 64), (8 * FIRST_SLOT, STACK_AT - 8 * FIRST_SLOT), (8, BOARD_BYTES - 8))
-"""First byte and length of what is written over. Zeros are no damage to the header of an idle worker's board."""
+"""First byte and length of the overwritten bytes. Zeros are no damage to the header of an idle worker's board."""
 
 
 def write(pid: int, what: Disturbance, *, die: bool) -> bool:

@@ -42,7 +42,7 @@ PLACES: Final = 4
 """How many places of a traceback are told."""
 
 MOST_WRONG: Final = 50
-"""How much of what is wrong is told at a time."""
+"""Largest number of findings told at a time."""
 
 
 class Tally:

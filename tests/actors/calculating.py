@@ -58,7 +58,7 @@ class Calculating(Actor):
 
     @method
     def spoil(self, x: DeviceArray) -> None:
-        """Try to write an argument that is to be read only."""
+        """Try to write an argument that has to be read only."""
         self._libraries.blas.scal(x[0], alpha=0.0)
 
     @method

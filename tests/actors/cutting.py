@@ -68,7 +68,7 @@ class Cutting(Actor):
 
     @method
     def total(self, array: NDArray[np.generic]) -> float:
-        """Return the sum of an array, of which the memory is the caller's."""
+        """Return the sum of an array in the caller's memory."""
         return float(array.sum())
 
     @method

@@ -47,7 +47,7 @@ class Hanging(Unlimited):
 
     @method
     def note(self, tag: str) -> str:
-        """Note that this ran."""
+        """Record that this ran."""
         note(tag)
         return tag
 

@@ -94,7 +94,7 @@ class Keeper(Actor):
 
     @method
     def kept_total(self) -> float:
-        """Return the sum of all elements of what is kept."""
+        """Return the sum of all elements of the kept arrays."""
         return float(sum(np.sum(array) for array in self._kept))
 
     @method

@@ -119,7 +119,7 @@ class Parcelled(Actor):
 
     @method(batch=Batch(max_items=8, max_wait_s=0.01), idempotent=True, queue=4)
     def few(self, items: list[int]) -> list[int]:
-        """Return the items, of which not many may wait."""
+        """Return the items; only few may wait."""
         return items
 
     @method(batch=FOUR, idempotent=True)

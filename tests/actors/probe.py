@@ -142,7 +142,7 @@ class Probe(Actor):
 
     @method
     def note(self, tag: str) -> str:
-        """Note that this ran, and return what was noted."""
+        """Record that this ran, and return what was noted."""
         note(tag)
         return tag
 

@@ -13,7 +13,7 @@ class Resent(Actor):
 
     @method
     def note(self, tag: str) -> str:
-        """Note that this ran, and return what was noted."""
+        """Record that this ran, and return what was noted."""
         note(tag)
         return tag
 
@@ -25,7 +25,7 @@ class Resent(Actor):
 
     @method
     def hold(self, tag: str, gate: str) -> None:
-        """Note that this ran, and wait at the gate."""
+        """Record that this ran, and wait at the gate."""
         note(tag)
         arrive(gate)
 

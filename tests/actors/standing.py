@@ -52,7 +52,7 @@ class Standing(Actor):
 
     @method
     def note(self, tag: str) -> str:
-        """Note that this ran, and where."""
+        """Record that this ran, and where."""
         note(f"{tag}@{self._context.generation}")
         return tag
 

@@ -155,7 +155,7 @@ class Streamer(Actor):
 
     @method(thread=True)
     def note(self, tag: str) -> str:
-        """Note that this ran."""
+        """Record that this ran."""
         note(tag)
         return tag
 

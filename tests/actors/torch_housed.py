@@ -63,7 +63,7 @@ class TorchHoused(Actor):
 
     @method
     def parameters(self) -> dict[str, Any]:
-        """Return what is to be known of the parameters."""
+        """Return facts of the parameters."""
         model = self._model
         return {
             "tied": model.tied.weight is model.first.weight,

@@ -71,7 +71,7 @@ class Ends:
         ]
 
     def connect(self, endpoint: str, login: Login, lane: int) -> DataConnection:
-        """Return a connection of which the courier takes care."""
+        """Return a connection that the courier looks after."""
         with self.lock:
             return DataConnection(endpoint, login, lane, lambda connection: self.courier.owes(connection, self.lock))
 

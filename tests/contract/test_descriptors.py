@@ -268,7 +268,7 @@ class TestTheSession:
         assert len(open_descriptors()) == before - 1
 
     def test_a_client_that_has_gone_leaks_nothing(self, pair: tuple[SessionConnection, SessionPeer]) -> None:
-        """What was meant for it is closed with the session."""
+        """Descriptors meant for it are closed with the session."""
         client, peer = pair
         client.close()
         assert not peer.send(session.SlabOpened(1, 1), Descriptor(memory(b"")))

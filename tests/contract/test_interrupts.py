@@ -109,7 +109,7 @@ def _map_together(pool: atomr_mp.Pool, _number: int) -> None:
 
 
 def _is_well(pool: atomr_mp.Pool, number: int) -> None:
-    """Check that another call has its own answer, and that nothing is kept of what was interrupted."""
+    """Check that another call has its own answer, and that nothing is kept of the interrupted call."""
     array = np.full(5_000, number)
     (link,) = pool._client._blocking._links
 

@@ -152,7 +152,7 @@ def test_what_the_method_raises_is_of_all_its_batch(pool: atomr_mp.Pool) -> None
 def test_a_call_with_an_item_that_does_not_fit_is_refused_and_a_map_finds_the_item(
     pool: atomr_mp.Pool, method: str, bad: object
 ) -> None:
-    """It is not known of which item that is, so nothing of the call has run."""
+    """The failing item is not known, so nothing of the call has run."""
     started, _, _ = requests(pool)
     found = sent_together(pool, method, [1, bad, 2])
     assert {type(each) for each in found} <= {errors.InvalidRequest, errors.ActorFailed}
@@ -324,7 +324,7 @@ def test_what_has_no_items_says_so(pool: atomr_mp.Pool) -> None:
 
 @pytest.mark.parametrize("how", ["kill", "poison"])
 def test_an_item_that_ends_its_worker_takes_no_other_along(ledger: Ledger, how: str) -> None:
-    """What was in a call with it is sent again, each alone as long as it may be what ends workers."""
+    """Items in a call with it are sent again, each alone as long as it may be what ends workers."""
     settings: dict[str, Any] = {"max_restarts": 100, "backoff_initial_s": 0.01, "max_suspicions": 2}
     with ledger.start(PARCELLED, gpus=2, **settings) as pool:
         items = [[n, how if n == 70 else ""] for n in range(200)]

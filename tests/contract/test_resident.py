@@ -127,7 +127,7 @@ def starting(ledger: Ledger, *actors: str, **settings: Any) -> Iterator[Future[a
 
 @on_host
 def test_who_waits_takes_over_from_a_filler_that_dies(ledger: Ledger) -> None:
-    """What was half filled is discarded; a client that came meanwhile may call both."""
+    """Half-filled memory is discarded; a client that came meanwhile may call both."""
     with ledger.gate("filling") as gate, starting(ledger, HOUSED, gpus=2, **RESTARTING) as started:
         (filler,) = gate.wait()
         assert settled(lambda: sum(len(blob.users) for blob in residents(ledger)) == 2)

@@ -260,7 +260,7 @@ def test_what_was_asked_for_is_not_asked_for_again() -> None:
 
 
 def test_another_content_is_refused_and_reported() -> None:
-    """What was sealed had another checksum."""
+    """The sealed memory had another checksum."""
     _, descriptor = filled()
     with Conversation() as there:
         there.tell(control.ResidentAdopt("weights", "1", b"another"), descriptor)

@@ -143,7 +143,7 @@ def test_on_gpus_each_device_has_its_own(log: EventLog) -> None:
 
 
 def test_a_process_that_is_gone_is_told_nothing(pool: Pool) -> None:
-    """What was meant for it is closed."""
+    """Descriptors meant for it are closed."""
     pool.want(A, B)
     del pool.processes[B]
     pool.seal(A, memory())

@@ -228,7 +228,7 @@ def memory(content: bytes, seals: int = SEALS) -> int:
 
 
 def introduced(supervisor: Supervisor, index: int) -> list[tuple[control.ForeignSlab, bytes]]:
-    """Return the loans of which a new worker of a device is told, and their content."""
+    """Return the loans that a new worker of a device is told, and their content."""
     found = []
     for message, descriptor in supervisor.sessions.introductions(supervisor.devices[index]):
         content = b""
@@ -430,7 +430,7 @@ class TestRegistering:
         assert supervisor.hear(client) == session.Answer(MAX_SLABS)
 
     def test_the_reserve_of_descriptors_is_kept(self, supervisor: Supervisor, client: SessionConnection) -> None:
-        """For workers that are to be started."""
+        """For future workers."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         following = os.dup(client.fileno())  # the lowest number that is free, whatever others have open above it
         os.close(following)
@@ -779,7 +779,7 @@ def test_sessions_that_come_and_go_cost_nothing_while_a_worker_does_not_read(
         supervisor.until(lambda: len(supervisor.sessions) == 2)
     assert len(worker._outbox) == waiting + 1
     assert [held.state for held in supervisor.sessions.held()] == ["calls", "calls"]
-    client.close()  # of which it has heard
+    client.close()  # that it has heard of
     supervisor.until(lambda: len(supervisor.sessions) == 1)
     for number in range(sent):
         assert process.channel.receive() == control.IncarnationOver(3, number)

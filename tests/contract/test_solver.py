@@ -34,7 +34,7 @@ def test_factors_are_used_by_the_next_request(device: atomr_mp.Device) -> None:
 
 
 def test_a_matrix_without_a_factor_fails_its_request_and_its_readers(device: atomr_mp.Device) -> None:
-    """What was to be factored is undefined; the next matrix is factored."""
+    """The matrix is undefined; the next matrix is factored."""
     a = np.broadcast_to(np.eye(5), (4, 5, 5)).copy()
     a[2, 3, 3] = -1
     factors, b = device.put(a), device.put(np.ones((4, 5, 1)))

@@ -71,7 +71,7 @@ class Target(Actor):
 
 
 def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEADLINE_S) -> None:
-    """Wait until something holds of which no event tells: counters, memory, descriptors of another process."""
+    """Wait until a condition holds that no event signals: counters, memory, descriptors of another process."""
     until = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until, f"not within {timeout_s:g} s: {what}"
@@ -79,7 +79,7 @@ def eventually(condition: Callable[[], bool], what: str, timeout_s: float = DEAD
 
 
 class Victim:
-    """A pool under attack: two devices, of which the first is attacked.
+    """A pool under attack: two devices; the first is attacked.
 
     Args:
         settings: Of the pool.
@@ -413,7 +413,8 @@ class Dealer:
 
 
 REFUSED: Final = (zmq.Event.HANDSHAKE_FAILED_AUTH, zmq.Event.HANDSHAKE_FAILED_PROTOCOL)
-"""By which libzmq reports an ERROR; 4.3.5 takes the RFC's for a breach of protocol, for its own has a misspelt name."""
+"""Event by which libzmq reports an ERROR; 4.3.5 takes the RFC's for a breach of protocol, for its own has a misspelt
+name."""
 
 
 # --- ZMTP by hand: https://rfc.zeromq.org/spec/37 ------------------------------------------------------------------

@@ -91,7 +91,7 @@ def test_what_is_asked_is_answered_or_refused(ledger: Ledger) -> None:
 
 
 def test_a_stop_behind_starts_that_failed_is_in_good_order(ledger: Ledger) -> None:
-    """All are ordered in one breath: the pool's end finds a device that was to be replaced and has no process."""
+    """All are ordered in one breath: the pool's end finds a device that awaits its replacement and has no process."""
     with ledger.start(max_restarts=0, give_up=True) as pool, Watched([pool.supervisor_pid]) as supervisor:
         os.kill(pool.devices[0].pid, signal.SIGKILL)
         wait_state(pool, DeviceState.STOPPED)

@@ -388,7 +388,7 @@ def test_a_map_sets_poison_aside(ledger: Ledger) -> None:
 
 
 def test_a_map_that_tries_failed_items_again_admits_what_was_refused(ledger: Ledger) -> None:
-    """What was refused of its own items, and nothing else; they have to end as many workers anew."""
+    """Only its own items were refused; they have to end as many workers anew."""
     with start(ledger) as pool:
         deadly, other = (["deadly", "", "exit"], ["other", "", "exit"])
         journal = ledger.path / "journal"

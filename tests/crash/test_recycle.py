@@ -83,7 +83,7 @@ def test_a_buffer_that_a_client_holds_delays_a_recycle(ledger: Ledger) -> None:
         assert settled(lambda: pool.status().workers[0].leases == 1)
         for _ in range(10):
             assert pool.call("Probe.echo", 1).result() == 1
-        time.sleep(4 * LOOK_S)  # nothing is to happen, of which no event can tell
+        time.sleep(4 * LOOK_S)  # nothing has to happen, and no event can tell that
         assert pool.devices[0].generation == generation
         assert ref.numpy().tolist() == [7] * 10
         ref.free()

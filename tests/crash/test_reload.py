@@ -32,7 +32,7 @@ ARRIVE = "open('{gate}.here', 'a').write('1\\n'); open('{gate}.go', 'rb', buffer
 
 
 class Versions:
-    """An actor's file of which there are several versions."""
+    """An actor's file with several versions."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.path = ledger.path / "versioned.py"
@@ -243,7 +243,7 @@ def test_settings_are_read_again(ledger: Ledger, versions: Versions) -> None:
 
 
 def test_settings_that_do_not_start_are_put_back(ledger: Ledger, versions: Versions) -> None:
-    """What was replaced for them comes back with those from before."""
+    """Replaced modules come back as they were before."""
     other = Versions(ledger)
     other.path, other.target = ledger.path / "other.py", f"{ledger.path}/other.py:Versioned"
     other.write("never", setup="raise ValueError('no such weights')")

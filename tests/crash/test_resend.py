@@ -85,7 +85,7 @@ class Caller(threading.Thread):
 
     Args:
         number: Told in what its calls note.
-        client: Whose calls they are.
+        client: The client that calls.
         over: Set when it is to stop.
     """
 

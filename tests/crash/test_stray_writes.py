@@ -88,7 +88,7 @@ def test_what_a_busy_worker_is_just_writing_is_no_damage() -> None:
 
 
 def test_figures_of_a_damaged_board_never_fall(ledger: Ledger) -> None:
-    """What was told of a worker before its board was damaged is counted; what the damage shows is not."""
+    """A worker's figures from before the damage to its board are counted; what the damage shows is not."""
     with ledger.start(STRAY, **NEVER_MIND) as pool:
         actor = pool.actor("Stray")
         for number in range(50):

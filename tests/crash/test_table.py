@@ -32,7 +32,7 @@ SURVIVED: Final[dict[str, type[errors.RequestError]]] = {
 
 
 class Running(NamedTuple):
-    """A pool of two devices, on the second of which a request runs all the time."""
+    """A pool of two devices; a request runs on the second all the time."""
 
     ledger: Ledger
     pool: atomr_mp.Pool

@@ -60,7 +60,7 @@ def test_answers_that_were_sent_before_the_death_stand(ledger: Ledger) -> None:
 
 @pytest.mark.parametrize("how", ["exit", "segv", "kill"])
 def test_each_request_of_each_client_has_exactly_one_outcome(ledger: Ledger, how: str) -> None:
-    """What was answered has run; what ran and was not answered says so; what certainly did not run has not."""
+    """An answered request has run; what ran and was not answered says so; what certainly did not run has not."""
     with ledger.start(**NEVER_MIND) as pool, ExitStack() as stack:
         clients = [pool, *(stack.enter_context(atomr_mp.connect(run_dir=pool.run_dir)) for _ in range(3))]
         for client in clients:

@@ -46,7 +46,7 @@ def is_forked(process: dict[str, Any]) -> bool:
 
 
 def made_ahead(pool: atomr_mp.Pool) -> set[int]:
-    """Return the pids of what was forked and is no device's yet; not of what has ended, which may not be reaped yet."""
+    """Return the pids of forked processes without a device; not of ended ones, which may not be reaped yet."""
     others = {zygote_of(pool).standby_pid, *(device.worker_pid for device in pool.devices)}
     return {each.pid for each in psutil.Process(pool.supervisor_pid).children() if is_ahead(each)} - others
 

@@ -254,7 +254,7 @@ def test_what_a_step_allocates_is_the_graphs_own(pool: atomr_mp.Pool) -> None:
     device = pool.device(0)
     with device.program() as p:
         x = p.input("x", (N, 2 * N), "complex64")
-        p.returns(p.fft.fft2(p.blas.gemm(x.T, x, conj_a=True)))  # a copy of what is conjugated, in the graph's memory
+        p.returns(p.fft.fft2(p.blas.gemm(x.T, x, conj_a=True)))  # a copy of the conjugated array, in the graph's memory
     random = np.random.default_rng(5)
     for _ in range(4):
         value = (random.uniform(-1, 1, (N, 2 * N)) + 1j).astype(np.complex64)

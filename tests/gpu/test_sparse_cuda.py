@@ -176,7 +176,7 @@ def waiting() -> list[Any]:
 
 @pytest.mark.parametrize("request_", waiting(), ids=lambda each: each.name)
 def test_nothing_waits_for_the_device(request_: Any) -> None:
-    """Requests return while the stream is held up, also those of which more is to come."""
+    """Requests return while the stream is held up, also requests with more to come."""
     import cupy
 
     arrays: dict[int, Any] = {each.number: each for _, _, each in request_.arrays() if each is not None}

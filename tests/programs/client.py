@@ -1,6 +1,6 @@
 """A client in a process of its own: sends a request that waits at a gate and others behind it, then waits to be killed.
 
-Arguments: run directory, device, method that waits, its gate, method that is to be queued, how often.
+Arguments: run directory, device, method that waits, its gate, method to queue, how often.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def test_mistakes_say_what_to_do() -> None:
 
 
 def test_threads_have_libraries_of_their_own() -> None:
-    """What was looked up in `setup` may be used by each: random numbers from one generator are not drawn twice."""
+    """Each may use objects looked up in `setup`: random numbers from one generator are not drawn twice."""
     generator, blas = HERE.rng.generator(seed=5), HERE.blas
     drawn: list[float] = []
 

@@ -64,7 +64,7 @@ class Slab(RuleBasedStateMachine):
 
     @rule(offset=st.integers(-1, UNITS * ALIGNMENT_BYTES))
     def give_what_is_not_taken(self, offset: int) -> None:
-        """What was never taken, or is given back already, changes nothing."""
+        """Room never taken, or given back already, changes nothing."""
         if offset not in self.sizes:
             with pytest.raises(KeyError):
                 self.space.give(offset)
@@ -72,7 +72,7 @@ class Slab(RuleBasedStateMachine):
     @precondition(lambda self: not self.sizes)
     @rule()
     def take_all(self) -> None:
-        """What was given back piece by piece is one piece again."""
+        """Room given back piece by piece is one piece again."""
         assert self.space.take(self.space.nbytes // ALIGNMENT_BYTES * ALIGNMENT_BYTES) == 0
         self.space.give(0)
 

@@ -17,7 +17,7 @@ class Held:
 
 
 def test_what_is_submitted_is_done_in_order_on_another_thread() -> None:
-    """What was submitted before the start too, and by finalisers."""
+    """Also work submitted before the start, and by finalisers."""
     background, done = Background(), list[tuple[str, str]]()
     background.submit(lambda: done.append(("first", threading.current_thread().name)))
     held = Held()

@@ -93,7 +93,7 @@ class Batches(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost(self) -> None:
-        """What was added and not taken waits."""
+        """Items added and not taken wait."""
         assert len(self.forming) == len(self.waiting)
 
     @invariant()

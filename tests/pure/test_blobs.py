@@ -49,7 +49,7 @@ def test_a_value_survives_the_way() -> None:
 
 @hypothesis.given(strategies.binary(max_size=300), strategies.integers(0, 2**32))
 def test_any_bytes_are_a_blob_or_refused(raw: bytes, seed: int) -> None:
-    """Also a blob of which bytes were changed."""
+    """Also a blob with changed bytes."""
     whole = read_all(blobs.encode([np.arange(3000), 7]).blob())
     rng = random.Random(seed)
     for _ in range(3):

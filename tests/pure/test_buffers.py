@@ -429,7 +429,7 @@ class DeviceMemory(RuleBasedStateMachine):
     @precondition(lambda self: self.present and (self.gone or self.buffers))
     @rule(pick=picks, other=picks)
     def resolve_what_is_not_there(self, pick: int, other: int) -> None:
-        """Of what is gone, of an earlier generation, of another pool, of a device that lent nothing."""
+        """Refs to freed memory, of an earlier generation, of another pool, of a device that lent nothing."""
         session = self.pick(pick, self.present)
         for gone in self.gone[-3:]:
             assert refused(errors.GpuRefReleased, session.resolve, gone)
@@ -600,7 +600,7 @@ class DeviceMemory(RuleBasedStateMachine):
         length=st.integers(0, 100),
     )
     def resolve_foreign(self, pick: int, device: int, generation: int, slab: int, low: int, length: int) -> None:
-        """What was lent is read; what was not, or not to this session, is not; and never beyond its end."""
+        """A lent slab is read; one that was not lent, or not to this session, is not; and never beyond its end."""
         session = self.pick(pick, self.present)
         ref = WireRef(token.pack(EPOCH, device, generation), 77, slab, "uint8", (length,), (1,), low)
         content = session.foreign_slabs.get((device, generation, slab))

@@ -75,7 +75,7 @@ def test_a_request_is_verified_by_its_own_case_and_its_librarys_tests(report: An
 def test_earlier_marks_stay_of_what_was_not_tested(
     report: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was tested has those of this run, and no others."""
+    """Tested requests have the marks of this run, and no others."""
     file = tmp_path / "verified.json"
     file.write_text(json.dumps({"blas.gemm.cuda": {}, "fft.transform.cuda": {}}))
     monkeypatch.setattr(report.evidence, "FILE", file)

@@ -142,7 +142,7 @@ class Programs:
 
     @property
     def counts(self) -> GraphCounts:
-        """What was counted."""
+        """The counts."""
         return GraphCounts(*self.libraries._context.graphs[:7])
 
 

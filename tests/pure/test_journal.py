@@ -55,7 +55,7 @@ def write(journal: Journal, numbers: range) -> None:
 
 
 def read(journal: Journal, numbers: range) -> list[Any]:
-    """Return the journal's outcomes, None for what is to be done."""
+    """Return the journal's outcomes, None for open items."""
     outcomes = [journal.outcome(number, number) for number in numbers]
     return [outcome.value if isinstance(outcome, RecordedResult) else outcome for outcome in outcomes]
 

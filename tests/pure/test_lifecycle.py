@@ -93,7 +93,7 @@ class Device:
     call: bool = False
     """A standby that is ready was called; whether it takes over, the policy decides now."""
     ready_at_once: bool = False
-    """What was taken for the active incarnation is ready."""
+    """The incarnation taken for the active one is ready."""
 
     def possible(self) -> list[LifecycleEvent]:
         """Return what can happen now."""

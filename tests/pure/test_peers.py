@@ -15,7 +15,7 @@ from atomr_mp_workers.requests.peers import MOST_EARLY, MOST_FORMER, Peers, Sequ
 
 @given(st.permutations(range(1, 30)), st.integers(0, 29))
 def test_serials_are_known_up_to_the_first_that_is_missing(serials: list[int], count: int) -> None:
-    """In whatever order connections bring them; nothing is kept of what is complete."""
+    """In whatever order connections bring them; nothing is kept of complete ones."""
     known, come = SequenceTracker(), set[int]()
     for serial in serials[:count]:
         known.add(serial)
@@ -53,7 +53,7 @@ def test_serials_that_nobody_has_counted_are_refused() -> None:
 
 
 class NoMemory:
-    """Stands for a device's memory, of which these sessions use none."""
+    """Stands for a device's memory, which these sessions do not use."""
 
     @property
     def refs(self) -> NoMemory:

@@ -90,7 +90,7 @@ msgpack_values = st.recursive(
 
 @st.composite
 def damaged(draw: st.DrawFn, messages: st.SearchStrategy[bytes]) -> bytes:
-    """Draw a message of which something was cut, changed or added."""
+    """Draw a message with something cut, changed or added."""
     message = draw(messages)
     at = draw(st.integers(0, len(message)))
     removed = draw(st.integers(0, 4))
@@ -272,7 +272,7 @@ def test_any_bytes_for_a_token_are_refused(received: bytes) -> None:
 
 
 class Credit(RuleBasedStateMachine):
-    """Requests come and are answered in any order; a dict of what is out is the model."""
+    """Requests come and are answered in any order; a dict of the unanswered ones is the model."""
 
     window = Window(requests=4, payload_bytes=100)
     ids = st.integers(0, 8)

@@ -270,7 +270,7 @@ class FakeSlabs:
             os.close(descriptor)
 
     def closed(self) -> list[int]:
-        """Return the slabs of which the worker would be told."""
+        """Return the slabs that the worker would be told of."""
         return [number for kind, number in self.releases.pending if kind is LeaseKind.SLAB]
 
 

@@ -47,7 +47,7 @@ class FakeConnection:
     def __init__(self, generation: int) -> None:
         self.generation = generation
         self.calls: dict[int, tuple[data.Call, bool]] = {}
-        """What was received and not answered, and whether it is to run alone."""
+        """Requests received and not answered, and whether each runs alone."""
         self.cancelled: list[int] = []
         self.answers: list[bytes] = []
         self.closed = self.ended = self.broken = False
@@ -113,7 +113,7 @@ class FakeClient:
         """Nothing is in shared memory."""
 
     def releases(self, device: int, generation: int) -> Releases:
-        """Return what is to be given back: nothing."""
+        """Return the due releases: none."""
         return Releases(token.pack(EPOCH, device, generation))
 
     def tell_reach(self, device: int, generation: int, failures: int) -> None:

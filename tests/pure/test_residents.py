@@ -303,7 +303,7 @@ class AnyWalk(RuleBasedStateMachine):
     @precondition(lambda self: self.stuck)
     @rule(data=st.data())
     def end_after_all(self, data: Any) -> None:
-        """What was stuck ends."""
+        """A stuck process ends."""
         worker = data.draw(st.sampled_from(sorted(self.stuck)))
         self.stuck.remove(worker)
         del self.mapped[worker]
@@ -340,7 +340,7 @@ class AnyWalk(RuleBasedStateMachine):
 
     @invariant()
     def no_version_outlives_its_use(self) -> None:
-        """Of what nobody uses, the latest version alone is kept; nothing is held for the dead."""
+        """Only the latest version of unused memory is kept; nothing is held for the dead."""
         for blob in self.registry.blobs:
             assert blob.users <= self.living | self.stuck
             assert blob.state is not BlobState.FREED or blob.users

@@ -60,7 +60,7 @@ class Flow(RuleBasedStateMachine):
 
     @invariant()
     def is_bounded(self) -> None:
-        """What was made and not read is within the credit, in bytes but for the last part."""
+        """Unread parts are within the credit, in bytes but for the last part."""
         made = [nbytes for _, nbytes in (*self.unread, *self.parts)]
         assert len(made) <= self.ahead
         assert sum(made[:-1]) < self.ahead_bytes or len(made) <= 1

@@ -86,7 +86,7 @@ def test_only_so_much_is_remembered_and_what_is_forgotten_is_told() -> None:
 
 
 def test_without_a_limit_nothing_is_held_of_anything() -> None:
-    """Nor of an end of which nothing is known, or that was nobody's."""
+    """Nor of an end of unknown cause, or of nobody's fault."""
     docket = Docket(0)
     docket.ended((0, 1), Death(1), 0)
     assert docket.suspect((0, 1), [A], 0) == []
@@ -255,7 +255,7 @@ class AnyWalk(RuleBasedStateMachine):
 
     @invariant()
     def clients_know_what_is_held(self) -> None:
-        """What was told adds up to what is known."""
+        """The told verdicts add up to the known ones."""
         assert self.told == verdicts(self.docket.known())
 
     @invariant()

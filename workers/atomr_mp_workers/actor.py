@@ -244,7 +244,7 @@ class Batch:
 
 
 def by_shape(*arguments: Any) -> Hashable:
-    """Return the shapes and element types of arguments that are arrays: a `Batch.key` for what is to be stacked."""
+    """Return the shapes and element types of arguments that are arrays: a `Batch.key` for stacked arrays."""
     return tuple([(str(each.dtype), tuple(each.shape)) for each in arguments if hasattr(each, "shape")])
 
 
@@ -367,9 +367,9 @@ def method(
             its other parameters are those of the form that it knows, as `temperature`. None for neither.
         exclusive: Of a generator: it keeps its thread until it ends, also while its reader lets it wait. For what keeps
             more by thread than context variables and what torch and CuPy have there.
-        resumable: Of what streams: where its worker ends, it goes on in the next one, behind the parts that its caller
-            has. A generator takes for that a parameter `start`, the number of those parts, or `sent`, the list of them,
-            which callers do not give; of `Steps`, `LiveStream.sent` has them.
+        resumable: For a method that streams: where its worker ends, it goes on in the next one, behind the parts that
+            its caller has. A generator takes for that a parameter `start`, the number of those parts, or `sent`, the
+            list of them, which callers do not give; of `Steps`, `LiveStream.sent` has them.
     """
     if deadline_s is not None and deadline_s <= 0:
         raise ValueError(f"deadline_s must be positive, got {deadline_s}")

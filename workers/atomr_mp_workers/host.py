@@ -82,7 +82,7 @@ class Host:
         self._answers = parts.envelope.answers
         self._ending: list[AdmittedSession] = []
         self._discarding: list[int] = []
-        """Ended sessions of which the supervisor wants to hear that nothing is started any more."""
+        """Ended sessions for which the supervisor wants to hear that nothing starts any more."""
         """Sessions that have ended, with requests that still run."""
         self._outbox: dict[Peer, None] = {}
         """Peers with replies to send, in order."""
@@ -328,7 +328,7 @@ class Host:
             self._data.forget(session.session)
 
     def _close_ended(self) -> None:
-        """Drop what ended sessions have waiting; say of those of which nothing runs any more that they are over.
+        """Drop the waiting requests of ended sessions; report sessions without running requests as over.
 
         Not where the end is heard of: that may be in the middle of a request.
         """

@@ -46,7 +46,7 @@ class Parameter(NamedTuple):
 def parameter_of(parameter: inspect.Parameter, hint: Any) -> Parameter:
     """Return how a parameter is decoded."""
     # NDArray[...] and other parametrised arrays are checked as arrays; msgspec does not know their parameters.
-    # From Python 3.12 on they may be aliases that are to be looked behind.
+    # From Python 3.12 on they may be aliases, whose values count.
     origin = typing.get_origin(hint)
     behind = getattr(origin, "__value__", None) or getattr(hint, "__value__", None)
     if behind is not None:

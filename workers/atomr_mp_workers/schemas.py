@@ -107,7 +107,7 @@ def _array_schema(annotation: Any) -> dict[str, Any] | None:
     if annotation is DeviceArray:
         return ARRAY | {"description": "A ref to device memory"}
     numpy = sys.modules.get("numpy")
-    # From Python 3.12 on, NDArray is an alias that is to be looked behind.
+    # From Python 3.12 on, NDArray is an alias; its value counts.
     arguments = typing.get_args(annotation)
     origin = typing.get_origin(annotation) or annotation
     behind = getattr(origin, "__value__", None)

@@ -58,7 +58,7 @@ the requests their fates, and an answer that comes after its request was taken b
 When a connection is lost
 -------------------------
 
-The end of a stream may be a worker's death, of which the supervisor will tell more: which requests had started, and
+The end of a stream may be a worker's death; the supervisor will tell more of it: which requests had started, and
 who is to blame. So nothing is failed yet. After ten milliseconds the link connects anew. If the worker lets the new
 connection in, it lives: what it sent on the old one in vain is named to it (`Unread`), releases that it has not
 acknowledged are repeated, and then requests that were on the old connection are sent again or end with

@@ -49,7 +49,7 @@ class Lane(ABC):
     """What both kinds share: where requests go, and how they end.
 
     Args:
-        client: Whose lane this is.
+        client: The lane's client.
         number: Distinguishes the lane's connections from those of the session's other lanes.
         devices: The devices as they are now.
     """
@@ -296,8 +296,8 @@ class Lane(ABC):
             deadline_ns: CLOCK_MONOTONIC.
             priority: Its priority in the worker.
             refs: How many refs are among the arguments.
-            kept: What is to live until it is answered.
-            copies: Those of its arguments that lie in shared memory of this client.
+            kept: Objects that live until it is answered.
+            copies: Arguments of it that lie in shared memory of this client.
         """
         alone = None
         if method in self._suspicions.methods and not refs and not copies:
@@ -477,7 +477,7 @@ class Lane(ABC):
 
     @abstractmethod
     def _give_back(self, link: DeviceLink) -> None:
-        """Send what is to be given back to a link's incarnation; what is called from now on comes after it."""
+        """Send due releases to a link's incarnation; what is called from now on comes after it."""
 
     @abstractmethod
     def watch(self, reply: Reply) -> None:

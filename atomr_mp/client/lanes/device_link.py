@@ -64,11 +64,11 @@ class DeviceLink:
         self.lacks_descriptor = False
         """The last of them failed in this process, for which the next call may be a reason to try again."""
         self.lost: list[int] = []
-        """Numbers of connections to this incarnation that were lost, of which the worker may not know."""
+        """Numbers of lost connections to this incarnation; the worker may not know of the loss."""
         self.timer = 0
         """Number of the timer that runs for the next attempt."""
         self.unread = False
-        """Replies may have arrived of which the connection's descriptor does not tell any more."""
+        """Replies may have arrived that the connection's descriptor does not signal any more."""
 
     @property
     def let_go(self) -> bool:

@@ -38,7 +38,7 @@ class LaneMemory(Protocol):
         """A worker uses these arguments no more."""
 
     def resolver(self, leases: Mapping[int, Lease]) -> Callable[[Any], object]:
-        """Return what makes refs and arrays of what is in an answer that came with these leases."""
+        """Return a function that makes refs and arrays from the content of an answer with these leases."""
 
 
 class LaneClient(Protocol):
@@ -87,10 +87,10 @@ class LaneClient(Protocol):
         """Copy an argument into memory that workers can read; None if it has to travel otherwise."""
 
     def releases(self, device: int, generation: int) -> Releases:
-        """Return what is to be given back to an incarnation."""
+        """Return the releases due to an incarnation."""
 
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
-        """Send what is to be given back to an incarnation, if possible."""
+        """Send due releases to an incarnation, if possible."""
 
     def out_of_memory(self, releases: Releases) -> None:
         """An incarnation has no memory left."""

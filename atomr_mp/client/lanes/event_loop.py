@@ -48,7 +48,7 @@ class EventLoopLane(Lane):
         self._telling: Final = threading.Lock()
         """Guards `_told`, `_known` and `_called_for_told`."""
         self._known = [link.info.generation for link in self._links]
-        """The latest generation of each device of which the loop was told."""
+        """The latest generation of each device that the loop was told."""
         self._called_for_told = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0

@@ -57,7 +57,7 @@ class Failover:
     """A part of a lane, to be called with its lock held.
 
     Args:
-        client: Whose lane it is.
+        client: The lane's client.
         connections: The lane's.
         outcomes: Ends replies.
         sender: Sends requests.
@@ -253,7 +253,7 @@ class Failover:
             self._close_former(link)
             link.former = Attached(link.connection, link.generation, link.releases, link.number)
             link.connection = None
-            self._receive(link, former=True)  # what was left unread, of which its descriptor tells no more
+            self._receive(link, former=True)  # unread bytes that its descriptor does not signal any more
 
     def _connect(self, link: DeviceLink) -> None:
         """Connect to the incarnation that was told of last, and feed the result."""

@@ -41,7 +41,7 @@ class Outcomes:
     """A part of a lane, to be called with its lock held, but for `call_back`.
 
     Args:
-        client: Whose lane it is.
+        client: The lane's client.
         links: The lane's links, by device.
         backlog: The lane's calls that wait for room.
         finished: Wakes whoever waits for a reply.

@@ -25,7 +25,7 @@ class Receiver:
     """A part of a lane, to be called with its lock held.
 
     Args:
-        client: Whose lane it is.
+        client: The lane's client.
         outcomes: Ends replies.
         on_fatal: Called when a link's incarnation has answered that it ends.
         disconnected: Called when a connection has ended and all that had been sent was received.

@@ -27,7 +27,7 @@ class Retry:
     """A part of a lane, to be called with its lock held.
 
     Args:
-        client: Whose lane it is.
+        client: The lane's client.
         links: The lane's links, by device.
         outcomes: Ends replies.
         sender: Sends requests.

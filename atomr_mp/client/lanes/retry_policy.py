@@ -24,7 +24,7 @@ NEVER: Final = 2**31
 
 
 class Lost(NamedTuple):
-    """A request on an incarnation that has ended, of which the supervisor has not said what is held of it."""
+    """A request on an ended incarnation, without the supervisor's verdict so far."""
 
     report: int
     """Number of the report to which it answers."""
@@ -77,7 +77,7 @@ class KnownSuspicions:
     """What is held of requests, as far as this client was told.
 
     Args:
-        known: What was held of them when the client came.
+        known: The verdicts when the client connected.
     """
 
     def __init__(self, known: Iterable[Suspicion]) -> None:
@@ -99,7 +99,7 @@ class KnownSuspicions:
             self.methods = methods
 
     def admit(self, method: str, arguments: object) -> RequestKey | None:
-        """Look at a call of a method of which anything is held; return what it is if it has to run alone.
+        """Look up a call whose method has a verdict; return its key if it has to run alone.
 
         Raises:
             PoisonRequest: It is not admitted.

@@ -24,7 +24,7 @@ class Sender:
 
     Args:
         links: The lane's links, by device.
-        give_back: Sends what is to be given back to a link's incarnation; what is called from now on comes after it.
+        give_back: Sends due releases to a link's incarnation; what is called from now on comes after it.
         reach: Tries again to reach an incarnation that could not be connected to.
         broken: Called when a message with these requests could not be sent.
     """

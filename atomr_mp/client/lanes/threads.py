@@ -276,7 +276,7 @@ class ThreadsLane(Lane):
             self._flush_wanted.release()
 
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
-        """Send what is to be given back to an incarnation.
+        """Send due releases to an incarnation.
 
         All lanes have it sent here, so that it is repeated in one place if the connection is lost: what never arrives
         would be waited for by all later calls.

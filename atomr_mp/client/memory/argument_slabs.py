@@ -127,7 +127,7 @@ class ClientSlabs:
         return placement
 
     def answered(self, placement: Placement, worker: Releases, *, executed: bool) -> None:
-        """Take note that the call with an array was answered: what may have run may go on using it."""
+        """Record that the call with an array was answered: what may have run may go on using it."""
         if executed and not placement.returned:
             placement.worker = worker
             self._kept[placement.id] = placement
@@ -135,12 +135,12 @@ class ClientSlabs:
                 self._kept.pop(placement.id, None)
 
     def abandoned(self, placement: Placement, until_ns: int) -> None:
-        """Take note that nobody will read the answer of a call with an array, which may start until then."""
+        """Record that nobody will read the answer of a call with an array, which may start until then."""
         with self._lock:
             self._abandoned.append((until_ns, placement))
 
     def returned(self, ids: Iterable[int]) -> None:
-        """Take note that nothing in a worker uses these arrays any more."""
+        """Record that nothing in a worker uses these arrays any more."""
         for number in ids:
             placement = self._uses.get(number)
             if placement is not None:
@@ -150,7 +150,7 @@ class ClientSlabs:
                     self._kept.pop(number, None)
 
     def over(self, ended: Releases) -> None:
-        """Take note that a worker has ended, and with it its use of all arrays."""
+        """Record that a worker has ended, and with it its use of all arrays."""
         for placement in list(self._kept.values()):
             if placement.worker is ended:
                 self._kept.pop(placement.id, None)
@@ -198,7 +198,7 @@ class ClientSlabs:
             return None
 
     def _make(self, nbytes: int, counted: int) -> tuple[_Slab, int]:
-        """Return room in a new slab, of which so many bytes count against the limit."""
+        """Return room in a new slab; so many of its bytes count against the limit."""
         slab = _Slab(slab_bytes_for(aligned(nbytes)), self._register, counted, self._name)
         with self._lock:
             offset = slab.space.take(nbytes)

@@ -23,7 +23,7 @@ class MemoryClient(Protocol):
 
     @property
     def epoch(self) -> bytes:
-        """Which life of which pool it is."""
+        """The life of the pool that it belongs to."""
 
     @property
     def forked(self) -> bool:
@@ -41,7 +41,7 @@ class MemoryClient(Protocol):
         """Take in what the supervisor has said."""
 
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
-        """Send what is to be given back to an incarnation, if possible."""
+        """Send due releases to an incarnation, if possible."""
 
     def submit(
         self, method: str, arguments: object, *, device: int | None, deadline_s: float, blocking: bool = False

@@ -71,7 +71,7 @@ class Releases:
         return leases
 
     def end(self, *, awaited: bool) -> None:
-        """Take note that the incarnation has ended.
+        """Record that the incarnation has ended.
 
         Args:
             awaited: A lane has still to take in answers of it. Else those that have come are all.
@@ -93,7 +93,7 @@ class Releases:
     def message(self) -> data.Release | None:
         """Return the next message, None if nothing is pending. One thread at a time; then `sent`.
 
-        Waits for this process's own work on device memory of which views have ended.
+        Waits for this process's own work on device memory whose views have ended.
         """
         while self.ending:
             wait, keep = self.ending.popleft()
@@ -114,7 +114,7 @@ class Releases:
         return data.Release(self.token, self.serial + 1, *ids)
 
     def sent(self, message: data.Release) -> None:
-        """Note that a message is on its way."""
+        """Record that a message is on its way."""
         self.serial = message.serial
         self.unacknowledged.append(message)
         self._forget_acknowledged()

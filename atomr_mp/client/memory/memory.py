@@ -104,12 +104,12 @@ class ClientMemory:
         return keep, copies, refs, to
 
     def answered(self, copies: Iterable[Placement], worker: Releases, *, executed: bool) -> None:
-        """Take note that a call with these arguments was answered, or was not run at all."""
+        """Record that a call with these arguments was answered, or was not run at all."""
         for each in copies:
             self._slabs.answered(each, worker, executed=executed)
 
     def abandoned(self, copies: Iterable[Placement], until_ns: int) -> None:
-        """Take note that nobody will read the answer of a call with these arguments, which may start until then."""
+        """Record that nobody will read the answer of a call with these arguments, which may start until then."""
         for each in copies:
             self._slabs.abandoned(each, until_ns)
 
@@ -120,11 +120,11 @@ class ClientMemory:
             each.returned = False
 
     def returned(self, ids: Iterable[int]) -> None:
-        """Take note that a worker uses these arguments no more."""
+        """Record that a worker uses these arguments no more."""
         self._slabs.returned(ids)
 
     def over(self, ended: Releases) -> None:
-        """Take note that an incarnation has ended."""
+        """Record that an incarnation has ended."""
         self._slabs.over(ended)
         self._mappings.forget(ended)
         self._lent = {lent for lent in self._lent.copy() if lent[0] is not ended}
@@ -134,7 +134,7 @@ class ClientMemory:
         self._mappings.close_unused(worker)
 
     def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
-        """Return what makes refs and arrays of what is in an answer that came with these leases."""
+        """Return a function that makes refs and arrays from the content of an answer with these leases."""
         return functools.partial(self._resolve, leases)
 
     def close(self) -> bool:

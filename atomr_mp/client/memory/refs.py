@@ -80,7 +80,7 @@ class GpuRef(Operand):
         self.slab: Final = slab
         """Number of the slab in which it lies."""
         self._held: Final = held
-        """Anything that is to live as long as a request of which this is an argument."""
+        """Anything that has to live as long as a request with this argument."""
         self._viewed: Any = None
         """What CUDA's array interface is of."""
 
@@ -366,7 +366,7 @@ def read_shared(shared: bytes, epoch: bytes) -> tuple[SharedRef, int, int]:
 
 
 def write_shared(message: SharedRef) -> bytes:
-    """Return the bytes of what is shared."""
+    """Return the bytes of the shared content."""
     return _SHARED.encode(message)
 
 

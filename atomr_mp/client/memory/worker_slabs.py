@@ -16,7 +16,7 @@ IDLE_BYTES: Final = 2**30
 """Most memory that stays mapped though the client has no lease in it: to map a slab again costs more than a call."""
 
 Open = Callable[[Releases, int, Callable[[], object]], "SlabMapping"]
-"""Opens a slab of an incarnation; takes what is to be called once it is unmapped."""
+"""Opens a slab of an incarnation; takes a function to call once it is unmapped."""
 
 
 class SlabMapping(Protocol):

@@ -42,7 +42,7 @@ class RngRequests(LibraryReference):
         dtype: rng.Whole | None = None,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Draw whole numbers of which every bit is random: all values of the type, equally likely.
+        """Draw whole numbers whose every bit is random: all values of the type, equally likely.
 
         Those of mrg32k3a fall short of 2³² by 209 values.
 

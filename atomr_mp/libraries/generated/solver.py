@@ -339,7 +339,7 @@ class SolverRequests(LibraryReference):
         job: solver.Job = "A",
         deadline_s: float | None = None,
     ) -> Reply:
-        """Decompose a = u·diag(s)·vh; the singular values descend. What was in a is lost.
+        """Decompose a = u·diag(s)·vh; the singular values descend. a is overwritten.
 
         On CUDA, cuSOLVER waits for the device in between, and so does everybody else. A tall matrix in row order is
         copied there, and so is a wide one in column order.

@@ -79,7 +79,7 @@ class SparseRequests(LibraryReference):
         *,
         deadline_s: float | None = None,
     ) -> Reply:
-        """Answer with refs to copies of the indices of a matrix: [indices, indptr], of coo [col, row]; of what is kept.
+        """Answer with refs to copies of the indices of a matrix: [indices, indptr], of coo [col, row]; as stored.
 
         Args:
             a: A checked structure, as `Sparse.csr` and its like make it.

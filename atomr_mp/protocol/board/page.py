@@ -49,7 +49,7 @@ ACTORS_THREADS: Final = 1 << STREAM_BITS
 """The bit of what actors' own threads have put on the device."""
 
 DEFAULT_STREAM: Final = 2 << STREAM_BITS
-"""The bit of what was put on the device without saying where: it may be anybody's."""
+"""The bit of work put on the device without saying where: it may be anybody's."""
 
 STACK_SIGNAL: Final = 62
 """SIGRTMAX - 2: nothing known uses it. The worker's interpreter writes the stacks, if it comes to run."""

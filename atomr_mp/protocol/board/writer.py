@@ -92,7 +92,7 @@ class BoardWriter:
     def start(
         self, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int = 0, items: int = 1
     ) -> int:
-        """Note that a request starts, or so many that were sent as one; return its slot, for `end`."""
+        """Record that a request starts, or so many that were sent as one; return its slot, for `end`."""
         words = self._words
         words[_STARTED] = self._started = started = self._started + items
         if not self._free:
@@ -134,7 +134,7 @@ class BoardWriter:
         self._words[SURVEYED] = now_ns
 
     def end(self, slot: int, now_ns: int, received_ns: int = 0, items: int = 1) -> None:
-        """Note that the request in `slot` has ended; its entry stays readable until the slot is needed again.
+        """Record that the request in `slot` has ended; its entry stays readable until the slot is needed again.
 
         Args:
             slot: As `start` has returned it.
@@ -167,7 +167,7 @@ class BoardWriter:
         return slot
 
     def start_step(self, slot: int, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int) -> None:
-        """Note that a stream takes a step."""
+        """Record that a stream takes a step."""
         words, at = self._words, FIRST_STREAM + SLOT_WORDS * slot
         words[STEPS] = self._steps = self._steps + 1
         number = 2 * self._steps
@@ -182,7 +182,7 @@ class BoardWriter:
         words[at] = number
 
     def end_step(self, slot: int, now_ns: int) -> None:
-        """Note that the step has ended."""
+        """Record that the step has ended."""
         self._words[STEPS_ENDED] = self._steps_ended = self._steps_ended + 1
         self._words[FIRST_STREAM + SLOT_WORDS * slot + 5] = now_ns
 
@@ -207,7 +207,7 @@ class BoardWriter:
         self._words[SIGNALLED] = signals
 
     def batch(self, method: int, items: int, wait_ns: int, longest_wait_ns: int) -> None:
-        """Note that a batch has started.
+        """Record that a batch has started.
 
         Args:
             method: Number of the batched method.

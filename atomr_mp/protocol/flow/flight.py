@@ -34,7 +34,7 @@ class Window(Message, frozen=True):
 
 
 class Flight(Generic[T]):
-    """What was sent and not answered.
+    """Requests that were sent and not answered.
 
     Args:
         window: How much may be unanswered.

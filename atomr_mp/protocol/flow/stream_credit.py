@@ -46,7 +46,7 @@ class SenderCredit:
         self._parts, self._bytes = max(parts, self._parts), max(nbytes, self._bytes)
 
     def send(self, nbytes: int) -> int:
-        """Note that a part is sent; return its number."""
+        """Record that a part is sent; return its number."""
         self.sent += 1
         self.sent_bytes += nbytes
         return self.sent - 1
@@ -65,7 +65,7 @@ class ReaderCredit:
     def __init__(self, parts: int, nbytes: int) -> None:
         self._ahead, self._ahead_bytes = parts, nbytes
         self.parts, self.nbytes = parts, nbytes
-        """What was granted."""
+        """The granted credit."""
         self.received = 0
         """Parts that have come."""
         self.received_bytes = 0
@@ -77,7 +77,7 @@ class ReaderCredit:
         return self.received >= self.parts
 
     def receive(self, number: int, nbytes: int = 0) -> None:
-        """Note that a part has come.
+        """Record that a part has come.
 
         Raises:
             ProtocolError: Not the next one, or none was granted.
@@ -90,7 +90,7 @@ class ReaderCredit:
         self.received_bytes += nbytes
 
     def read(self, nbytes: int) -> bool:
-        """Note that a part was read; return whether it is time to grant more, which is noted too."""
+        """Record that a part was read; return whether it is time to grant more, which is noted too."""
         self._read += 1
         self._read_bytes += nbytes
         parts, granted_bytes = self._read + self._ahead, self._read_bytes + self._ahead_bytes

@@ -95,7 +95,7 @@ def dtype_of_out(request: Any) -> str:
 
 
 def _dtype_of_c(request: Any) -> str:
-    """Return the type of what is added to the product."""
+    """Return the type of the addend."""
     out = dtype_of_out(request)
     return "bfloat16" if out in FLOAT8 else out
 
@@ -106,7 +106,7 @@ def _dtype_of_bias(request: Any) -> str:
 
 
 def _dtype_of_aux(request: Any) -> str:
-    """Return the type of what is stored for the gradient."""
+    """Return the type of the values stored for the gradient."""
     return "uint8" if "relu" in request.epilogue else dtype_of_out(request)
 
 
@@ -188,7 +188,8 @@ def _is_aligned(request: Any, _sizes: Sizes) -> bool:
 def order_of(request: Any) -> Order | None:
     """Return the order in which the result is computed; None if out and c do not lie as the epilogue wants it.
 
-    Vectors of an epilogue go along rows of what cuBLASLt has in column order: along columns of what is in row order.
+    Vectors of an epilogue go along rows of a matrix in column order, as cuBLASLt has it: along columns of one in row
+    order.
     """
     orders: tuple[Order, ...] = ("row", "column") if request.epilogue in {"default", "relu", "gelu"} else ("row",)
     given = [each.layout for each in (request.out, request.c) if each is not None]

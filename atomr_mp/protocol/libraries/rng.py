@@ -191,7 +191,7 @@ class Random(LibraryRequest, frozen=True):
 
 
 class Bits(Random, frozen=True):
-    """Draw whole numbers of which every bit is random: all values of the type, equally likely.
+    """Draw whole numbers whose every bit is random: all values of the type, equally likely.
 
     Those of mrg32k3a fall short of 2³² by 209 values.
     """

@@ -320,7 +320,7 @@ _NO_VALUES = "An element is a NaN or an infinity, or the iteration does not end.
 
 
 class Gesvd(_SolverRequest, frozen=True):
-    """Decompose a = u·diag(s)·vh; the singular values descend. What was in a is lost.
+    """Decompose a = u·diag(s)·vh; the singular values descend. a is overwritten.
 
     On CUDA, cuSOLVER waits for the device in between, and so does everybody else. A tall matrix in row order is
     copied there, and so is a wide one in column order.

@@ -67,7 +67,7 @@ class Pattern(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     """Rows and columns of a block; (1, 1) if they are not blocked."""
     index: Index
     transposed: bool
-    """Whether the transpose of what is kept is meant."""
+    """Whether the transpose of the stored matrix is meant."""
 
     @property
     def described(self) -> tuple[object, ...]:
@@ -81,7 +81,7 @@ class Pattern(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
     @property
     def format(self) -> Format:
-        """The format of what is meant."""
+        """The format of the matrix that is meant."""
         return TURNED.get(self.stored, self.stored) if self.transposed else self.stored
 
     @property
@@ -295,7 +295,7 @@ class Structure(Sparse, frozen=True):
 
 
 class Arrays(Sparse, frozen=True):
-    """Answer with refs to copies of the indices of a matrix: [indices, indptr], of coo [col, row]; of what is kept."""
+    """Answer with refs to copies of the indices of a matrix: [indices, indptr], of coo [col, row]; as stored."""
 
     name: ClassVar = "arrays"
     captured: ClassVar = False

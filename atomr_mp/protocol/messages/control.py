@@ -68,9 +68,9 @@ class Prepare(Message, frozen=True, tag="prepare"):
     """Comes before `Start`, maybe long before: import what will be needed. No answer."""
 
     backend: Name
-    """Whose driver to start up, without taking anything of the device."""
+    """The device whose driver to start up, without taking anything of the device."""
     actors: list[ActorSpec]
-    """Whose modules to import. What cannot be done is tried again after `Start`, which tells why."""
+    """The actors whose modules to import. What cannot be done is tried again after `Start`, which tells why."""
 
 
 class Promote(Message, frozen=True, tag="promote"):
@@ -126,7 +126,7 @@ class ExportSlab(Message, frozen=True, tag="export_slab"):
     """The session."""
     slab: SlabNumber
     to_device: U16 | None = None
-    """Whose worker will map it; None for the client."""
+    """The device whose worker will map it; None for the client."""
 
 
 class ClientSlab(Message, frozen=True, tag="client_slab"):
@@ -321,7 +321,7 @@ class ResidentAbandoned(OfResident, frozen=True, tag="resident_abandoned"):
 
 
 class ResidentRejected(OfResident, frozen=True, tag="resident_rejected"):
-    """What was adopted has another checksum, and is not used."""
+    """The adopted memory has another checksum, and is not used."""
 
 
 FromWorker = (

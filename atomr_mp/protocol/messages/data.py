@@ -268,7 +268,7 @@ class Parts(Message, frozen=True, tag=2):
     token: Token
     """The incarnation that sends."""
     parts: Annotated[list[Part], msgspec.Meta(max_length=MAX_CALLS)]
-    """Those of one stream in their order."""
+    """The parts of each stream are in order."""
     number: U64 = 0
     """Counts the worker's messages to this session, together with `Replies`."""
 

@@ -40,7 +40,7 @@ class GpuProcess(Message, frozen=True):
 
 
 class GpuMemory(Message, frozen=True, tag="memory"):
-    """What processes take of a GPU's memory; sent every few seconds, without those of which the driver does not say."""
+    """What processes take of a GPU's memory; sent every few seconds. Unreported processes are left out."""
 
     device: U16
     processes: Annotated[list[GpuProcess], msgspec.Meta(max_length=MAX_PROCESSES)]

@@ -96,9 +96,9 @@ class Order(msgspec.Struct, frozen=True):
     at: Point
     fault: Fault
     device: int | None = None
-    """In which device's processes; None for any."""
+    """The device; None for any."""
     generation: int | None = None
-    """In which incarnation; None for any."""
+    """The incarnation; None for any."""
     of: str = ""
     """At which request, "Actor.method", or at which actor's import and `setup`; empty for any."""
 

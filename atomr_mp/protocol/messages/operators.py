@@ -372,7 +372,7 @@ class ResidentInfo(Message, frozen=True):
     """A piece of resident memory."""
 
     device: U16 | None
-    """Whose memory it lies in; nil for the host's, which all devices of the host backend have in common."""
+    """The device whose memory it lies in; nil for the host's, which all devices of the host backend share."""
     name: Name
     version: Name
     """Version of its content."""
@@ -448,6 +448,6 @@ class Inventory(Message, frozen=True, tag="inventory"):
     sessions: list[SessionHeld]
     """All sessions, with the one that asks."""
     memfds: list[U64]
-    """Inodes of the memory of which the supervisor keeps a descriptor: clients' own slabs, and what was lent."""
+    """Inodes of the memory that the supervisor keeps a descriptor of: clients' own slabs, and lent ones."""
     complete: bool
     """No sessions or descriptors are left out of it, as they are where there are very many."""

@@ -321,7 +321,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeysChanged(Message, frozen=True, tag="keys_changed"):
-    """Read the admitted keys again, and end the sessions of those that are admitted no more; answered `KeysRead`."""
+    """Read the admitted keys again, and end the sessions of revoked keys; answered `KeysRead`."""
 
     id: U32
 
@@ -344,7 +344,7 @@ class FatesKnown(Message, frozen=True, tag="fates_known"):
 
     id: U32
     started: list[RemoteId]
-    """Those of the unanswered calls that have started."""
+    """Unanswered calls that have started."""
     known_since_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_U64)]
     """CLOCK_MONOTONIC; calls that were sent earlier may have started without being listed."""
 

@@ -253,7 +253,7 @@ class IncarnationEnded(Message, frozen=True, tag="ended"):
     known_since_ns: U64
     """CLOCK_MONOTONIC; requests sent earlier may have been started without being listed."""
     running: list[U64] = msgspec.field(default_factory=list)
-    """Those of `started` that had not ended: what it died of is among them, or none."""
+    """Requests in `started` that had not ended. The cause of the end is among them, if it is a request."""
     suspects: list[U64] = msgspec.field(default_factory=list)
     """Ids of this session's requests that it may have died of; empty if the end was asked for."""
 
@@ -318,7 +318,8 @@ def from_client(message: bytes) -> FromClient:
     """Return the message in `message`.
 
     Raises:
-        ProtocolError: It is none; of a hello of another version, whose other fields may differ, that is the reason.
+        ProtocolError: It is not a message; of a hello of another version, whose other fields may differ, that is the
+            reason.
     """
     try:
         return FROM_CLIENT.decode(message)

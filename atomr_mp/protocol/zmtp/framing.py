@@ -33,7 +33,7 @@ JOIN_BELOW_BYTES: Final = 16384
 
 
 def pieces(header: bytes, frames: Sequence[Buffer]) -> Sequence[Buffer]:
-    """Return what is to be sent of a message, one after the other, if it is not just a small header."""
+    """Return the pieces of a message to send in order, if it is more than a small header."""
     if frames:
         return (stream.frame_of(pack(header, frames)),)
     return stream.frame_head(len(header)), header

@@ -51,7 +51,7 @@ class ZmtpStream(ABC):
         self.ready = False
         """Logged in: messages may be sent."""
         self.messages: deque[memoryview] = deque()
-        """Those that have come, each in memory of its own."""
+        """Received messages, each in memory of its own."""
         self.room: memoryview | None = None
         """Where the rest of a message belongs whose beginning has come; then `filled` takes it, not `feed`."""
         self._greeted = False
@@ -63,7 +63,7 @@ class ZmtpStream(ABC):
         """Of its frame."""
 
     def feed(self, chunk: bytes) -> bytes:
-        """Take bytes in; return what is to be sent for them.
+        """Take bytes in; return the bytes to answer.
 
         Raises:
             ProtocolError: They are not ZMTP, or not what this end may be told; the stream cannot be read on.
@@ -97,7 +97,7 @@ class ZmtpStream(ABC):
         return b"".join(answers)
 
     def filled(self, count: int) -> bytes:
-        """Take what has been written at the beginning of `room`; return what is to be sent for it, see `feed`."""
+        """Take the bytes at the beginning of `room`; return the bytes to answer, see `feed`."""
         assert self.room is not None
         self.room = self.room[count:]
         if self.room:
@@ -120,7 +120,7 @@ class ZmtpStream(ABC):
 
     @abstractmethod
     def _log_in(self, command: bytes) -> bytes:
-        """Go on with the login, of which the other end has done a step; return what is to be sent for it."""
+        """Go on with the login after a step of the other end; return the bytes to answer."""
 
     def _check_frame(self, flags: int, size: int) -> None:
         if flags & ~(_LONG | _COMMAND):
@@ -138,7 +138,7 @@ class Dealer(ZmtpStream):
     Args:
         identity: The routing id that the ROUTER is to know this peer by, up to 255 bytes.
         username: For PLAIN, up to 255 bytes.
-        password: Likewise.
+        password: For PLAIN, up to 255 bytes.
     """
 
     def __init__(self, identity: bytes, username: bytes, password: bytes) -> None:
@@ -174,7 +174,7 @@ class Router(ZmtpStream):
         self.identity = b""
         """The peer's routing id, once it is `ready`."""
         self.refused = False
-        """The login has failed; what is to be sent for it says why."""
+        """The login has failed; the bytes to answer say why."""
         self._admits = admits
         self._takes = takes
         self._username: bytes | None = None

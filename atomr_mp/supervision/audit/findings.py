@@ -49,7 +49,7 @@ class Finding(NamedTuple):
     since: float | None = None
     """When it began, or its process, in seconds since the epoch."""
     pid: int | None = None
-    """Whose it is, or which process."""
+    """Its owner, or the process."""
     nbytes: int | None = None
 
 

@@ -100,7 +100,7 @@ def still_mapped(observed: Observed, pid: int, slab: Memfd, worker: Worker | Non
         observed: What there is.
         pid: The process.
         slab: The memory.
-        worker: Whose it was; None for the process's own.
+        worker: The worker that it belonged to; None for the process's own.
         lives: Whether that worker lives.
     """
     if worker is None:

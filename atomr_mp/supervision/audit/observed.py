@@ -37,7 +37,7 @@ class Process(NamedTuple):
     watches: tuple[int, ...] = ()
     """The pids that its pidfds mean; -1 for one that has been reaped."""
     opened: frozenset[int] = frozenset()
-    """Inodes of slabs of which it has descriptors."""
+    """Inodes of the slabs that it has descriptors of."""
     mapped: frozenset[int] = frozenset()
     """Inodes of slabs that it has mapped."""
 
@@ -62,7 +62,7 @@ class Observed(NamedTuple):
     notes: frozenset[int] = frozenset()
     """Pids that are noted in the run directory."""
     survivors: frozenset[int] = frozenset()
-    """Those of them that are still the noted processes."""
+    """The pids that still belong to the noted processes."""
     gpus: Mapping[str, Sequence[tuple[int, int]]] = {}
     """By UUID: which pids take how many bytes."""
     supervisor: int = 0
@@ -97,7 +97,7 @@ def slab_size(slab: Memfd) -> str:
 
 
 def descriptors(process: Process) -> str:
-    """Return how many descriptors a process has open, of which kinds."""
+    """Return how many descriptors a process has open, by kind."""
     total = sum(process.descriptors.values())
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(process.descriptors.items()))
     return f"{counted(total, 'descriptor')}" + (f" ({kinds})" if kinds else "")

@@ -95,7 +95,7 @@ def parse(address: str) -> tuple[str, int]:
     """Return host and port of an address that is no unix socket.
 
     Raises:
-        ConfigurationError: It is none, or not of this machine only.
+        ConfigurationError: It is not an address and a port, or not of this machine only.
     """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")

@@ -313,7 +313,7 @@ def parse(address: str) -> Address:
     """Return host and port of an address.
 
     Raises:
-        ConfigurationError: It is none.
+        ConfigurationError: It is not an address.
     """
     host, _, port = address.removeprefix(TCP).rpartition(":")
     host = host.strip("[]")

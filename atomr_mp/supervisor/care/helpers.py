@@ -131,7 +131,7 @@ class Helpers:
         return end
 
     def kill(self) -> None:
-        """End them all; what was to be called at their end is not. One that survives SIGKILL is left."""
+        """End them all, without the calls that follow an end. One that survives SIGKILL is left."""
         for popen, _ in self._running.values():
             popen.kill()
         wait_ended([pidfd for _, pidfd in self._running.values()], KILL_S)

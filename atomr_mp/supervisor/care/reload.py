@@ -196,7 +196,7 @@ def _stopped_at(device: SupervisedDevice, left: int, lost: errors.AtomrError | N
     """Return the error of a reload whose new worker does not start.
 
     Args:
-        device: Whose new worker that is.
+        device: The new worker's device.
         left: How many devices behind it keep the old code.
         lost: Why it does not start, if that is known.
         where: The beginning of the error's text: "at" a device that was replaced, "before" one that goes on.

@@ -51,7 +51,7 @@ class SupervisedDevice:
         epoch: The pool's.
         sessions: Who is told.
         factory: Makes the processes.
-        turns: Whose standby may start.
+        turns: Grants standbys their starts.
         residents: Who keeps what outlives the processes.
         ended: Called after each process end, when it has been reaped.
         changed: Called after each change of state; must not act on the device at once.
@@ -282,7 +282,7 @@ class SupervisedDevice:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing of it is on its way: no worker, no standby, and nothing of what was before them."""
+        """Whether nothing of it is on its way: no worker, no standby, and nothing of their predecessors."""
         standby_comes = self.standby is not None and not self.standby.is_ready
         return self.state in {State.READY, *OUT_OF_USE} and self.predecessor is None and not standby_comes
 

@@ -30,7 +30,7 @@ class EndReports:
         device: The device, as clients are shown it.
         sessions: Who is told.
         log: The device's events.
-        plans: By which it is decided whether requests are suspected.
+        plans: Decide whether requests are suspected.
         restarts: Counts the ends.
         release: Called with a process whose end was told.
     """

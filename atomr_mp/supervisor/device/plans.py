@@ -1,4 +1,4 @@
-"""By which plan a device's processes are started: the pool's, or one that a reload tries first."""
+"""The plan that a device's processes are started by: the pool's, or one that a reload tries first."""
 
 from __future__ import annotations
 

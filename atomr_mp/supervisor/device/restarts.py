@@ -100,7 +100,7 @@ class Restarts:
             self._count += 1
 
     def release(self, worker: Incarnation) -> None:
-        """Forget a process of which nothing is heard any more."""
+        """Forget a process that sends nothing any more."""
         self._counted.discard(worker.generation)
 
     def not_started(self, why: errors.AtomrError) -> None:

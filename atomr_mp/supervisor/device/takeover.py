@@ -68,7 +68,7 @@ class Takeover:
         loop: The supervisor's loop.
         sessions: Who is told.
         starter: Makes the processes.
-        turns: Whose standby may start.
+        turns: Grants standbys their starts.
         restarts: Judges whether a standby may take over.
         quarantine: Why nothing is to be started.
         release: Called with a standby that has ended.

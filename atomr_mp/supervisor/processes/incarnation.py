@@ -206,7 +206,7 @@ class Incarnation:
         return LiveBoard(self.process.board)
 
     def became_ready(self, actors: list[ActorInfo]) -> None:
-        """Take note that it can take calls, and what it offers; its end is seen sooner from now on."""
+        """Record that it can take calls, and its actors; its end is seen sooner from now on."""
         self._actors = actors
         if self._ready_s is None:
             self._ready_s = time.monotonic()
@@ -389,7 +389,7 @@ class Incarnation:
             self.hang_up()
 
     def hang_up(self) -> None:
-        """Take note that its control channel has ended."""
+        """Record that its control channel has ended."""
         if self._hears:
             self._stop_telling()
             dying = self.process.dying()

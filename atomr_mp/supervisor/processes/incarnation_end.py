@@ -56,7 +56,7 @@ class IncarnationEnd:
     """How an incarnation ended.
 
     Args:
-        worker: The incarnation, of which nothing runs any more.
+        worker: The incarnation; nothing of it runs any more.
         board: Its board, which is read here and not kept.
         suspecting: Requests may be held to end workers.
         now_ns: CLOCK_MONOTONIC, after the last thing that the incarnation did.

@@ -60,7 +60,7 @@ class PreforkPool:
             return
         self._waiting[device] = process
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
-        with contextlib.suppress(OSError):  # it has ended, of which its pidfd tells
+        with contextlib.suppress(OSError):  # it has ended, as its pidfd tells
             descriptors.send(process.control, self._prepare, None)
 
         def ended(_events: int) -> None:

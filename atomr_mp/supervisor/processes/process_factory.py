@@ -184,7 +184,7 @@ class ProcessFactory:
         self._loop.watch(zygote.channel.fileno(), select.EPOLLIN, lambda _: self._on_word(zygote))
 
     def _on_word(self, zygote: Zygote) -> None:
-        """It has imported what it is to import, or has hung up, of which the pidfd will tell."""
+        """It has done its imports, or has hung up, as the pidfd will tell."""
         self._loop.forget(zygote.channel.fileno())  # from now on it speaks only when asked
         zygote.listen()
         if zygote.missing is not None:

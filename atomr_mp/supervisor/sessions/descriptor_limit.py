@@ -10,7 +10,7 @@ from typing import Final
 from atomr_mp import errors
 
 RESERVED_DESCRIPTORS: Final = 256
-"""What clients leave for workers that are to be started and for files; at most half of what the kernel allows."""
+"""Descriptors that clients leave for future workers and for files; at most half of what the kernel allows."""
 
 
 def check_room(descriptor: int) -> None:

@@ -58,8 +58,8 @@ class KeptResultSlabs:
         """Keep a slab of a living session; one for which there is no room ends with its worker.
 
         Args:
-            worker: Whose it is.
-            message: What it said of it.
+            worker: The worker that has it.
+            message: The worker's message about it.
             descriptor: Came with it; stays the caller's. None if either side had no room for it.
         """
         slabs = self._kept.setdefault((message.number, worker), {})

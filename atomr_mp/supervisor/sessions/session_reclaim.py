@@ -19,7 +19,7 @@ from atomr_mp.transport.session import SessionPeer
 
 @dataclass
 class _Client:
-    """A client's process, of which sessions have ended."""
+    """A client's process, some of whose sessions have ended."""
 
     pid: int
     pidfd: int

@@ -1,4 +1,4 @@
-"""Shared memory between clients and workers, of which only file descriptors pass through here."""
+"""Shared memory between clients and workers; only its file descriptors pass through here."""
 
 from __future__ import annotations
 

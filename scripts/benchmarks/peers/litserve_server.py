@@ -62,7 +62,7 @@ class LitserveServer(Contestant):
         )
 
     def processes(self) -> dict[str, list[int]]:
-        """Return the process of the worker, and the others, that which started them first."""
+        """Return the process of the worker, and the others, their parent first."""
         import psutil
 
         assert self._server is not None

@@ -90,7 +90,7 @@ def obstacle() -> str:
     """Return why this process cannot be forked safely; empty if it can."""
     threads = sum(1 for _ in Path("/proc/self/task").iterdir())
     if threads != 1:
-        return f"it has {threads} threads, of which a fork would take one: something that it imports starts them"
+        return f"it has {threads} threads, and a fork would take only one: something that it imports starts them"
     for path in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # that by which the directory is read
             if str(target := path.readlink()).startswith("/dev/nvidia"):

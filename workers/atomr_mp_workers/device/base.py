@@ -61,7 +61,7 @@ class Resident(SlabMemory):
 
     @abstractmethod
     def seal(self) -> int:
-        """Wait for all that writes it, and see that nobody writes it any more; of what was made here, once.
+        """Wait for all that writes it, and see that nobody writes it any more; for memory made here, once.
 
         Arrays over it stay valid, for reading. Writing through one that was made before ends this process.
 
@@ -213,7 +213,7 @@ class WorkerDevice(ABC):
         """Open another worker's slab; the descriptor is owned from here on.
 
         Raises:
-            InvalidRequest: It is none.
+            InvalidRequest: It is not such memory.
         """
 
     @abstractmethod
@@ -221,7 +221,7 @@ class WorkerDevice(ABC):
         """Open memory of a client for reading, as host memory; the descriptor is owned from here on.
 
         Raises:
-            InvalidRequest: It is none.
+            InvalidRequest: It is not such memory.
         """
 
     @abstractmethod
@@ -237,7 +237,7 @@ class WorkerDevice(ABC):
         """Map sealed memory, for reading; the descriptor is owned from here on.
 
         Raises:
-            InvalidRequest: It is none.
+            InvalidRequest: It is not such memory.
         """
 
     @abstractmethod

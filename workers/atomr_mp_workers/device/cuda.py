@@ -190,7 +190,7 @@ class CudaDevice(WorkerDevice):
 
     def cached_bytes(self, holder: Any) -> int:
         """Return what is free in CuPy's pool."""
-        pool = holder.pool  # of which the loop may let go meanwhile
+        pool = holder.pool  # which the loop may release meanwhile
         return 0 if pool is None else int(pool.free_bytes())
 
     def forget(self, holder: Any) -> None:

@@ -89,7 +89,7 @@ class OpenedSlab(CudaMemory):
         later: Has it closed, when nothing refers to this any more.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: It is not such memory.
     """
 
     def __init__(self, handle: bytes, nbytes: int, later: Later = at_once) -> None:

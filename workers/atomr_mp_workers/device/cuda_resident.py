@@ -65,7 +65,7 @@ class CudaResident(CudaMemory, Resident):
         """Return one that is sealed; the descriptor is owned from here on.
 
         Raises:
-            CUDADriverError: It is none of this size.
+            CUDADriverError: It is not memory of this size.
         """
         try:
             _, rounded = _allocation(nbytes)

@@ -57,7 +57,7 @@ class HostResident(HostMemory, Resident):
         """Return one that is sealed; the descriptor is owned from here on.
 
         Raises:
-            InvalidRequest: It is none of this size, or somebody could write it.
+            InvalidRequest: It is not memory of this size, or somebody could write it.
         """
         try:
             if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALED != SEALED or os.fstat(descriptor).st_size != nbytes:

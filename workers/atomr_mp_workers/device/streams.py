@@ -12,7 +12,7 @@ STRATEGIES: Final = ("per_actor", "fresh", "pooled", "single")
 """One stream for each actor, for ever; one for each time that one is asked for; a few, in turn; one for all."""
 
 PRIORITIES: Final = ("low", "normal", "high")
-"""Whose work a GPU begins first, where more waits than it can do at once."""
+"""The order in which a GPU begins work, where more waits than it can do at once."""
 
 
 class StreamAllocator:

@@ -1,4 +1,4 @@
-"""Kernels that go wrong, or never end, on the current stream of CuPy; for tests of what is done about it."""
+"""Kernels that go wrong, or never end, on the current stream of CuPy; for tests of recovery."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How a matrix is told to a library that knows matrices in column order only: cuBLAS, cuSOLVER. Pure.
 
-A matrix in row order is, to such a library, the transpose of what is meant. So a product whose result lies in row order
+Such a library takes a matrix in row order for its transpose. So a product whose result lies in row order
 is asked for transposed, and each matrix is told by how it lies beside the result.
 """
 
@@ -30,7 +30,7 @@ def told(layout: Layout, order: Order, *, conjugated: bool = False, in_place: bo
 
     Args:
         layout: Of the matrix, or of a batch.
-        order: In which the result lies.
+        order: The order of the result.
         conjugated: Its conjugate is meant.
         in_place: It may be the result itself, so that it must not be transposed where it lies in both orders.
     """

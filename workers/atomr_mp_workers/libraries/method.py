@@ -40,7 +40,7 @@ class Known(NamedTuple):
     key: tuple[object, ...]
     """Of its plan."""
     left_out: dict[str, Layout]
-    """The outputs that are to be allocated."""
+    """The outputs to allocate."""
 
 
 class LibraryMethod(Method):

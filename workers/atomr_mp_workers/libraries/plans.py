@@ -131,7 +131,7 @@ class Preparer:
     """Makes plans that take long, one after the other, on a thread of its own; and drops them there.
 
     Args:
-        device: Whose thread it is.
+        device: The thread's device.
         wake: Has the loop look at the requests that wait.
     """
 

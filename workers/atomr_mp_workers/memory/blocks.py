@@ -27,7 +27,7 @@ class OwnSlab:
     def __init__(self, number: int, memory: Slab, device: WorkerDevice, holder: Holder) -> None:
         self.number: Final = number
         self.device: Final = device
-        """Whose memory it is: this process's device, or its host."""
+        """The owner of the memory: this process's device, or its host."""
         self.memory: Final = memory
         self.space: Final = Space(memory.nbytes)
         self.holder: Final = holder

@@ -74,7 +74,7 @@ class Buffers:
         """Return an array of user code as a buffer, if its memory is in a slab of this holder; else None.
 
         Args:
-            holder: Whose slab it may be in.
+            holder: The holder whose slab it may be in.
             array: Keeps the memory.
             layout: Where it lies, in the address space.
         """

@@ -50,7 +50,7 @@ class Hull(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """What was not written, since its request did not start."""
+    """Memory that was not written, since its request did not start."""
 
     low: int
     high: int

@@ -39,7 +39,7 @@ class RefOpener:
         return functools.partial(self._open, holder)
 
     def incarnation_over(self, device: int, generation: int) -> None:
-        """Note that another device's process has ended, and its memory with it."""
+        """Record that another device's process has ended, and its memory with it."""
         self._over[device] = generation
 
     def _open(self, holder: Holder, ref: WireRef | ClientArray) -> object:

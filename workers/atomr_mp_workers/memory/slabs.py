@@ -138,14 +138,14 @@ class SlabTable:
             wake()
 
         self.quiet = True
-        background.submit(calm)  # first of what is put off
+        background.submit(calm)  # first of the deferred requests
         background.rest(seconds)
 
     def provide(self, holder: Holder, nbytes: int, event: Event, wake: Callable[[], None]) -> bool:
         """Have room made for a holder in the device's memory, on a thread of its own; False if there is some already.
 
         Args:
-            holder: Whose it will be.
+            holder: Its future holder.
             nbytes: How much.
             event: Ends when there is room, or there can be none.
             wake: Called then.
@@ -344,7 +344,7 @@ class SlabTable:
                 self._took(device, -spare.nbytes)
 
     def _reserve(self, size: int, requested_bytes: int, device: WorkerDevice) -> None:
-        """Count a slab that is to be made, after having freed empty ones if there is no room. With the lock.
+        """Count a slab before it is made, after having freed empty ones if there is no room. With the lock.
 
         Raises:
             OutOfMemory: There is none.

@@ -64,7 +64,7 @@ class Store:
         return holder
 
     def close_mappings(self, number: int) -> None:
-        """Let go of what was mapped for a session, of its client's memory and of other devices'."""
+        """Release the mappings for a session: its client's memory, and other devices'."""
         holder = self._holders.get(number)
         if holder is not None:
             holder.gone = True
@@ -125,7 +125,7 @@ class Store:
         self._count()
 
     def open_view(self, holder: Holder, array: DeviceArray, view: int, *, write: bool) -> None:
-        """Note that a client has a view of an array.
+        """Record that a client has a view of an array.
 
         Raises:
             BorrowConflict: Another view excludes it.

@@ -60,7 +60,7 @@ class Answers:
             self.reply(request.peer, request.id, request.encoded, error)
 
     def forget(self, stream: StreamRequest) -> None:
-        """Take note that a stream is answered, or need not be."""
+        """Record that a stream is answered, or need not be."""
         stream.state = StreamState.OVER
         self.streams.discard(stream)
         stream.peer.streams.pop(stream.id, None)
@@ -102,7 +102,7 @@ class Answers:
         """Put a reply into a peer's outbox.
 
         Args:
-            peer: Whose request it was.
+            peer: The peer that sent the request.
             request_id: Its id.
             result: Its result; None if there is an error.
             error: What it has ended with.

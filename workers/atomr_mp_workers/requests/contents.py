@@ -70,7 +70,7 @@ def are_open(request: Request) -> bool:
 
 
 def note_absent(request: Request, error: errors.AtomrError) -> None:
-    """Note that a request does not start: who was queued behind it must not read what it was to write."""
+    """Record that a request does not start: who was queued behind it must not read what it was to write."""
     culprit = _culprit(request, error)
     for block, part in _parts(request):
         block.borrows.content = content.after_absence(block.borrows.content, part, culprit)
@@ -78,7 +78,7 @@ def note_absent(request: Request, error: errors.AtomrError) -> None:
 
 
 def note_heard(blocks: Iterable[Block], now_ns: int) -> None:
-    """Note that all has been received that was sent before a writer's answer which did not start."""
+    """Record that everything has been received that was sent before a writer's answer which did not start."""
     for block in blocks:
         block.borrows.content = content.after_hearing(block.borrows.content, now_ns)
 

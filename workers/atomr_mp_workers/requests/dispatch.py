@@ -366,7 +366,7 @@ class Dispatcher:
         taken, run = batched.next(full=self._is_behind(batched))
         for request in taken:
             self._outbox[request.peer] = None
-            if len(request.peer.replies) >= FLUSH_REPLIES:  # of those that were late
+            if len(request.peer.replies) >= FLUSH_REPLIES:  # of the late ones
                 self._flush()
         if not taken and run is None:
             return False

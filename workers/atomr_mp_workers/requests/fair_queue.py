@@ -27,8 +27,8 @@ class FairQueue(Generic[T]):
     nothing in `plain`; to look there costs less than to call.
 
     Args:
-        weigh: Returns an owner's weight, above 0: of two that have items waiting, one of twice the weight has twice as
-            much of what is charged. Asked when an owner comes.
+        weigh: Returns an owner's weight, above 0: of two that have items waiting, one of twice the weight is charged
+            twice as much. Asked when an owner comes.
     """
 
     __slots__ = ("_count", "_owner", "_weigh", "levels", "plain")
@@ -37,7 +37,7 @@ class FairQueue(Generic[T]):
         self.plain: deque[T] = deque()
         """All items, while they are of one owner and of priority 0."""
         self._owner: Hashable = None
-        """Whose these are."""
+        """Their owner."""
         self.levels: dict[int, _Level[T]] = {}
         """All items, otherwise; by priority."""
         self._count = 0

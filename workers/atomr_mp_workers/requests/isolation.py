@@ -69,7 +69,7 @@ class Isolation:
             self._wake()
 
     def _note_answer(self) -> None:
-        """Take note that what ran alone was answered: nothing is under way, and this process goes on."""
+        """Record that the request run alone was answered: nothing is under way, and this process goes on."""
         if self._running and not self._is_at_work():
             self._running = False
             self._envelope.isolate(None)

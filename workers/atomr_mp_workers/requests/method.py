@@ -132,5 +132,5 @@ class Method(ABC):
         return None
 
     def prepared(self, arguments: tuple[Any, ...]) -> tuple[tuple[Any, ...], Event | None]:
-        """Return the arguments with a plan, and the end of its making if that is to be waited for."""
+        """Return the arguments with a plan, and the end of its making if the request has to wait for it."""
         return arguments, None

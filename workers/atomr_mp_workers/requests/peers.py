@@ -91,7 +91,7 @@ class SequenceTracker:
         self._early: set[int] = set()
 
     def add(self, serial: int) -> bool:
-        """Note that a number has come; return False if it has come before.
+        """Record that a number has come; return False if it has come before.
 
         Raises:
             ProtocolError: So many have come without those before them that nobody can have counted.

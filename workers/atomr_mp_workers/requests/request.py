@@ -200,7 +200,7 @@ class Request(Run):
 
 
 def encode(result: Any, peer: Peer) -> values.Encoded:
-    """Return the wire form of what is to be in one answer.
+    """Return the wire form of the content of one answer.
 
     Raises:
         InvalidRequest: It cannot be; the message says why.

@@ -135,7 +135,7 @@ class Readiness:
             threading.Thread(target=self._import, args=(new,), name="imports", daemon=True).start()
 
     def go_on(self) -> None:
-        """Make the methods of which all is imported. Cheap when there are none."""
+        """Make the methods whose imports are complete. Cheap when there are none."""
         if not self._imported:
             return
         while self._imported:

@@ -70,7 +70,7 @@ class DataPeer(Connection):
         self._poll.modify(self.descriptor, select.EPOLLIN if to_messages else 0)
 
     def receive(self) -> None:
-        """Receive some of what is there: messages, or a step of the login, which is answered.
+        """Receive some of the waiting bytes: messages, or a step of the login, which is answered.
 
         Raises:
             ProtocolError: It is not ZMTP, or not what a client says.

@@ -66,7 +66,7 @@ class CudaBlas(Library):
         self._slots: Final = Slots()
 
     def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
-        """Return some products, of which the first makes the handle, its workspace and a page of slots."""
+        """Return some products; the first makes the handle, its workspace and a page of slots."""
         return products(self.context, holder)
 
     # --- vectors ------------------------------------------------------------------------------------------------------

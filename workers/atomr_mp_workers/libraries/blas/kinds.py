@@ -48,7 +48,7 @@ def _routines(prefix: str) -> SimpleNamespace:
 
 
 INDEX: Final = np.dtype(np.int64)
-"""Of what is found, with 64-bit sizes."""
+"""The routine with 64-bit sizes."""
 
 _IN_32: Final = int(cublas.ComputeType.COMPUTE_32F)
 _IN_64: Final = int(cublas.ComputeType.COMPUTE_64F)

@@ -158,7 +158,7 @@ class MatmulPlan:
         return self._matrix(TYPES[dtype], shape, "N", leading(layout, order), batch, stride)
 
     def _epilogue(self, request: blas_lt.Matmul) -> dict[str, int]:
-        """Describe the epilogue; return which attribute is the address of which array."""
+        """Describe the epilogue; return the attributes that are addresses, each with its array."""
         name = SWAPPED.get(request.epilogue, request.epilogue) if self._swapped else request.epilogue
         _set_matmul(self.desc, MATMUL.EPILOGUE, EPILOGUES[name])
         found: dict[str, int] = {}

@@ -62,7 +62,7 @@ class ProgramLibrary(Library):
         """Return a run with the definition of its program, which was told before or is kept from now on.
 
         Raises:
-            InvalidRequest: The digest is of another definition, or what is to be kept is too long.
+            InvalidRequest: The digest is of another definition, or the program is too long to keep.
             ProgramUnseen: No such program has been told in this session.
         """
         if not request.program:

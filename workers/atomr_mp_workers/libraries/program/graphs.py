@@ -109,7 +109,7 @@ class GraphTable(Generic[G]):
         return self._seen[key]
 
     def graph(self, key: Hashable) -> G:
-        """Return the graph of a run that is to be launched."""
+        """Return the graph to launch for a run."""
         return self._graphs[key]
 
     def keep(self, key: Hashable, graph: G) -> int:
@@ -123,7 +123,7 @@ class GraphTable(Generic[G]):
         return dropped
 
     def failed(self, refusal: Refusal) -> bool:
-        """Note that a graph could not be recorded; return whether that was the last attempt."""
+        """Record that a graph could not be recorded; return whether that was the last attempt."""
         self._failures += 1
         if self._failures >= ATTEMPTS:
             self.refusal = refusal

@@ -36,7 +36,7 @@ class CudaRng(Library):
         self._slots: Final = Slots()
 
     def bits(self, request: rng.Bits) -> None:
-        """Draw whole numbers of which every bit is random."""
+        """Draw whole numbers whose every bit is random."""
         out = array(request.out)
         word = self._words(request, out, out.dtype.itemsize)
         if word.data.ptr != out.data.ptr:

@@ -34,7 +34,7 @@ class HostRng(Library):
     """The next point's number, and what makes it."""
 
     def bits(self, request: rng.Bits) -> None:
-        """Draw whole numbers of which every bit is random."""
+        """Draw whole numbers whose every bit is random."""
         out = array(request.out)
         for part, word in self._words(request, out, out.dtype.itemsize):
             part[...] = word

@@ -58,6 +58,6 @@ class Handle:
 
     @property
     def anywhere(self) -> int:
-        """An address on the device for what routines do not read: all, of those that are only asked for sizes."""
+        """An address on the device for arguments that routines do not read; they read none if asked for sizes only."""
         address: int = self._anywhere.ptr
         return address

@@ -339,7 +339,7 @@ def _triangle(n: int, *, lower: bool) -> Array:
 
 
 def _check_finite(*parts: Array, batch: int = -1) -> None:
-    """Refuse NaNs and infinities, of which LAPACK makes anything."""
+    """Refuse NaNs and infinities: LAPACK's results for them are arbitrary."""
     if not all(np.isfinite(part).all() for part in parts):
         raise verdicts.without_values(verdicts.NOT_FINITE, batch)
 

@@ -24,7 +24,7 @@ def indefinite(info: int, batch: int = -1, undefined: str = "") -> errors.Numeri
 
 def outside(place: int, batch: int = -1, undefined: str = "b") -> errors.NumericalError:
     """Return the error of a pivot that is no row."""
-    return _of("has pivots of which number {row} is no row of it", batch, place, undefined)
+    return _of("has a pivot number {row} that is no row of it", batch, place, undefined)
 
 
 def dependent(place: int) -> errors.NumericalError:

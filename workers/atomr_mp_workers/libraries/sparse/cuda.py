@@ -307,7 +307,7 @@ class CudaSparse(SparseLibrary):
     def _triangle(
         self, request: sparse.Spsv | sparse.Spsm, it: Structure
     ) -> tuple[ElementKind, int, Any, tuple[int, int]]:
-        """Return the kind, the op, the values, and which triangle of what is told it is, with its kind of diagonal."""
+        """Return the kind, the op, the values, the triangle, and its kind of diagonal."""
         op = self._op(request.a, conjugated=request.conj_a)
         values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
         as_told = request.uplo if op == OPS["N"] else {"L": "U", "U": "L"}[request.uplo]

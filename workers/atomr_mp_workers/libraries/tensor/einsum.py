@@ -77,7 +77,7 @@ class Steps:
         self._add(request, (number,), output)
 
     def _summed(self, number: int, others: Sequence[int]) -> int:
-        """Sum over labels that no other operand and not the output has; return the number of what is left."""
+        """Sum over labels that no other operand and not the output has; return the number of the rest."""
         elsewhere = {label for other in others if other != number for label in self._labels[other]}
         kept = "".join(each for each in self._labels[number] if each in elsewhere or each in self._found.output)
         if kept == self._labels[number]:

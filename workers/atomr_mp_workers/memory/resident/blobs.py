@@ -32,7 +32,7 @@ ALIGNMENT: Final = 256
 """Of each array, in bytes: what CUDA's own allocations have."""
 
 BLOB_BYTES: Final = 2 * 2**20
-"""Of what a blob's size is a multiple: a page of a GPU's memory."""
+"""Unit of a blob's size: a page of a GPU's memory."""
 
 CHUNK_BYTES: Final = 64 * 2**20
 """How much is copied to the host's memory at a time, to compute a checksum."""

@@ -87,7 +87,7 @@ class BatchFormer(Generic[T]):
         Args:
             item: The item.
             key: What it has in common with those that it may share a batch with.
-            owner: Whose it is.
+            owner: Its owner.
             priority: Those of a higher one come first.
             nbytes: What it counts for.
             items: For how many it counts; several only without a bound on bytes.

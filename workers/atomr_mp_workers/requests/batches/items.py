@@ -57,7 +57,7 @@ class ItemsSlice(Request):
         self.failed: dict[int, ErrorInfo] = {}
         """The same, as their callers are told it."""
         self.answers: list[tuple[list[int], values.Encoded]] = []
-        """The results of which items, ready to be sent; nil for those without."""
+        """The items' results, ready to be sent; nil for items without one."""
 
     @property
     def dropped(self) -> bool:

@@ -22,8 +22,8 @@ POLL_S: Final = 50e-6
 """How often "polled" looks."""
 
 SPIN_NS: Final = 100_000
-"""How long "adaptive" looks, between looking at the sockets, before it waits: most of what is short has ended by
-then, and to be woken costs more."""
+"""How long "adaptive" looks, between looking at the sockets, before it waits: most short work has ended by then, and to
+be woken costs more."""
 
 
 FALLBACK_S: Final = 0.05
@@ -54,7 +54,7 @@ class Completions:
         """Held by whoever touches what is the loop's: by the loop, except while it sleeps. Whoever has given it back
         looks at what is `waiting`."""
         self.take_turn: Callable[[], bool] = _not_here
-        """Does what is to be done when something has ended, with the turn; returns whether the loop may sleep on."""
+        """Does the work due when something has ended, with the turn; returns whether the loop may sleep on."""
         self.descriptor: Final = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         """To be polled edge-triggered: each write tells. Nobody reads, for that gives the interpreter's lock away."""
 

@@ -31,7 +31,7 @@ class InProgress:
         self.on_streams += request.method.stream is not None
 
     def end(self, request: Run) -> None:
-        """Note that a request has come back."""
+        """Record that a request has come back."""
         del self.requests[request.number]
         self.on_streams -= request.method.stream is not None
 

@@ -29,7 +29,7 @@ class ActorThreads:
     Args:
         name: The actor's name.
         count: How many there are.
-        device: Whose work they do.
+        device: The device that they work for.
     """
 
     def __init__(self, name: str, count: int, device: WorkerDevice) -> None:
@@ -100,7 +100,7 @@ class ActorThreads:
         self._start(request, thread)
 
     def came_back(self, request: Run) -> None:
-        """Note that what has run has come back: its thread is idle."""
+        """Record that a call has come back: its thread is idle."""
         self.ahead -= 1
         thread = self._on.pop(request)
         if isinstance(request, StreamRequest) and request.method.exclusive:

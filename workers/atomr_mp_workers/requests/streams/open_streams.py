@@ -92,7 +92,7 @@ class OpenStreams:
         return self._pauses()
 
     def begin_turn(self, stream: StreamRequest, now_ns: int) -> None:
-        """Note that a stream which has begun takes a turn."""
+        """Record that a stream which has begun takes a turn."""
         if stream.closing is None and now_ns > stream.until_ns:
             stream.closing = _late(stream)
         stream.feed(StreamEvent.TURN)

@@ -36,7 +36,7 @@ class StepsRun(Run):
         method: The method.
         live: What it sees.
         streams: Those that are live, by id.
-        leaving: Those that it is told are gone, and that are to be answered after it.
+        leaving: Streams reported to it as gone, to be answered after the step.
         holder: Who holds what it makes.
     """
 
@@ -198,7 +198,7 @@ class SteppedMethod:
         for stream in run.leaving:
             if stream.error is None and stream.raised is None:
                 stream.error = stream.closing
-            ended.append(stream)  # of which no step runs
+            ended.append(stream)  # that have no running step
         for number, stream in list(self._streams.items()):
             live = self._live[number]
             if error is not None and not live.over:
