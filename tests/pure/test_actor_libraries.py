@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atomr_mp import errors
-from atomr_mp.protocol.libraries import DECLARED
+from atomr_mp.protocol import values
+from atomr_mp.protocol.libraries import DECLARED, rng
 from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -45,6 +46,33 @@ def test_every_request_gives_in_an_actor_what_it_gives_by_message(case: Case, wa
         case.assert_agrees(request, np.random.default_rng(seed), lambda made: WAYS[way](HERE, case.library, made))
 
     agrees()
+
+
+def test_a_message_is_checked_once_also_if_its_offset_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was checked says nothing of other memory, or of another shape there; noise stays refused."""
+    libraries = libraries_on(HostDevice(), "host")
+    method = libraries._here()._libraries.find("rng.uniform")
+    assert method is not None
+    store, checked = libraries._context.store, []
+    check = rng.Uniform.check
+    monkeypatch.setattr(rng.Uniform, "check", lambda request: (checked.append(request), check(request)))
+    outs = [store.buffers.allocate(store.buffers.ours, "float32", (8,)) for _ in range(2)]
+
+    def arrive(out: DeviceArray, offset: int = 0, **changes: Any) -> Any:
+        body = values.encode(rng.Uniform(out, source=rng.Source(offset=offset), **changes))[0]
+        return method.arguments(body, (), lambda wire: out.viewed(wire.layout))
+
+    (first, known), (second, again) = arrive(outs[0], 3), arrive(outs[0], 2**40)
+    assert (first.source.offset, second.source.offset, len(checked)) == (3, 2**40, 1)
+    assert again is known
+    for count, (out, changes) in enumerate(((outs[1], {}), (outs[0][:4], {}), (outs[0], {"low": -1.0})), 2):
+        arrive(out, 5, **changes)
+        assert len(checked) == count
+    for _ in range(2):
+        with pytest.raises(errors.InvalidRequest):
+            arrive(outs[0], 9, size=(5,))
+        with pytest.raises(errors.InvalidRequest):
+            arrive(outs[0], -1)
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])

@@ -197,6 +197,17 @@ def test_plans_depend_on_all_but_what_is_given_anew() -> None:
     assert everything(beta=2.0).plan_key() == everything(beta=3.0).plan_key()
 
 
+def test_what_recurs_is_all_but_what_moves_on() -> None:
+    """Memory and each parameter count, so that what was checked once need not be checked again."""
+    request = everything()
+    recurring = request.recurring()
+    assert everything(offset=7).recurring() != recurring  # other memory
+    assert msgspec.structs.replace(request, offset=7).recurring() == recurring
+    assert msgspec.structs.replace(request, offset=7).identity() != request.identity()
+    for name, value in {"beta": 2.0, "axis": 1, "state": None, "parts": request.parts[:1]}.items():
+        assert msgspec.structs.replace(request, **{name: value}).recurring() != recurring, name
+
+
 def test_work_and_traffic_follow_from_the_sizes() -> None:
     """Operations as is usual to count them, and the bytes of each array once for each direction."""
     gemm = requests_of("blas")["gemm"]

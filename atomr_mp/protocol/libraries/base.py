@@ -133,6 +133,12 @@ class LibraryRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknow
         arrays = [None if each is None else (each.layout, each.memory) for _, _, each in arrays_of(self)]
         return (type(self), *arrays, *(value for _, value in parameters_of(self)))
 
+    def recurring(self) -> tuple[object, ...]:
+        """Return what requests have in common that differ at most in `Moving` parameters: the rest of `identity`."""
+        arrays = [None if each is None else (each.layout, each.memory) for _, _, each in arrays_of(self)]
+        moving = type(self).moving()
+        return (type(self), *arrays, *(value for name, value in parameters_of(self) if name not in moving))
+
     def plan_key(self) -> tuple[object, ...]:
         """Return everything that a plan may depend on.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -72,21 +72,29 @@ class LibraryMethod(Method):
         self._decoder = decoder
         self._context = context
         self._planning = planning
-        self._known: dict[bytes, Known] = {}
-        """What follows from messages that were found well-formed."""
+        self._known: dict[Hashable, Known] = {}
+        """What follows from messages that were found well-formed; by what recurs of them, if something moves on."""
 
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[LibraryRequest, Known]:
         """Decode the message, and check it."""
         request = self._decoder.decode(body, frames, resolve)
-        known = None if frames else self._known.get(body)  # what its refs name has the same layout for ever
+        if frames or len(body) > KNOWN_BYTES:
+            return request, self._checked(request)
+        known = self._known.get(body)  # what its refs name has the same layout for ever
         if known is None:
-            request.check()
-            known = Known(request.plan_key() if self.prepares else (), request.results())
-            if not frames and len(body) <= KNOWN_BYTES:
+            key: Hashable = request.recurring() if type(request).moving() else body
+            known = self._known.get(key)
+            if known is None:
+                known = self._checked(request)
                 if len(self._known) >= KNOWN:
                     self._known.clear()
-                self._known[body] = known
+                self._known[key] = known
         return request, known
+
+    def _checked(self, request: LibraryRequest) -> Known:
+        """Check a request, and return what follows from it."""
+        request.check()
+        return Known(request.plan_key() if self.prepares else (), request.results())
 
     def written(self, arguments: tuple[Any, ...]) -> list[DeviceArray]:
         """Return what the message says is written; it has checked by itself that it may be."""
