@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import traceback
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -46,6 +47,7 @@ class CudaGraph:
 
     def __del__(self) -> None:
         self._graph = None
+        self._slots.more.clear()
         self._pool.free_all_blocks()  # what is free in a pool that is only dropped is never given back (CuPy 14.2)
 
 
@@ -67,7 +69,7 @@ class CudaRecorder:
     def measured(self, enqueue: Callable[[], Any]) -> tuple[Any, int]:
         """Do something; return its result and how many bytes it has allocated."""
         pool = self._device.make_pool()
-        with cupy.cuda.using_allocator(pool.malloc):
+        with _emptied_if_it_fails(pool), cupy.cuda.using_allocator(pool.malloc):
             result = enqueue()
         # What is in use now stays: a workspace, say, that came with a library's handle. But a verdict may hold what
         # each recording allocates too.
@@ -84,7 +86,8 @@ class CudaRecorder:
     def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[CudaGraph, Any]:
         """Record what is put on the stream."""
         pool, stream = self._device.make_pool(), self._stream.stream
-        with cupy.cuda.using_allocator(pool.malloc), HeldSlots() as slots, _uncollected():
+        slots = HeldSlots()
+        with _emptied_if_it_fails(pool, slots), cupy.cuda.using_allocator(pool.malloc), slots, _uncollected():
             if nbytes:
                 pool.malloc(nbytes + nbytes // SLACK)  # given back to the pool at once
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
@@ -94,8 +97,35 @@ class CudaRecorder:
                 with contextlib.suppress(runtime.CUDARuntimeError):  # the capture may be invalid; it ends all the same
                     stream.end_capture()
                 raise
-            graph = stream.end_capture()
+            try:
+                graph = stream.end_capture()
+            except BaseException:
+                result = None  # which may hold memory of the pool
+                raise
         return CudaGraph(graph, stream, pool, slots), result
+
+
+@contextlib.contextmanager
+def _emptied_if_it_fails(pool: Any, slots: HeldSlots | None = None) -> Iterator[None]:
+    """Empty a pool if what is done fails: what is free in one that is only dropped is never given back (CuPy 14.2).
+
+    Before that, have nothing hold memory of the pool: neither the slots, nor the frames that the error refers to.
+
+    Args:
+        pool: CuPy's.
+        slots: What was held for the graph that could not be recorded.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if slots is not None:
+            slots.more.clear()
+        causes: BaseException | None = error
+        while causes is not None:
+            traceback.clear_frames(causes.__traceback__)
+            causes = causes.__cause__ or causes.__context__
+        pool.free_all_blocks()
+        raise
 
 
 @contextlib.contextmanager

@@ -86,9 +86,12 @@ class Graph:
         self._inputs = [(slot, own[slot].array) for slot in plan.copied]
         returned = [plan.first + number for number in sorted(plan.apart)]
         self._results = [(slot, own[slot].array) for slot in returned if slot in own]
-        self.laters: Final = laters
+        self.laters = laters
         self.unread = False
         """A verdict of its last run is still to be read."""
+
+    def __del__(self) -> None:
+        self.laters = ()  # first: they may hold memory that the device's graph gives back when it goes
 
     def launch(self, copy: Callable[[Any, Any], None], given: Sequence[Any], results: dict[int, DeviceArray]) -> None:
         """Copy the inputs, launch, and copy the results, in this order on the stream."""
