@@ -49,13 +49,18 @@ def test_every_request_gives_in_an_actor_what_it_gives_by_message(case: Case, wa
 
 
 def test_a_message_is_checked_once_also_if_its_offset_moves_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was checked says nothing of other memory, or of another shape there; noise stays refused."""
+    """Another buffer, another shape in it or another parameter is checked; an offset out of range stays refused."""
     libraries = libraries_on(HostDevice(), "host")
     method = libraries._here()._libraries.find("rng.uniform")
     assert method is not None
-    store, checked = libraries._context.store, []
-    check = rng.Uniform.check
-    monkeypatch.setattr(rng.Uniform, "check", lambda request: (checked.append(request), check(request)))
+    store, check = libraries._context.store, rng.Uniform.check
+    checked: list[object] = []
+
+    def noted(request: rng.Uniform) -> None:
+        checked.append(request)
+        check(request)
+
+    monkeypatch.setattr(rng.Uniform, "check", noted)
     outs = [store.buffers.allocate(store.buffers.ours, "float32", (8,)) for _ in range(2)]
 
     def arrive(out: DeviceArray, offset: int = 0, **changes: Any) -> Any:

@@ -115,7 +115,7 @@ def recorder(cuda: FakeCuda) -> Any:
 
 
 class Steps:
-    """Steps of a program, of which the last may fail."""
+    """Steps of a program; the last one may fail."""
 
     def __init__(self, cuda: FakeCuda, fails: str = "") -> None:
         self._cuda: Final = cuda
@@ -168,7 +168,7 @@ def test_a_first_run_that_fails_gives_its_memory_back(cuda: FakeCuda, recorder: 
 
 
 def test_a_graph_keeps_its_memory_until_it_is_dropped(cuda: FakeCuda, recorder: Any) -> None:
-    """What was reserved for it beforehand, though nothing refers to that."""
+    """Its whole reserve, though nothing refers to that."""
     plan: Any = SimpleNamespace(copied={}, apart=(), first=0)
     graph = replay.Graph(plan, *_recorded(recorder, Steps(cuda)))
     (pool,) = cuda.pools

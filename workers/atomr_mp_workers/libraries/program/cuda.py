@@ -107,13 +107,13 @@ class CudaRecorder:
 
 @contextlib.contextmanager
 def _emptied_if_it_fails(pool: Any, slots: HeldSlots | None = None) -> Iterator[None]:
-    """Empty a pool if what is done fails: what is free in one that is only dropped is never given back (CuPy 14.2).
+    """Empty a pool after an error: free blocks of a pool that is only dropped are never given back (CuPy 14.2).
 
-    Before that, have nothing hold memory of the pool: neither the slots, nor the frames that the error refers to.
+    First the slots and the frames of the error let go of their memory in the pool.
 
     Args:
         pool: CuPy's.
-        slots: What was held for the graph that could not be recorded.
+        slots: Those of the graph that could not be recorded.
     """
     try:
         yield
