@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp.protocol.libraries.base import LibraryRequest, scalar
-from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from tests import declared
 from tests.declared import Expected
@@ -46,13 +46,13 @@ class Named(FakeArray):
         block.attached = self.attached
         return DeviceArray(block, self.layout)
 
-    def attached_on_gpu(self) -> Structure:
+    def attached_on_gpu(self) -> CheckedStructure:
         """Return the structure with its indices on the GPU."""
         import cupy
 
-        it: Structure = self.attached
+        it: CheckedStructure = self.attached
         indptr = None if it.indptr is None else cupy.asarray(it.indptr)
-        return Structure(it.stored, it.shape, it.blocksize, cupy.asarray(it.indices), indptr, it.filled)
+        return CheckedStructure(it.stored, it.shape, it.blocksize, cupy.asarray(it.indices), indptr, it.filled)
 
     def _view(self, layout: Any) -> Any:
         view = super()._view(layout)
@@ -66,7 +66,7 @@ class Named(FakeArray):
 @st.composite
 def structures(
     draw: st.DrawFn, stored: sparse.Format, shape: tuple[int, int], *, full_diagonal: bool, square: bool = False
-) -> Structure:
+) -> CheckedStructure:
     """Draw a structure; its shape grows to a multiple of its blocks, which are square if they have to be."""
     size = draw(st.sampled_from([1, 2, 3])) if stored in sparse.BLOCKED else 1
     (r, c) = (size, draw(st.sampled_from([1, 2]))) if stored == "bsr" and not square else (size, size)
@@ -77,23 +77,27 @@ def structures(
     return of_mask(stored, mask, (r, c), index)
 
 
-def of_mask(stored: sparse.Format, mask: Array, blocksize: tuple[int, int] = (1, 1), index: str = "int32") -> Structure:
+def of_mask(
+    stored: sparse.Format, mask: Array, blocksize: tuple[int, int] = (1, 1), index: str = "int32"
+) -> CheckedStructure:
     """Return a structure with an element, or a block, wherever a mask is True."""
     shape = mask.shape[0] * blocksize[0], mask.shape[1] * blocksize[1]
     rows = [np.flatnonzero(row) for row in (mask.T if stored == "csc" else mask)]
     counts = [row.size for row in rows]
     indices = np.concatenate([*rows, np.zeros(0, np.int64)]).astype(index)
     if stored == "coo":
-        return Structure(stored, shape, blocksize, indices, np.repeat(np.arange(len(rows)), counts).astype(index))
+        return CheckedStructure(
+            stored, shape, blocksize, indices, np.repeat(np.arange(len(rows)), counts).astype(index)
+        )
     if stored == "blocked_ell":
         padded = np.full((len(rows), max(counts, default=0)), -1, index)
         for at, row in enumerate(rows):
             padded[at, : row.size] = row
-        return Structure(stored, shape, blocksize, padded, filled=padded.size - sum(counts))
-    return Structure(stored, shape, blocksize, indices, np.cumsum([0, *counts]).astype(index))
+        return CheckedStructure(stored, shape, blocksize, padded, filled=padded.size - sum(counts))
+    return CheckedStructure(stored, shape, blocksize, indices, np.cumsum([0, *counts]).astype(index))
 
 
-def pattern_of(it: Structure, *, transposed: bool = False) -> sparse.Pattern:
+def pattern_of(it: CheckedStructure, *, transposed: bool = False) -> sparse.Pattern:
     """Return what a request says of a structure."""
     name = Named.of(np.zeros(1), "uint8")
     name.attached = it
@@ -101,7 +105,7 @@ def pattern_of(it: Structure, *, transposed: bool = False) -> sparse.Pattern:
     return sparse.Pattern(name, it.stored, *it.shape, it.count, it.blocksize, index, transposed)
 
 
-def matrix_of(it: Structure, dtype: str, *, transposed: bool = False) -> sparse.Matrix:
+def matrix_of(it: CheckedStructure, dtype: str, *, transposed: bool = False) -> sparse.Matrix:
     """Return a matrix of a structure, whose values are still to be written."""
     pattern = pattern_of(it, transposed=transposed)
     data = FakeArray.of(np.zeros(pattern.data_shape), dtype)
@@ -111,14 +115,14 @@ def matrix_of(it: Structure, dtype: str, *, transposed: bool = False) -> sparse.
 
 def dense(pattern: sparse.Pattern, values: Array) -> Array:
     """Return the dense matrix, element by element."""
-    it: Structure = pattern.structure.attached  # type: ignore[attr-defined]
+    it: CheckedStructure = pattern.structure.attached  # type: ignore[attr-defined]
     made = np.zeros(it.shape, values.dtype)
     for row, column, value in elements(it, values):
         made[row, column] += value
     return made.T if pattern.transposed else made
 
 
-def elements(it: Structure, values: Array) -> list[tuple[int, int, Any]]:
+def elements(it: CheckedStructure, values: Array) -> list[tuple[int, int, Any]]:
     """Return row, column and value of each element."""
     (r, c), indices = it.blocksize, it.indices
     if it.stored == "blocked_ell":
@@ -178,7 +182,7 @@ def requests(draw: st.DrawFn, cls: type[LibraryRequest], lengths: tuple[int, ...
     return draw(declared.requests(cls, lengths, fixed, sizes, {"T": dtype} if cls.types else {}))
 
 
-def _to_be_checked(it: Structure) -> sparse.Structure:
+def _to_be_checked(it: CheckedStructure) -> sparse.Structure:
     """Return a request to check a structure."""
     indices, indptr = (FakeArray.of(each, str(each.dtype)) for each in (it.indices, it.indptr))
     return sparse.Structure(indices, indptr, FakeArray.of(np.zeros(it.count), "float64"), it.stored, it.shape)
@@ -196,7 +200,7 @@ def numbers(request: Any, name: str, values: Array) -> Array:
     if name.endswith("structure"):
         return np.zeros(values.shape)
     if request.name in {"spsv", "spsm"} and name == "a.data":
-        it: Structure = request.a.structure.attached
+        it: CheckedStructure = request.a.structure.attached
         for at, (row, column, _) in enumerate(elements(it, values)):
             values[at] = values[at] / 8 if row != column else 2 + abs(values[at])
     return values
@@ -228,7 +232,7 @@ def _assert_answers(request: Any, random: np.random.Generator, run: Callable[[An
     data: Any
     name, data = (result.structure, result.data) if isinstance(result, sparse.Matrix) else result[:2]
     it = name.attached
-    found = Structure(it.stored, it.shape, it.blocksize, _on_host(it.indices), _on_host(it.indptr), it.filled)
+    found = CheckedStructure(it.stored, it.shape, it.blocksize, _on_host(it.indices), _on_host(it.indptr), it.filled)
     if request.name == "structure":
         assert data is None
         np.testing.assert_array_equal(found.indices, request.indices.array)
@@ -295,7 +299,7 @@ def expected_sddmm(request: sparse.Sddmm, given: dict[str, Array]) -> Expected:
     made: Any = beta * given["out"] if beta else np.zeros(given["out"].shape)
     if alpha:
         product = alpha * (given["a"] @ given["b"])
-        it: Structure = request.c.structure.attached  # type: ignore[attr-defined]
+        it: CheckedStructure = request.c.structure.attached  # type: ignore[attr-defined]
         product = product.T if request.c.transposed else product
         made = made + np.array([product[row, column] for row, column, _ in elements(it, given["out"])])
     return Expected({"out": made.astype(given["out"].dtype)}, given["a"].shape[1] + 2, 64.0)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import requests_of, sparse
-from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Next
 from tests.fake_arrays import FakeArray
 from tests.gpu import on_device
@@ -110,7 +110,7 @@ def test_a_large_product_of_sparse_matrices_is_right() -> None:
     matrix, exact = large("csr", "float64")
     turned = msgspec.structs.replace(matrix, transposed=True)
     name, data, _ = run(sparse.Spgemm(matrix, turned))
-    it: Structure = name.attached
+    it: CheckedStructure = name.attached
     found = scipy.sparse.csr_array((data.array.get(), it.indices.get(), it.indptr.get()), it.shape)
     assert found.has_canonical_format
     expected = (exact @ exact.T).tocsr()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries.base import LibraryRequest
-from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Later
 from tests.fake_cublas import AddressedArray, FakeStream
 from tests.fake_cusolver import DeviceValues, FakeCublasBatches, FakeCusolver, installed
@@ -40,7 +40,7 @@ def _placed(array: Any) -> PlacedArray:
     made = PlacedArray(array.layout, array.slab)
     if it := getattr(array, "attached", None):
         indices, indptr = (each.view(DeviceValues) for each in (it.indices, it.indptr))
-        made.attached = Structure(it.stored, it.shape, it.blocksize, indices, indptr)
+        made.attached = CheckedStructure(it.stored, it.shape, it.blocksize, indices, indptr)
     return made
 
 

@@ -17,7 +17,7 @@ from atomr_mp_workers.device import open_device
 from atomr_mp_workers.device.streams import StreamAllocator
 from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.libraries.sparse import host, structures
-from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from atomr_mp_workers.requests.request import Later, Next
@@ -232,7 +232,7 @@ def test_a_zero_on_the_diagonal_is_told_with_its_row(name: str, stored: sparse.F
     for gap in (False, True):
         mask[1, 1] = not gap
         matrix = matrix_of(of_mask(stored, mask), "float64")
-        it: Structure = matrix.structure.attached  # type: ignore[attr-defined]
+        it: CheckedStructure = matrix.structure.attached  # type: ignore[attr-defined]
         values: Any = matrix.data
         values.array[...] = [
             0 if row == column == 1 else 1 for row, column, _ in sparse_cases.elements(it, values.array)

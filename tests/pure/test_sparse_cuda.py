@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import requests_of, sparse
-from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Later, Next
 from tests.fake_arrays import FakeArray
 from tests.fake_cublas import FakeStream
@@ -55,11 +55,13 @@ def on_device(operand: Any) -> OnGpu:
     """Return an operand with an address, and with what is attached to it on the device."""
     made = OnGpu(operand.layout, operand.slab)
     made.number = operand.number
-    it: Structure | None = getattr(operand, "attached", None)
+    it: CheckedStructure | None = getattr(operand, "attached", None)
     if it is not None:
         found = operand.__dict__.get("on_gpu")
         if found is None:
-            found = Structure(it.stored, it.shape, it.blocksize, on_gpu(it.indices), on_gpu(it.indptr), it.filled)
+            found = CheckedStructure(
+                it.stored, it.shape, it.blocksize, on_gpu(it.indices), on_gpu(it.indptr), it.filled
+            )
             operand.on_gpu = found
         made.attached = found
     return made

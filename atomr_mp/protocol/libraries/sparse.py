@@ -254,7 +254,7 @@ def _values_of_c(request: Any, _sizes: Sizes) -> tuple[int, ...]:
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-class Sparse(LibraryRequest, frozen=True):
+class SparseRequest(LibraryRequest, frozen=True):
     """Base of the requests of this library."""
 
     def moved_bytes(self) -> int:
@@ -262,7 +262,7 @@ class Sparse(LibraryRequest, frozen=True):
         return super().moved_bytes() + sum(pattern.index_bytes for _, pattern in _patterns(self))
 
 
-class Structure(Sparse, frozen=True):
+class Structure(SparseRequest, frozen=True):
     """Copy the indices of a matrix, check them, and answer with what names them; `Sparse.csr` and its like call it.
 
     Indices must be in range, ascend in each row (of csc in each column), and none may come twice. If `data` is
@@ -294,7 +294,7 @@ class Structure(Sparse, frozen=True):
             )
 
 
-class Arrays(Sparse, frozen=True):
+class Arrays(SparseRequest, frozen=True):
     """Answer with refs to copies of the indices of a matrix: [indices, indptr], of coo [col, row]; as stored."""
 
     name: ClassVar = "arrays"
@@ -303,7 +303,7 @@ class Arrays(Sparse, frozen=True):
     a: Pattern
 
 
-class Spmv(Sparse, frozen=True):
+class Spmv(SparseRequest, frozen=True):
     """Compute y ← alpha·a·x + beta·y."""
 
     name: ClassVar = "spmv"
@@ -323,7 +323,7 @@ class Spmv(Sparse, frozen=True):
         return int(2 * request.a.nnz)
 
 
-class Spmm(Sparse, frozen=True):
+class Spmm(SparseRequest, frozen=True):
     """Compute c ← alpha·a·b + beta·c for a dense b."""
 
     name: ClassVar = "spmm"
@@ -343,7 +343,7 @@ class Spmm(Sparse, frozen=True):
         return int(2 * request.a.nnz * sizes["n"])
 
 
-class Spgemm(Sparse, frozen=True):
+class Spgemm(SparseRequest, frozen=True):
     """Compute alpha·a·b for sparse a and b in csr or csc; answers with a matrix in the format of a.
 
     On a GPU the worker waits for cuSPARSE meanwhile, which has to know how large the product is: other requests to
@@ -360,7 +360,7 @@ class Spgemm(Sparse, frozen=True):
     alpha: Scalar = 1.0
 
 
-class Spsv(Sparse, frozen=True):
+class Spsv(SparseRequest, frozen=True):
     """Solve a·x = alpha·b for x, with a the named triangle of a matrix; the other one is not read."""
 
     name: ClassVar = "spsv"
@@ -385,7 +385,7 @@ class Spsv(Sparse, frozen=True):
         return int(2 * request.a.nnz)
 
 
-class Spsm(Sparse, frozen=True):
+class Spsm(SparseRequest, frozen=True):
     """Solve a·x = alpha·b for the columns of x, with a the named triangle of a matrix; the other one is not read."""
 
     name: ClassVar = "spsm"
@@ -410,7 +410,7 @@ class Spsm(Sparse, frozen=True):
         return int(2 * request.a.nnz * sizes["m"])
 
 
-class Sddmm(Sparse, frozen=True):
+class Sddmm(SparseRequest, frozen=True):
     """Compute out ← alpha·(a·b) + beta·out where c has elements: the values of a matrix with the structure of c."""
 
     name: ClassVar = "sddmm"
@@ -429,7 +429,7 @@ class Sddmm(Sparse, frozen=True):
         return int(2 * request.c.nnz * sizes["k"])
 
 
-class Convert(Sparse, frozen=True):
+class Convert(SparseRequest, frozen=True):
     """Answer with a matrix of the same elements in another format; zeros that are stored stay, or fill blocks."""
 
     name: ClassVar = "convert"
@@ -446,7 +446,7 @@ class Convert(Sparse, frozen=True):
     """The type of the indices; that of a if it is left out."""
 
 
-class DenseToSparse(Sparse, frozen=True):
+class DenseToSparse(SparseRequest, frozen=True):
     """Answer with a sparse matrix of the elements of x that are not 0."""
 
     name: ClassVar = "dense_to_sparse"
@@ -461,7 +461,7 @@ class DenseToSparse(Sparse, frozen=True):
     """The type of the indices."""
 
 
-class SparseToDense(Sparse, frozen=True):
+class SparseToDense(SparseRequest, frozen=True):
     """Write all elements of a into a dense matrix."""
 
     name: ClassVar = "sparse_to_dense"

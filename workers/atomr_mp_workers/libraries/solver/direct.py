@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
     from atomr_mp_workers.device.cuda_streams import CudaStream
     from atomr_mp_workers.libraries.base import LibraryContext
-    from atomr_mp_workers.libraries.sparse.structures import Structure
+    from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 
 KEPT: Final = 4
 """Analyses of a structure, each with its factors."""
@@ -74,7 +74,7 @@ class Analysis:
         stream: Where it is used, as CUDA's handle.
     """
 
-    def __init__(self, request: solver.Spsolve, it: Structure, stream: int) -> None:
+    def __init__(self, request: solver.Spsolve, it: CheckedStructure, stream: int) -> None:
         n, nrhs = request.a.shape[0], 1 if request.b.ndim < 2 else request.b.shape[-1]
         kind, is_complex = KINDS[request.b.dtype].data, request.b.dtype.startswith("complex")
         anywhere = cupy.cuda.alloc(max(1, n * nrhs * np.dtype(request.b.dtype).itemsize))
@@ -120,7 +120,7 @@ class SparseSolvers(SolverRoutines):
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
         self._looking: Final = threading.Lock()
-        self._analysed: Final[WeakKeyDictionary[Structure, OrderedDict[object, Analysis]]] = WeakKeyDictionary()
+        self._analysed: Final[WeakKeyDictionary[CheckedStructure, OrderedDict[object, Analysis]]] = WeakKeyDictionary()
 
     def prepare_spsolve(self, request: solver.Spsolve) -> None:
         """Analyse a structure, unless a program has only said how its matrix lies. It is kept with the structure.
@@ -146,7 +146,7 @@ class SparseSolvers(SolverRoutines):
         largest = float(np.finfo(b.dtype).eps) ** 0.5
         return self._judged(~(errors_made <= largest), lambda _number, _code: verdicts.unsolved(), analysis)
 
-    def _analysis(self, request: solver.Spsolve, it: Structure) -> Analysis:
+    def _analysis(self, request: solver.Spsolve, it: CheckedStructure) -> Analysis:
         """Return what was kept of a structure, or analyse it."""
         key = request.b.dtype, request.b.shape, request.method
         with self._looking:

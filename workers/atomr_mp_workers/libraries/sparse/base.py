@@ -16,7 +16,7 @@ from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.device.base import Stream
 from atomr_mp_workers.libraries.base import Library, LibraryContext, array
 from atomr_mp_workers.libraries.sparse import structures
-from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import OURS, Holder
 from atomr_mp_workers.requests.request import Next
@@ -43,7 +43,7 @@ class SparseLibrary(Library):
         """Copy the structure, check the copy, and answer with what names it."""
         indptr = None if request.indptr is None else array(request.indptr)
         shape, blocksize = (request.shape[0], request.shape[1]), (request.blocksize[0], request.blocksize[1])
-        it = Structure(request.to, shape, blocksize, self._kept(array(request.indices)), self._kept(indptr))
+        it = CheckedStructure(request.to, shape, blocksize, self._kept(array(request.indices)), self._kept(indptr))
         return self._checked(it, None if request.data is None else array(request.data))
 
     def arrays(self, request: sparse.Arrays) -> list[DeviceArray | None]:
@@ -52,11 +52,11 @@ class SparseLibrary(Library):
         return [None if each is None else self._copied(each, holder) for each in (it.indices, it.indptr)]
 
     @staticmethod
-    def found(pattern: sparse.Pattern) -> Structure:
+    def found(pattern: sparse.Pattern) -> CheckedStructure:
         """Return the structure that a request names, see `structures.found`."""
         return structures.found(pattern)
 
-    def _checked(self, it: Structure, data: Any = None, *, answered: bool = False) -> Next:
+    def _checked(self, it: CheckedStructure, data: Any = None, *, answered: bool = False) -> Next:
         """Return what answers with a structure once it has been checked.
 
         Args:
@@ -77,7 +77,7 @@ class SparseLibrary(Library):
 
         return Next(read)
 
-    def _sorted(self, it: Structure, data: Any) -> Next:
+    def _sorted(self, it: CheckedStructure, data: Any) -> Next:
         """Sort a structure of single elements and its values, and check it again."""
         rows, columns, _ = structures.entries(self.xp, it)
         turned = it.stored == "csc"
@@ -87,7 +87,7 @@ class SparseLibrary(Library):
             it.indptr[...] = it.indptr[order]
         return self._checked(it, bits(data)[order].view(data.dtype), answered=True)
 
-    def _answer(self, it: Structure, data: Any = None) -> list[Any]:
+    def _answer(self, it: CheckedStructure, data: Any = None) -> list[Any]:
         """Return what names a structure, its values, and what it is."""
         holder = self.context.holder()
         name = self.context.store.buffers.allocate(holder, "uint8", (1,))
@@ -179,7 +179,7 @@ class SparseLibrary(Library):
         order = structures.by_rows(xp, outer, inner)
         outer, inner = outer[order], inner[order]
         indptr[...] = outer if to == "coo" else structures.offsets(xp, outer, length)
-        it = Structure(to, shape, (1, 1), self._kept(inner.astype(index)), indptr)
+        it = CheckedStructure(to, shape, (1, 1), self._kept(inner.astype(index)), indptr)
         return self._answer(it, bits(values)[order].view(values.dtype))
 
     def _blocked(
@@ -217,14 +217,14 @@ class SparseLibrary(Library):
             if to == "bsr":
                 target[block, rows % r, columns % c] = bits(values)
                 indptr[...] = structures.offsets(xp, outer_of, height)
-                it = Structure(to, shape, blocksize, self._kept(inner_of.astype(index)), indptr)
+                it = CheckedStructure(to, shape, blocksize, self._kept(inner_of.astype(index)), indptr)
             else:
                 place = xp.arange(count) - of_row[outer_of]
                 target[rows, place[block] * c + columns % c] = bits(values)
                 indices = self._room(index, (height, width))
                 indices[...] = -1
                 indices[outer_of, place] = inner_of
-                it = Structure(to, shape, blocksize, indices, filled=height * width - count)
+                it = CheckedStructure(to, shape, blocksize, indices, filled=height * width - count)
             return self._answer(it, data)
 
         return Next(fill)
@@ -245,7 +245,7 @@ class SparseLibrary(Library):
         """Return what answers with a product."""
         shape = request.a.shape[0], request.b.shape[1]
         indices, indptr = (self._kept(each.astype("int32")) for each in (indices, indptr))
-        return self._checked(Structure(request.a.format, shape, (1, 1), indices, indptr), data, answered=True)
+        return self._checked(CheckedStructure(request.a.format, shape, (1, 1), indices, indptr), data, answered=True)
 
     def spsv(self, request: sparse.Spsv) -> Any:
         """Solve a·x = alpha·b."""

@@ -28,7 +28,7 @@ from atomr_mp_workers.libraries.blas.kinds import KINDS, ElementKind
 from atomr_mp_workers.libraries.matrices import orders, told
 from atomr_mp_workers.libraries.slots import Slots, hold
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary, bits
-from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.requests.request import Later, Next
 
@@ -128,7 +128,7 @@ class CudaSparse(SparseLibrary):
         )
         c[...] = made.astype(c.dtype)
 
-    def _multiply_vector(self, request: sparse.Spmv, it: Structure, x: Any, y: Any) -> None:
+    def _multiply_vector(self, request: sparse.Spmv, it: CheckedStructure, x: Any, y: Any) -> None:
         kind, op = KINDS[request.x.dtype], self._op(request.a, conjugated=request.conj_a)
         values = self._values(request.a, it, conjugated=request.conj_a and op == OPS["N"])
         alpha, _keep = kind.factors[request.alpha]
@@ -152,7 +152,7 @@ class CudaSparse(SparseLibrary):
             self._handle, op, alpha, plan.matrix, plan.x, beta, plan.y, kind.scale, SPMV, address(plan.work)
         )  # fmt: skip
 
-    def _multiply(self, request: Any, it: Structure, b: _Dense, c: _Dense) -> None:
+    def _multiply(self, request: Any, it: CheckedStructure, b: _Dense, c: _Dense) -> None:
         """Compute c ← alpha·a·b + beta·c for dense matrices that are told in the order of c.
 
         Where a is half precision and not blocked ELL, c is float32: cuSPARSE adds up parts of a row in the type of c.
@@ -305,7 +305,7 @@ class CudaSparse(SparseLibrary):
         x[...] = made
 
     def _triangle(
-        self, request: sparse.Spsv | sparse.Spsm, it: Structure
+        self, request: sparse.Spsv | sparse.Spsm, it: CheckedStructure
     ) -> tuple[ElementKind, int, Any, tuple[int, int]]:
         """Return the kind, the op, the values, the triangle, and its kind of diagonal."""
         op = self._op(request.a, conjugated=request.conj_a)
@@ -323,7 +323,7 @@ class CudaSparse(SparseLibrary):
             return OPS["N"]
         return OPS["C" if conjugated and told_of.data.dtype.startswith("complex") else "T"]
 
-    def _values(self, matrix: sparse.Matrix, it: Structure, *, conjugated: bool) -> Any:
+    def _values(self, matrix: sparse.Matrix, it: CheckedStructure, *, conjugated: bool) -> Any:
         """Return the values; a copy where no op conjugates them, or blocks that are not there may hold anything."""
         values = array(matrix.data)
         if it.filled:
@@ -348,7 +348,9 @@ class _Plan:
         triangle: Which one is meant, and what its diagonal is; None for all of it.
     """
 
-    def __init__(self, it: Structure, kind: ElementKind, values: int, triangle: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, it: CheckedStructure, kind: ElementKind, values: int, triangle: tuple[int, int] | None = None
+    ) -> None:
         self.matrix: Final = _described(it, kind, values)
         self.x = self.y = 0
         self.solving: tuple[int, Callable[[int], object] | None] = 0, None
@@ -371,12 +373,12 @@ class _Plan:
             destroy(descr)
 
 
-def _is_prepared(it: Structure, op: int) -> bool:
+def _is_prepared(it: CheckedStructure, op: int) -> bool:
     """Return whether cuSPARSE is faster with memory that it has prepared."""
     return it.stored in {"csr", "csc"} and op == OPS["N"]
 
 
-def _planned(it: Structure, key: object, make: Callable[[], _Plan]) -> _Plan:
+def _planned(it: CheckedStructure, key: object, make: Callable[[], _Plan]) -> _Plan:
     """Return a plan of a structure's; a graph that is recorded keeps it."""
     with _served(it):
         plan: _Plan = it.plan(key, make)
@@ -385,7 +387,7 @@ def _planned(it: Structure, key: object, make: Callable[[], _Plan]) -> _Plan:
 
 
 @contextlib.contextmanager
-def _served(it: Structure) -> Iterator[None]:
+def _served(it: CheckedStructure) -> Iterator[None]:
     """Say what the caller can do where this cuSPARSE has no routine; it says so before anything runs."""
     try:
         yield
@@ -398,7 +400,7 @@ def _served(it: Structure) -> Iterator[None]:
         ) from error
 
 
-def _described(it: Structure, kind: ElementKind, values: int) -> int:
+def _described(it: CheckedStructure, kind: ElementKind, values: int) -> int:
     """Return a descriptor of a structure with values; of csc that of the transpose in csr."""
     (rows, columns), (r, c), count = it.shape, it.blocksize, it.count
     index, indices = INDEX[it.indices.dtype.name], it.indices.data.ptr
@@ -453,7 +455,7 @@ def _beside(operand: Operand | None, order: Order) -> _Dense:
     return _Dense(rows, columns, lead, address(operand), ORDERS[order], op)
 
 
-def _as_rows(it: Structure, matrix: sparse.Matrix) -> Any:
+def _as_rows(it: CheckedStructure, matrix: sparse.Matrix) -> Any:
     """Return a matrix of CuPy's in csr, of one in csc the transpose."""
     shape = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
     return cupyx_sparse.csr_matrix((array(matrix.data), it.indices, it.indptr), shape=shape)

@@ -16,7 +16,7 @@ from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.libraries.base import array
 from atomr_mp_workers.libraries.sparse import structures
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary
-from atomr_mp_workers.libraries.sparse.structures import Structure
+from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Next
 
 Array = npt.NDArray[Any]
@@ -103,7 +103,7 @@ class HostSparse(SparseLibrary):
         return made.T if told.transposed else made
 
 
-def _template(it: Structure) -> Any:
+def _template(it: CheckedStructure) -> Any:
     """Return a matrix of SciPy's whose values are still to be set."""
     shape, indices, indptr = it.shape, it.indices, it.indptr
     nothing = np.broadcast_to(np.float32(0), (it.count,))

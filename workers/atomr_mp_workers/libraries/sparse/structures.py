@@ -17,7 +17,7 @@ PLANS_KEPT: Final = 16
 """Of one structure."""
 
 
-class Structure:
+class CheckedStructure:
     """A structure that has been checked. It is the worker's own, so it stays as it is.
 
     Args:
@@ -70,14 +70,14 @@ class Structure:
         return made
 
 
-def found(pattern: Pattern) -> Structure:
+def found(pattern: Pattern) -> CheckedStructure:
     """Return the structure that a request names, which is as the request says.
 
     Raises:
         InvalidRequest: It is another one, or none at all.
     """
     it = given(pattern.structure).attached
-    if not isinstance(it, Structure):
+    if not isinstance(it, CheckedStructure):
         raise errors.InvalidRequest("a matrix names no checked structure: make it with device.sparse.csr or its like")
     if it.described != pattern.described:
         raise errors.InvalidRequest(f"a matrix says that it is {pattern.described}; its structure is {it.described}")
@@ -99,7 +99,7 @@ BEGINS, ENDS, DESCENDS, ROW, COLUMN, ORDER, TWICE = range(7)
 RULES: Final = 8
 
 
-def check(xp: Any, it: Structure) -> Any:
+def check(xp: Any, it: CheckedStructure) -> Any:
     """Return [the first violation, or -1; how many blocks are there] as an array of int64.
 
     Whatever the indices are, nothing outside of them is read.
@@ -121,7 +121,7 @@ def check(xp: Any, it: Structure) -> Any:
     return xp.stack([_first(xp, found), xp.full((), it.count, xp.int64)])
 
 
-def explain(code: int, it: Structure) -> errors.InvalidRequest:
+def explain(code: int, it: CheckedStructure) -> errors.InvalidRequest:
     """Return the error for a violation that `check` has found."""
     at, rule = divmod(code, RULES)
     outer, inner = _extents(it)
@@ -144,7 +144,7 @@ def is_order(code: int) -> bool:
     return code % RULES == ORDER
 
 
-def _check_blocked_ell(xp: Any, it: Structure) -> Any:
+def _check_blocked_ell(xp: Any, it: CheckedStructure) -> Any:
     indices = it.indices.astype(xp.int64)
     there, flat = indices >= 0, indices.reshape(-1)
     before, after = indices[:, :-1], indices[:, 1:]
@@ -171,7 +171,7 @@ def _outside(indices: Any, length: int) -> Any:
     return (indices < 0) | (indices >= length)
 
 
-def _extents(it: Structure) -> tuple[int, int]:
+def _extents(it: CheckedStructure) -> tuple[int, int]:
     """Return for how many rows there are indices and how far these go, in blocks; of csc for how many columns."""
     (rows, columns), (r, c) = it.shape, it.blocksize
     outer, inner = rows // r, columns // c
@@ -181,7 +181,7 @@ def _extents(it: Structure) -> tuple[int, int]:
 # --- elements ---------------------------------------------------------------------------------------------------------
 
 
-def entries(xp: Any, it: Structure) -> Entries:
+def entries(xp: Any, it: CheckedStructure) -> Entries:
     """Return the elements of a structure that has been checked, in the order of its values."""
     if it.stored == "coo":
         return Entries(it.indptr, it.indices, None)
@@ -194,7 +194,7 @@ def entries(xp: Any, it: Structure) -> Entries:
     return Entries(it.indices, outer, None) if it.stored == "csc" else Entries(outer, it.indices, None)
 
 
-def _entries_blocked_ell(xp: Any, it: Structure) -> Entries:
+def _entries_blocked_ell(xp: Any, it: CheckedStructure) -> Entries:
     size, width = it.blocksize[0], it.indices.shape[1]
     flat = it.indices.reshape(-1)
     blocks = chosen(xp, flat >= 0, it.count - it.filled)
@@ -236,7 +236,7 @@ def offsets(xp: Any, outer: Any, length: int) -> Any:
     return xp.searchsorted(outer, xp.arange(length + 1), side="left")
 
 
-def diagonal(xp: Any, it: Structure) -> Any:
+def diagonal(xp: Any, it: CheckedStructure) -> Any:
     """Return where the value of each element of the diagonal is; -1 where there is none."""
     rows, columns, _ = entries(xp, it)
     size = min(it.shape)

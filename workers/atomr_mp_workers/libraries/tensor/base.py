@@ -14,7 +14,7 @@ from atomr_mp.protocol.libraries import tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import Library, array
-from atomr_mp_workers.libraries.tensor.einsum import Step, Steps
+from atomr_mp_workers.libraries.tensor.einsum import EinsumSteps, Step
 from atomr_mp_workers.libraries.tensor.engine import ArrayEngine
 
 Enqueue = Callable[[Any], None]
@@ -74,7 +74,7 @@ class TensorLibrary(Library):
 
     def prepare_einstein_sum(self, request: tensor.EinsteinSum) -> EinsumPlan:
         """Return the steps, each with what does it."""
-        found = Steps(request)
+        found = EinsumSteps(request)
         return EinsumPlan(found.views, [(step, self.planned(step.request)) for step in found.steps])
 
     def einstein_sum(self, request: tensor.EinsteinSum, plan: EinsumPlan) -> None:

@@ -32,7 +32,7 @@ class Step(NamedTuple):
         return _target(self.request)
 
 
-class Steps:
+class EinsumSteps:
     """What is done for a request, one step after the other; the last one writes its output.
 
     Args:
