@@ -323,6 +323,11 @@ class Client:
         """How much may be unanswered per device."""
         return self.login.window
 
+    @property
+    def unanswered(self) -> int:
+        """How many requests of this client are unanswered, or wait here for their device."""
+        return self._blocking.unanswered + sum(lane.unanswered for lane in list(self._loops.values()))
+
     # --- shared memory ---------------------------------------------------------------------------------------------
 
     @property

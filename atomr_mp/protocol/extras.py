@@ -18,6 +18,7 @@ _COMMANDS: Final = {
             "ml_dtypes": "host",
             "opentelemetry": "otel",
             "prometheus_client": "metrics",
+            "ray": "ray",
         }.items()
     },
 }

@@ -123,6 +123,16 @@ class RemoteClient:
         return self._session.lost
 
     @property
+    def session(self) -> RemoteSession:
+        """The session, through all its connections."""
+        return self._session
+
+    @property
+    def unanswered(self) -> int:
+        """How many requests of this client are unanswered, or wait here for a connection."""
+        return len(self._session.calls.unanswered)
+
+    @property
     def window(self) -> Window:
         """How much may be unanswered."""
         return Window(self._session.window_requests, 0)

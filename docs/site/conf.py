@@ -41,12 +41,12 @@ napoleon_numpy_docstring = False
 python_use_unqualified_type_names = True
 python_maximum_signature_line_length = 88
 
-EXAMPLES: Final = ["embed", "search_stdlib", "digits", "train_digits", "raw_client"]
+EXAMPLES: Final = ["embed", "search_stdlib", "digits", "digits_ray", "train_digits", "raw_client"]
 
 TREE: Final = {
     "Use": ["getting-started", "writing-actors", "streams", "buffers", "libraries", "gpus"],
     "Libraries": [f"libraries/{path.stem}" for path in sorted((DOCS / "libraries").glob("*.md"))],
-    "Operate": ["operating", "serving", "remote", "failure-model", "testing"],
+    "Operate": ["operating", "serving", "remote", "ray", "failure-model", "testing"],
     "Reference": ["made/pools", "made/actors", "made/library-methods", "made/errors", "made/faults"],
     "Examples": [f"made/{name}" for name in EXAMPLES],
     "Beside others": ["performance", "comparison", "measurements/README"],

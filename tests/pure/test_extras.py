@@ -19,6 +19,7 @@ DISTRIBUTIONS = {
     "opentelemetry.trace": "opentelemetry-api",
     "prometheus_client": "prometheus-client",
     "pynvml": "nvidia-ml-py",
+    "ray": "ray",
 }
 """What an optional module comes from."""
 

@@ -364,6 +364,11 @@ class Lane(ABC):
         with self._lock:
             return any(reply.generation == generation for _, reply in link.flight.items())
 
+    @property
+    def unanswered(self) -> int:
+        """How many requests of this lane are unanswered, or wait for their device."""
+        return sum(len(link.flight.requests) for link in self._links)
+
     def numbers(self) -> set[int]:
         """Return the numbers of the lane's connections."""
         return {self.number, *[link.number for link in self._links]}

@@ -1,0 +1,538 @@
+"""A cluster: one pool on each of several nodes of Ray's, and a client of each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from atomr_mp import errors
+from atomr_mp.client.reply_stream import ReplyStream
+from atomr_mp.device import DEFAULT_DEADLINE_S
+from atomr_mp.mapping.schedule import MAX_DEPTH
+from atomr_mp.pool import Pool
+from atomr_mp.protocol.messages.devices import MethodInfo
+from atomr_mp.protocol.messages.operators import Status
+from atomr_mp.protocol.words import did_you_mean
+from atomr_mp.ray.cluster_map import run_map
+from atomr_mp.ray.cluster_reply import Attempt, ClusterReply
+from atomr_mp.ray.failover import Call
+from atomr_mp.ray.member import TRANSIENT, Member, NodeInfo
+from atomr_mp.ray.node import NodePool
+from atomr_mp.startup.targets import Actors, targets
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from atomr_mp.client.memory.refs import GpuRef
+
+STOP_S: Final = 45.0
+"""How long the nodes' actors may take to stop their pools."""
+
+FORGET_S: Final = 5.0
+"""How long Ray may take to end the actors, whose pools have ended."""
+
+OWN_SETTINGS: Final = frozenset({"gpus", "pool", "run_dir", "listen", "keys_dir", "insecure", "config"})
+"""Settings of pools about which a cluster decides."""
+
+
+class NodeStatus(NamedTuple):
+    """A node, and what its pool says."""
+
+    info: NodeInfo
+    pool: Status | None
+    """None if it does not answer."""
+
+
+class Cluster:
+    """One pool on each of several nodes. Thread-safe; use it with `with`, or `close` it. `ray.init` comes first.
+
+    It can be passed to tasks and actors of Ray's: there it is one more client of the pools, and does not end
+    them. The pools live as long as the program that made the cluster. If a node's actor ends, Ray restarts it, also
+    elsewhere, and with it begins a new pool.
+
+    Args:
+        actors: What the devices run, see `atomr_mp.start`; named files must be on every node.
+        nodes: How many nodes; no two pools are on one.
+        gpus_per_node: Whole GPUs of each node that Ray gives to its pool; on the host backend, processes.
+        backend: "cuda", or "host" for nodes without GPUs.
+        cpus_per_node: CPUs that Ray counts for each pool.
+        gateway_ports: First and last port of the gateways, for firewalls; each takes two. None for any.
+        runtime_env: Ray's runtime environment of the nodes' actors.
+        start_timeout_s: How long it may take until all pools are ready.
+        **settings: Other settings of the pools, see `atomr_mp.start`.
+
+    Raises:
+        InvalidRequest: A number is out of range, or no whole one.
+        ConfigurationError: Ray is not initialized, a pool cannot be started, or a node has another version.
+        ActorLoadFailed: An actor cannot be imported on a node.
+        SetupFailed: An actor's `setup` fails.
+        PoolBusy: Processes of another pool still hold a GPU.
+        PoolUnreachable: Ray has no room for all nodes in time, or a pool cannot be reached.
+    """
+
+    def __init__(
+        self,
+        *,
+        actors: Actors,
+        nodes: int = 1,
+        gpus_per_node: int = 1,
+        backend: str = "cuda",
+        cpus_per_node: float = 1,
+        gateway_ports: tuple[int, int] | None = None,
+        runtime_env: dict[str, Any] | None = None,
+        start_timeout_s: float = 300.0,
+        **settings: Any,
+    ) -> None:
+        _check(nodes, gpus_per_node, backend, gateway_ports, settings.keys())
+        if not ray.is_initialized():
+            raise errors.ConfigurationError("Ray is not initialized: call ray.init first")
+        settings |= {"actors": targets(actors), "backend": backend, "start_timeout_s": start_timeout_s}
+        until = time.monotonic() + start_timeout_s
+        gpus = gpus_per_node if backend == "cuda" else 0
+        self._group = placement_group([{"CPU": cpus_per_node, "GPU": gpus}] * nodes, strategy="STRICT_SPREAD")
+        if not self._group.wait(start_timeout_s):
+            remove_placement_group(self._group)
+            raise errors.PoolUnreachable(
+                f"Ray has no {nodes} nodes with {cpus_per_node:g} CPUs and {gpus} GPUs each in {start_timeout_s:g} s"
+            )
+        name = f"ray-{os.urandom(4).hex()}"
+        made = [
+            ray.remote(NodePool)
+            .options(
+                num_cpus=cpus_per_node,
+                num_gpus=gpus,
+                max_restarts=-1,
+                max_task_retries=0,
+                runtime_env=runtime_env,
+                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
+            )
+            .remote(f"{name}-{bundle}", gpus_per_node, settings, gateway_ports)
+            for bundle in range(nodes)
+        ]
+        self._join(made)
+        try:
+            self._wait_all(until)
+        except BaseException:
+            self.close()
+            raise
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _joined, (self._actors,)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        reached = sum(each.reached is not None for each in self._members)
+        return f"<Cluster of {len(self._members)} nodes, {reached} of them connected>"
+
+    @property
+    def nodes(self) -> list[NodeInfo]:
+        """The nodes as this process sees them."""
+        return [each.info for each in self._members]
+
+    @property
+    def methods(self) -> list[str]:
+        """The requests that can be made, as "Actor.method". Blocks while no node can be reached."""
+        return self.pool().methods
+
+    def method_info(self, method: str) -> MethodInfo:
+        """Return what is known of a request; see `Pool.method_info`. Blocks while no node can be reached.
+
+        Raises:
+            InvalidRequest: There is no such method.
+        """
+        return self.pool().method_info(method)
+
+    def status(self, timeout_s: float = 10.0) -> list[NodeStatus]:
+        """Ask each node's pool for its status, one after the other; blocks at most for `timeout_s` each."""
+        found = []
+        for member in self._members:
+            pool, told = member.reached, None
+            if pool is not None:
+                try:
+                    with pool._operator() as operator:  # noqa: SLF001 - of this package
+                        told = operator.status(timeout_s)
+                except (errors.AtomrError, OSError, TimeoutError):
+                    told = None  # it ends just now, or hangs: the info says more soon
+            found.append(NodeStatus(member.info, told))
+        return found
+
+    def pool(self, node: int | None = None, within_s: float = DEFAULT_DEADLINE_S) -> Pool:
+        """Return this process's client of a node's pool, for all that a pool can; it ends with that pool.
+
+        Args:
+            node: The node's index in `nodes`; None for the least loaded one.
+            within_s: How long to wait for it.
+
+        Raises:
+            InvalidRequest: There is no such node.
+            PoolUnreachable: Its pool does not answer in time.
+        """
+        pool = self._wait_reached(node, within_s)[0].reached
+        if pool is None:
+            raise errors.PoolUnreachable("the node's pool was lost just now")
+        return pool
+
+    @property
+    def pools(self) -> list[Pool]:
+        """This process's clients of all pools that can be reached now."""
+        return [pool for each in self._members if (pool := each.reached) is not None]
+
+    def call(
+        self,
+        method: str,
+        /,
+        *args: Any,
+        node: int | None = None,
+        device: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        wait: bool | None = None,
+        kwargs: dict[str, Any] | None = None,
+    ) -> ClusterReply:
+        """Make a request, by the unix socket or the gateway of a node's pool.
+
+        In a thread it blocks while no node that may take it can be reached, until the deadline; in an event loop
+        whoever awaits the reply waits for that. If the node's pool is lost, the call goes to another node if its method
+        is idempotent or it certainly has not run, no node was named, and no ref is among its arguments. Otherwise the
+        reply ends with `PoolLost`.
+
+        Args:
+            method: "Actor.method".
+            *args: Its arguments, see `Pool.call`. Refs in lists and maps need `node`.
+            node: The node's index in `nodes`; None for that of the refs among the arguments, or else the one with the
+                fewest unanswered calls of this process, its own node where several have.
+            device: Index of the device on that node; see `Pool.call`.
+            deadline_s: See `Pool.call`; it holds for all attempts together.
+            priority: See `Pool.call`.
+            wait: See `Pool.call`.
+            kwargs: Arguments by name.
+
+        Raises:
+            InvalidRequest: No such method, node or device, or an argument that cannot be sent.
+            GpuRefStale: The pool that has the memory of a ref was lost.
+            PoolUnreachable: No pool could be reached until the deadline.
+            Overloaded: See `Pool.call`.
+            DeviceUnavailable: No device of any node takes work.
+        """
+        self._check_node(node)
+        deadline_ns = time.monotonic_ns() + int((DEFAULT_DEADLINE_S if deadline_s is None else deadline_s) * 1e9)
+        call = Call(method, args, kwargs, device, deadline_ns, priority, wait, node)
+        pool = next(iter(self.pools), None)
+        if pool is None and asyncio._get_running_loop() is not None:  # noqa: SLF001 - exported, and raises nothing
+            return ClusterReply(call, self._send, None)
+        info = (pool or self.pool(node, _left_s(call))).method_info(method)
+        if deadline_s is None and info.deadline_s:
+            call = call._replace(deadline_ns=time.monotonic_ns() + int(info.deadline_s * 1e9))
+        call = call._replace(idempotent=info.idempotent)
+        return ClusterReply(call, self._send, self._send(call, ()))
+
+    def stream(
+        self, method: str, /, *args: Any, node: int | None = None, kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> ReplyStream:
+        """Make a request of a method that streams; see `Pool.stream`. Blocks while no node can be reached.
+
+        A stream ends with its node's pool, and is not opened elsewhere.
+
+        Args:
+            method: "Actor.method", a generator.
+            *args: Its arguments.
+            node: The node's index; None for this process's own node, or else the least loaded one.
+            kwargs: Arguments by name.
+            **options: See `Pool.stream`.
+
+        Raises:
+            Unsupported: The node is not this process's own, and its pool's remote clients cannot stream.
+            AtomrError: See `Pool.stream`.
+        """
+        members = self._wait_reached(node, DEFAULT_DEADLINE_S)
+        member = next((each for each in members if each.local), members[0])
+        pool = member.reached
+        if pool is None:
+            raise errors.PoolLost("the node's pool was lost just now", maybe_executed=False)
+        return pool.stream(method, *args, kwargs=kwargs, **options)
+
+    def map(
+        self,
+        method: str,
+        items: Iterable[Any],
+        *,
+        in_flight: int | None = None,
+        deadline_s: float | None = None,
+        priority: int = 0,
+        return_failures: bool = False,
+    ) -> Iterator[Any]:
+        """Call a method once for every item, on all nodes, and yield the results in the items' order.
+
+        Works while the results are read, in the thread that reads them; not in an event loop. What a pool's loss took
+        along is sent again as by `call`.
+
+        Args:
+            method: "Actor.method"; it takes an item as its one argument.
+            items: What can be sent; any iterable, also an endless one.
+            in_flight: How many items are sent and not answered at a time, in all. None for 32 per device.
+            deadline_s: Deadline of each call.
+            priority: Of each call.
+            return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its
+                error is raised there, and what is in flight is cancelled.
+
+        Raises:
+            InvalidRequest: No such method.
+            ValueError: `in_flight` is less than 1.
+            AtomrError: While reading: what an item ended with; `PoolUnreachable` where no node can be reached.
+        """
+        self.method_info(method)
+        if in_flight is None:
+            in_flight = MAX_DEPTH * sum(len(pool.devices) for pool in self.pools)
+        elif in_flight < 1:
+            raise ValueError(f"in_flight must be at least 1, got {in_flight}")
+
+        def call(item: Any) -> ClusterReply:
+            return self.call(method, item, deadline_s=deadline_s, priority=priority)
+
+        return run_map(call, items, max(1, in_flight), return_failures=return_failures)
+
+    def actor(
+        self, name: str, *, node: int | None = None, device: int | None = None, deadline_s: float | None = None
+    ) -> ClusterActor:
+        """Return a reference through which an actor's methods are called like methods. Blocks while no node is reached.
+
+        Args:
+            name: The actor's name.
+            node: Where; None for the least loaded node, call by call.
+            device: On which device of that node; None for the least loaded one.
+            deadline_s: Deadline of the calls.
+
+        Raises:
+            InvalidRequest: There is no such actor, or no such node.
+        """
+        self._check_node(node)
+        known = sorted({method.partition(".")[0] for method in self.methods})
+        if name not in known:
+            raise errors.InvalidRequest(
+                f"there is no actor {name!r}{did_you_mean(name, known)}; this cluster's actors are: {', '.join(known)}"
+            )
+        return ClusterActor(self, name, node, device, deadline_s)
+
+    def put(self, array: ArrayLike, *, node: int | None = None, device: int = 0) -> GpuRef:
+        """Put an array into a device's memory, and return a ref, which stays on its node. Blocks.
+
+        A call with it among its arguments goes to that node; when the node's pool is lost, it is `GpuRefStale`.
+
+        Args:
+            array: The array.
+            node: The node's index; None for the least loaded one.
+            device: The device's index on that node.
+
+        Raises:
+            AtomrError: See `Device.put`.
+        """
+        return self.pool(node).device(device).put(array)
+
+    def close(self) -> None:
+        """End this process's sessions, and the pools if this is where the cluster was made. May be called twice."""
+        with self._changed:
+            if self._closed.is_set():
+                return
+            self._closed.set()
+            self._changed.notify_all()
+        for member in self._members:
+            member.close()
+        if self._group is None or not ray.is_initialized():
+            return
+        stopping = [actor.stop.remote() for actor in self._actors]
+        ray.wait(stopping, num_returns=len(stopping), timeout=STOP_S)
+        # Aside, for it blocks while Ray's GCS is gone, and Ray ends both with this program in any case.
+        forgetting = threading.Thread(target=_forget, args=(self._actors, self._group), daemon=True)
+        forgetting.start()
+        forgetting.join(FORGET_S)
+
+    def _join(self, actors: Sequence[Any]) -> None:
+        self._actors = list(actors)
+        self._changed = threading.Condition()
+        self._closed = threading.Event()
+        here = ray.get_runtime_context().get_node_id()
+        self._members = [Member(index, actor, here, self._changed, self._closed) for index, actor in enumerate(actors)]
+        for member in self._members:
+            member.start()
+
+    def _wait_all(self, until: float) -> None:
+        def failed() -> Member | None:
+            wrong = (each for each in self._members if each.error is not None)
+            return next((each for each in wrong if not isinstance(each.error, TRANSIENT)), None)
+
+        def settled() -> bool:
+            return failed() is not None or all(each.pool for each in self._members)
+
+        with self._changed:
+            in_time = self._changed.wait_for(settled, max(0.0, until - time.monotonic()))
+        if (member := failed()) is not None and (error := member.error) is not None:
+            error.message = f"node {member.index}: {error.message}"
+            raise error
+        if not in_time:
+            late = [f"{each.index} ({each.error or 'no answer'})" for each in self._members if not each.pool]
+            raise errors.PoolUnreachable(f"not all pools were ready in time: node {', '.join(late)}")
+
+    def _check_node(self, node: int | None) -> None:
+        if node is not None and not 0 <= node < len(self._members):
+            raise errors.InvalidRequest(f"there is no node {node}; this cluster has {len(self._members)}")
+
+    def _send(self, call: Call, avoid: Collection[int]) -> Attempt:
+        """Send a call to the node that suits it best; blocks while none can be reached, until its deadline."""
+        while True:
+            members = self._members_for(call, avoid)
+            refused: errors.RequestError | None = None
+            for member in members:
+                pool = member.reached
+                if pool is None:
+                    continue
+                if not call.idempotent and call.method in pool.methods_by_name:
+                    call = call._replace(idempotent=pool.methods_by_name[call.method].idempotent)
+                try:
+                    return Attempt(
+                        member.index,
+                        pool.call(
+                            call.method,
+                            *call.args,
+                            device=call.device,
+                            deadline_s=_left_s(call),
+                            priority=call.priority,
+                            wait=call.wait,
+                            kwargs=call.kwargs,
+                        ),
+                    )
+                except (errors.DeviceUnavailable, errors.Overloaded) as error:
+                    refused = refused or error
+                except errors.PoolLost:
+                    if call.ref is not None:
+                        break  # which the next turn says better
+            if refused is not None:
+                raise refused
+
+    def _members_for(self, call: Call, avoid: Collection[int]) -> list[Member]:
+        """Return the nodes that may take a call and can be reached, the best first; at least one."""
+        ref = call.ref
+        if ref is None:
+            return self._wait_reached(call.node, _left_s(call), avoid)
+        for member in self._members:
+            pool = member.reached
+            if pool is not None and pool._client.memory is ref._buffers:  # noqa: SLF001 - of this package
+                return [member]
+        raise errors.GpuRefStale("the pool that has this ref's memory was lost: put the data again")
+
+    def _wait_reached(self, node: int | None, within_s: float, avoid: Collection[int] = ()) -> list[Member]:
+        """Return the nodes that can be reached, the least loaded first; waits for one.
+
+        Raises:
+            PoolLost: The cluster is closed.
+            DeviceUnavailable: All nodes are to be avoided.
+            PoolUnreachable: None was reached in time.
+        """
+        self._check_node(node)
+        among = self._members if node is None else [self._members[node]]
+        if avoid:
+            among = [each for each in among if each.index not in avoid]
+            if not among:
+                raise errors.DeviceUnavailable("no device of any node takes work")
+        found = [each for each in among if each.reached is not None]
+        if not found:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self._closed.is_set() or any(each.reached is not None for each in among), max(0.0, within_s)
+                )
+            found = [each for each in among if each.reached is not None]
+        if self._closed.is_set():
+            raise errors.PoolLost("this cluster is closed", maybe_executed=False)
+        if not found:
+            why = next((f": {each.error}" for each in among if each.error), "")
+            raise errors.PoolUnreachable(f"no pool of {len(among)} nodes could be reached in {within_s:.3g} s{why}")
+        if len(found) > 1:
+            found.sort(key=lambda each: (each.unanswered, not each.local))
+        return found
+
+
+class ClusterActor:
+    """An actor of a cluster; its methods are the actor's requests. Made by `Cluster.actor`.
+
+    They return a `ClusterReply`; of methods that stream, a `ReplyStream`.
+    """
+
+    def __init__(
+        self, cluster: Cluster, name: str, node: int | None, device: int | None, deadline_s: float | None
+    ) -> None:
+        self._cluster = cluster
+        self._name = name
+        self._node = node
+        self._device = device
+        self._deadline_s = deadline_s
+
+    def __repr__(self) -> str:
+        return f"<actor {self._name} of {self._cluster!r}>"
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = f"{self._name}.{name}"
+        if name.startswith("__") or method not in self._cluster.methods:
+            raise AttributeError(f"actor {self._name!r} has no request {name!r}")
+        cluster, node, device, deadline_s = self._cluster, self._node, self._device, self._deadline_s
+        send: Callable[..., Any] = cluster.stream if cluster.method_info(method).streams else cluster.call
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return send(method, *args, node=node, device=device, deadline_s=deadline_s, kwargs=kwargs or None)
+
+        found = self.__dict__[name] = call  # found here from now on, without this function
+        return found
+
+
+def _forget(actors: Sequence[Any], group: Any) -> None:
+    """Have Ray end a cluster's actors, and free their places."""
+    for actor in actors:
+        ray.kill(actor)
+    remove_placement_group(group)
+
+
+def _joined(actors: Sequence[Any]) -> Cluster:
+    """Return another client of a cluster's pools."""
+    cluster = Cluster.__new__(Cluster)
+    cluster._group = None  # noqa: SLF001 - of this module
+    cluster._join(actors)  # noqa: SLF001
+    return cluster
+
+
+def _left_s(call: Call) -> float:
+    return (call.deadline_ns - time.monotonic_ns()) / 1e9
+
+
+def _check(
+    nodes: int, gpus_per_node: int, backend: str, ports: tuple[int, int] | None, settings: Collection[str]
+) -> None:
+    """Check a cluster's arguments.
+
+    Raises:
+        InvalidRequest: One cannot be.
+    """
+    for what, number in {"nodes": nodes, "gpus_per_node": gpus_per_node}.items():
+        if type(number) is not int or number < 1:
+            raise errors.InvalidRequest(f"{what} must be a whole number from 1 on, got {number!r}")
+    if backend not in {"cuda", "host"}:
+        raise errors.InvalidRequest(f"backend must be 'cuda' or 'host', got {backend!r}")
+    if ports is not None and not 1024 <= ports[0] < ports[1] < 2**16:
+        raise errors.InvalidRequest(
+            f"gateway_ports must be the first and the last of two ports or more, from 1024 to 65535; got {ports!r}"
+        )
+    if own := OWN_SETTINGS & set(settings):
+        raise errors.InvalidRequest(f"a cluster decides about {', '.join(sorted(own))} itself")

@@ -1,0 +1,190 @@
+"""The answer to a call of a cluster, from whichever node gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Generator
+from typing import Any, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.ray.failover import Call, goes_on
+
+
+class Attempt(NamedTuple):
+    """One sending of a call."""
+
+    node: int
+    reply: Reply
+
+
+class ClusterReply:
+    """The answer to a call of a cluster. Thread-safe; waited for like a `Reply`, in threads and in event loops.
+
+    It survives the loss of its node's pool: whoever waits for it then sends the call to another node, within its
+    deadline, if its method is idempotent or it certainly has not run.
+
+    Args:
+        call: The call.
+        send: Sends it to a node, but to none of those given, and blocks while none can be reached, until its deadline.
+        attempt: Its first sending; None if no node could be reached, and a caller in an event loop is not to block.
+    """
+
+    def __init__(self, call: Call, send: Callable[[Call, Collection[int]], Attempt], attempt: Attempt | None) -> None:
+        self._call: Final = call
+        self._send: Final = send
+        self._attempt = attempt
+        self._lock: Final = threading.Lock()
+        self._unavailable: set[int] = set()
+        """Nodes whose devices take no work."""
+        self._may_have_run = False
+        """In an attempt before this one."""
+        self._cancelled = False
+        self._unsent: errors.AtomrError | None = None
+        """Why it could not be sent at all."""
+
+    def __repr__(self) -> str:
+        attempt = self._attempt
+        return f"<ClusterReply of {self._call.method}: {attempt or self._unsent or 'not sent yet'}>"
+
+    @property
+    def method(self) -> str:
+        """The request, as "Actor.method"."""
+        return self._call.method
+
+    @property
+    def node(self) -> int:
+        """Index of the node that the call went to last, -1 if none."""
+        return -1 if self._attempt is None else self._attempt.node
+
+    @property
+    def device(self) -> int:
+        """Index of the device on that node, -1 if none."""
+        return -1 if self._attempt is None else self._attempt.reply.device
+
+    @property
+    def done(self) -> bool:
+        """Whether there is an answer."""
+        attempt = self._attempt
+        if attempt is None:
+            return self._unsent is not None
+        return attempt.reply.done and not self._would_go_on(attempt.reply.error)
+
+    def result(self, timeout_s: float | None = None) -> Any:
+        """Wait for the answer and return the result; see `Reply.result`.
+
+        Raises:
+            TimeoutError: No answer within `timeout_s`; the request goes on.
+            AtomrError: What the request ended with. Of a lost pool it is `PoolLost`.
+        """
+        attempt = self._settled(timeout_s)
+        if attempt.reply.error is not None:
+            raise self._told(attempt.reply.error)
+        return attempt.reply.result()
+
+    def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:
+        """Wait for the answer and return the error, or None if there is a result."""
+        try:
+            error = self._settled(timeout_s).reply.error
+        except errors.AtomrError as unsent:
+            return unsent
+        return None if error is None else self._told(error)
+
+    def cancel(self) -> None:
+        """Ask that the request does not start; see `Reply.cancel`."""
+        with self._lock:
+            self._cancelled = True
+            attempt = self._attempt
+        if attempt is not None:
+            attempt.reply.cancel()
+
+    def add_done_callback(self, callback: Callable[[ClusterReply], object]) -> None:
+        """Call `callback(reply)` once there is an answer; at once if there is one. See `Reply.add_done_callback`.
+
+        After the loss of a pool it is called on a thread of its own.
+        """
+        attempt = self._attempt
+        if attempt is not None:
+            attempt.reply.add_done_callback(lambda reply: self._ended(reply, callback))
+        elif self._unsent is not None:
+            callback(self)
+        else:
+            self._send_aside(callback)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        while True:
+            attempt = self._attempt
+            if attempt is None:
+                yield from asyncio.to_thread(self._first).__await__()
+                continue
+            try:
+                return (yield from attempt.reply.__await__())
+            except errors.AtomrError as error:
+                if not self._would_go_on(error) or not (
+                    yield from asyncio.to_thread(self._again, attempt, error).__await__()
+                ):
+                    self._told(error)
+                    raise
+
+    def _settled(self, timeout_s: float | None) -> Attempt:
+        """Wait until an attempt has the outcome, and return it."""
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            attempt = self._attempt or self._first()
+            error = attempt.reply.exception(None if until is None else max(0.0, until - time.monotonic()))
+            if error is None or not self._again(attempt, error):
+                return attempt
+
+    def _first(self) -> Attempt:
+        """Send what could not be sent when it was called."""
+        with self._lock:
+            if self._unsent is not None:
+                raise self._unsent
+            if self._attempt is None:
+                try:
+                    self._attempt = self._send(self._call, ())
+                except errors.AtomrError as error:
+                    self._unsent = error
+                    raise
+            return self._attempt
+
+    def _again(self, attempt: Attempt, error: errors.AtomrError) -> bool:
+        """Send the call elsewhere, unless that is done; False if it ends with this error."""
+        with self._lock:
+            if self._attempt is not attempt:
+                return True
+            if not self._would_go_on(error):
+                return False
+            if isinstance(error, errors.DeviceUnavailable):
+                self._unavailable.add(attempt.node)
+            try:
+                again = self._send(self._call, self._unavailable)
+            except errors.AtomrError:
+                return False  # there is no node for it: what it has ended with says more
+            self._may_have_run |= isinstance(error, errors.RequestError) and error.maybe_executed
+            self._attempt = again
+            return True
+
+    def _would_go_on(self, error: errors.AtomrError | None) -> bool:
+        return not self._cancelled and goes_on(self._call, error, time.monotonic_ns())
+
+    def _told(self, error: errors.AtomrError) -> errors.AtomrError:
+        """Return an error as the caller is told: whether any attempt may have run."""
+        if self._may_have_run and isinstance(error, errors.RequestError):
+            error.maybe_executed = True
+        return error
+
+    def _ended(self, reply: Reply, callback: Callable[[ClusterReply], object]) -> None:
+        if self._would_go_on(reply.error):
+            self._send_aside(callback)  # whoever receives just now is not to wait for a node
+        else:
+            callback(self)
+
+    def _send_aside(self, callback: Callable[[ClusterReply], object]) -> None:
+        def wait() -> None:
+            self.exception()
+            callback(self)
+
+        threading.Thread(target=wait, name="atomr-mp ray reply", daemon=True).start()

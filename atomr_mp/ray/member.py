@@ -1,0 +1,233 @@
+"""One node of a cluster, as a process sees it: a thread that joins its pool whenever there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from typing import Any, Final, NamedTuple
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.pool import Pool
+from atomr_mp.ray.outcomes import Outcome, value_of
+from atomr_mp.remote import keys
+from atomr_mp.remote.client import RemoteClient
+from atomr_mp.remote.link_life import RemoteLinkState
+from atomr_mp.remote.session import RemoteSession
+from atomr_mp.version import __version__
+
+ASK_S: Final = 10.0
+"""How long a node's actor may take to admit a key."""
+
+OPEN_S: Final = 30.0
+"""How long a node's actor may be silent, or not there, before it is asked anew."""
+
+FIRST_AGAIN_S: Final = 0.2
+LAST_AGAIN_S: Final = 5.0
+"""Between attempts to join a pool: the first time, then twice the one before, up to the second."""
+
+PROBE_S: Final = 0.5
+"""How long a cut connection's endpoint may take to be connected to. With the 1.5 s after which a silent gateway counts
+as cut, a node's death is known within 2 s."""
+
+GATEWAY_S: Final = 10.0
+"""How long a pool that still listens may take to have a gateway again."""
+
+TRANSIENT: Final = (errors.PoolUnreachable, errors.PoolLost, errors.DeadlineExceeded)
+"""Errors of joining that may pass by themselves."""
+
+
+class NodeInfo(NamedTuple):
+    """A node of a cluster, as this process sees it."""
+
+    node: str
+    """Ray's id of the node; empty while its pool was never reached."""
+    connected: bool
+    """Whether it can be called."""
+    local: bool
+    """Whether calls go by its unix socket; by the gateway otherwise."""
+    epoch: str
+    """The life of its pool, which ends with the pool; each restart of a node's actor begins another. Empty if none."""
+    supervisor_pid: int
+    """The pool's supervisor on that node, 0 if not known."""
+    unanswered: int
+    """Calls of this process that it has not answered."""
+    error: errors.AtomrError | None
+    """Why it is not connected, if that is known."""
+
+
+class Member:
+    """One node.
+
+    Args:
+        index: Its index in the cluster.
+        actor: Ray's handle of the node's actor.
+        here: Ray's id of this process's node.
+        changed: Notified when its pool comes or goes.
+        closed: Set when the cluster is closed.
+    """
+
+    def __init__(
+        self, index: int, actor: Any, here: str, changed: threading.Condition, closed: threading.Event
+    ) -> None:
+        self.index: Final = index
+        self._actor: Final = actor
+        self._here: Final = here
+        self._changed: Final = changed
+        self._closed: Final = closed
+        self._found: dict[str, Any] = {}
+        self._pair: keys.KeyPair | None = None
+        self._name: Final = f"ray-{os.urandom(8).hex()}"
+        self._opening: Any = None
+        """Ray's ref of the question that is being answered."""
+        self.pool: Pool | None = None
+        """The session with its pool, None while there is none."""
+        self.error: errors.AtomrError | None = None
+
+    @property
+    def reached(self) -> Pool | None:
+        """The session with its pool, None if there is none or it has ended."""
+        pool = self.pool
+        return pool if pool is not None and pool.lost is None else None
+
+    @property
+    def unanswered(self) -> int:
+        """Calls of this process that it has not answered."""
+        pool = self.pool
+        return 0 if pool is None else pool._client.unanswered  # noqa: SLF001 - of this package
+
+    @property
+    def local(self) -> bool:
+        """Whether its node is this process's."""
+        return self._found.get("node") == self._here
+
+    @property
+    def info(self) -> NodeInfo:
+        """What is known of it."""
+        found, connected = self._found, self.reached is not None
+        return NodeInfo(
+            found.get("node", ""),
+            connected,
+            self.local,
+            found.get("epoch", ""),
+            found.get("supervisor", 0),
+            self.unanswered,
+            None if connected else self.error,
+        )
+
+    def start(self) -> None:
+        """Begin to join."""
+        threading.Thread(target=self._run, name="atomr-mp ray node", daemon=True).start()
+
+    def close(self) -> None:
+        """End the session; the cluster is closed."""
+        with self._changed:
+            pool, self.pool = self.pool, None
+        if pool is not None:
+            pool.close()
+
+    def _run(self) -> None:
+        again_s = FIRST_AGAIN_S
+        while not self._closed.is_set():
+            try:
+                pool = self._join()
+            except errors.AtomrError as error:
+                self._set(None, error)
+            except RayError as error:
+                self._set(None, _ray_error(error))
+            else:
+                again_s = FIRST_AGAIN_S
+                self._set(pool, None)
+                lost = self._wait_lost(pool)
+                self._set(None, lost)
+                pool.close()
+            self._closed.wait(again_s)
+            again_s = min(2 * again_s, LAST_AGAIN_S)
+
+    def _join(self) -> Pool:
+        """Return a session with the node's pool, which its actor starts if there is none."""
+        if self._opening is None:
+            self._opening = self._actor.open.remote(__version__)
+        opening, _ = ray.wait([self._opening], timeout=OPEN_S)  # Ray keeps it while the actor is restarted
+        if not opening:
+            raise errors.PoolUnreachable(f"node {self.index} has no answer after {OPEN_S:g} s; it starts, or is gone")
+        self._opening = None
+        self._found = found = value_of(ray.get(opening[0], timeout=ASK_S))
+        if self.local:
+            return atomr_mp.connect(run_dir=found["run_dir"])
+        pair = self._pair = self._pair or keys.new_pair()
+        value_of(self._ask(self._actor.admit.remote(self._name, pair.public)))
+        own = keys.ClientKeys(name=self._name, public=pair.public, secret=pair.secret, server=found["server"])
+        return Pool(RemoteClient(found["address"], own), None, None)
+
+    def _ask(self, question: Any) -> Outcome:
+        try:
+            answer: Outcome = ray.get(question, timeout=ASK_S)
+        except GetTimeoutError as error:
+            raise errors.PoolUnreachable(f"node {self.index} does not answer within {ASK_S:g} s") from error
+        return answer
+
+    def _wait_lost(self, pool: Pool) -> errors.PoolLost:
+        """Return when the pool can be called no more, with the reason; its calls end with `PoolLost` then."""
+        client, remote = pool._client, pool._remote  # noqa: SLF001 - of this package
+        if isinstance(remote, RemoteClient):
+            return _wait_remote_lost(remote.session, self.index)
+        with contextlib.suppress(errors.PoolLost):
+            while not client.wait_until(lambda: client.lost is not None, 3600.0):
+                pass
+        return pool.lost or errors.PoolLost(f"the pool of node {self.index} has ended")
+
+    def _set(self, pool: Pool | None, error: errors.AtomrError | None) -> None:
+        with self._changed:
+            self.pool, self.error = pool, error
+            self._changed.notify_all()
+        if pool is not None and self._closed.is_set():
+            self.close()
+
+
+def _wait_remote_lost(session: RemoteSession, index: int) -> errors.PoolLost:
+    """Return when a remote session has ended, or its node counts as dead.
+
+    A cut alone is not a death: while a pool lives, its supervisor listens, also where its gateway has just ended.
+    """
+    try:
+        while True:
+            session.wait_until(lambda: session.state is not RemoteLinkState.OPEN, 3600.0)
+            until = time.monotonic() + GATEWAY_S
+            while not session.wait_until(lambda: session.state is RemoteLinkState.OPEN, 0.0):
+                if not _listens(session.endpoint) or time.monotonic() > until:
+                    lost = errors.SessionLost(f"node {index} does not answer at {session.endpoint} any more")
+                    with session.lock:
+                        session.lose(lost)
+                    session.call_back()
+                    return lost
+                session.wait_until(lambda: session.state is RemoteLinkState.OPEN, PROBE_S)
+    except errors.PoolLost as lost:
+        return lost
+
+
+def _listens(endpoint: str) -> bool:
+    """Return whether somebody listens at an endpoint, "tcp://HOST:PORT"."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _ray_error(error: RayError) -> errors.AtomrError:
+    """Return an error of Ray's actor as one of ours: a class that cannot be made there stays so, all else passes."""
+    text = str(error)
+    if "ModuleNotFoundError" in text or "failed to import" in text or "creation task" in text:
+        last = text.strip().splitlines()[-1]
+        return errors.ConfigurationError(
+            f"a node cannot make the cluster's actor: {last}; install atomr-mp[ray] {__version__} there, as here"
+        )
+    return errors.PoolUnreachable(f"the node's actor is not there: {text.strip().splitlines()[0]}")

@@ -1,0 +1,212 @@
+"""What runs in Ray's actor on a node: it starts the pool, admits clients' keys, and ends with its raylet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import select
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import ray
+
+import atomr_mp
+from atomr_mp import errors
+from atomr_mp.operator.session import OperatorSession
+from atomr_mp.pool import Pool
+from atomr_mp.process.files.rundir import SESSION_SOCKET, default_run_dir
+from atomr_mp.ray.gpu_locks import GpuLocks, given_gpus
+from atomr_mp.ray.outcomes import Outcome, outcome
+from atomr_mp.ray.raylet import watch_raylet
+from atomr_mp.remote import keys
+from atomr_mp.supervision.placement import VISIBLE
+from atomr_mp.version import __version__
+
+PREDECESSOR_S: Final = 15.0
+"""How long the pool of a former actor on this node, or of another one on its GPUs, may take to end."""
+
+LISTEN_S: Final = 30.0
+"""How long the gateway may take to listen."""
+
+AGAIN_S: Final = 0.05
+"""Between looks at what no event tells of: another pool's end, the gateway's start."""
+
+
+class NodePool:
+    """Owns the pool of a node. An actor of Ray's, with an event loop; made by `Cluster`.
+
+    Args:
+        name: The cluster's name and the bundle's number: with the node they name the run directory, so a successor
+            on the same node ends what is left of this one.
+        devices: How many GPUs it has, or processes on the host backend.
+        settings: For `atomr_mp.start`.
+        ports: First and last port for the gateway, None for any.
+    """
+
+    def __init__(self, name: str, devices: int, settings: dict[str, Any], ports: tuple[int, int] | None) -> None:
+        self._node: Final = ray.get_runtime_context().get_node_id()
+        self._name: Final = f"{name}-{self._node[:8]}"
+        self._devices: Final = devices
+        self._settings: Final = settings
+        self._ports: Final = ports
+        self._run_dir: Final = default_run_dir(self._name)
+        self._keys: Final = self._run_dir.with_name(f"{self._name}.keys")
+        self._locks: Final = GpuLocks(default_run_dir("ray-gpu-locks"), self._run_dir)
+        self._pool: Pool | None = None
+        self._supervisor = -1
+        """A pidfd of the pool's supervisor."""
+        self._server = ""
+        self._address = ""
+        self._opening = asyncio.Lock()
+        self._admitting = asyncio.Lock()
+        watch_raylet(self._end)  # before the pool: one that starts while the raylet ends is not to outlive it
+
+    async def open(self, version: str) -> Outcome:
+        """Start the pool, if it does not run; return where it is."""
+        return await outcome(self._open(version))
+
+    async def admit(self, name: str, public: str) -> Outcome:
+        """Admit a client's public key for as long as this pool lives."""
+        return await outcome(self._admit(name, public))
+
+    async def stop(self) -> Outcome:
+        """Stop the pool in good order, and remove its directory."""
+        return await outcome(self._stop())
+
+    async def _open(self, version: str) -> dict[str, Any]:
+        if version != __version__:
+            raise errors.ConfigurationError(
+                f"node {self._node[:8]} has atomr-mp {__version__}, and its client {version}: install the same"
+            )
+        async with self._opening:
+            if self._pool is None or self._has_ended():
+                self._pool = await asyncio.to_thread(self._start)
+                self._supervisor = os.pidfd_open(self._pool.supervisor_pid)
+                self._address = await self._listening(self._pool)
+        return {
+            "node": self._node,
+            "run_dir": str(self._run_dir),
+            "address": self._address,
+            "server": self._server,
+            "supervisor": self._pool.supervisor_pid,
+            "epoch": self._pool._client.epoch.hex(),  # noqa: SLF001 - of this package
+        }
+
+    def _has_ended(self) -> bool:
+        return bool(select.select([self._supervisor], [], [], 0)[0])
+
+    def _start(self) -> Pool:
+        if self._pool is not None:
+            self._pool.close()
+            os.close(self._supervisor)
+            self._pool = None
+        gpus = str(self._devices)
+        if self._settings["backend"] == "cuda":
+            self._take_gpus()
+            gpus = "all"  # of those that CUDA_VISIBLE_DEVICES leaves
+        shutil.rmtree(self._keys, ignore_errors=True)
+        pair = keys.new_pair()
+        keys.write_new(self._keys / keys.SERVER_FILE, keys.ServerKeys(public=pair.public, secret=pair.secret))
+        self._server = pair.public
+        until = time.monotonic() + PREDECESSOR_S
+        for port in self._free_ports():
+            try:
+                return atomr_mp.start(
+                    pool=self._name,
+                    run_dir=self._run_dir,
+                    gpus=gpus,
+                    listen=f"tcp://{_bracketed(ray.util.get_node_ip_address())}:{port}",
+                    keys_dir=str(self._keys),
+                    **self._settings,
+                )
+            except errors.PoolBusy:  # the pool of a former actor ends
+                if time.monotonic() > until:
+                    raise
+                time.sleep(AGAIN_S)
+            except errors.ConfigurationError:
+                if port == 0 or _is_free(port):
+                    raise  # another process has taken the port meanwhile, else
+        raise errors.ConfigurationError(f"no two neighbouring ports of {self._ports} are free for the gateway")
+
+    def _take_gpus(self) -> None:
+        from atomr_mp.process.gpus import nvml
+        from atomr_mp.supervision import placement
+
+        variable = os.environ.get(VISIBLE)
+        given_gpus(ray.get_runtime_context().get_accelerator_ids().get("GPU", []), variable)
+        self._locks.take([each.uuid for each in placement.visible(nvml.survey().gpus, variable)], PREDECESSOR_S)
+
+    def _free_ports(self) -> Iterator[int]:
+        """Yield ports to listen at, with the next one; 0, for any, again and again without a range."""
+        if self._ports is None:
+            yield from itertools.repeat(0)
+            return
+        first, last = self._ports
+        for port in range(first, last, 2):
+            while _is_free(port):  # also again, after the end of a predecessor
+                yield port
+
+    @staticmethod
+    async def _listening(pool: Pool) -> str:
+        until = time.monotonic() + LISTEN_S
+        while time.monotonic() < until:
+            remote = (await asyncio.to_thread(pool.status)).remote
+            if remote is not None and remote.listening:
+                return remote.address
+            await asyncio.sleep(AGAIN_S)
+        raise errors.PoolUnreachable(f"the pool's gateway does not listen after {LISTEN_S:g} s; see its log")
+
+    async def _admit(self, name: str, public: str) -> None:
+        new = keys.AdmittedKey(name=keys.check_name(name), public=[keys.check_key(public)])
+        async with self._admitting:
+            await asyncio.to_thread(keys.change_admitted, self._keys, lambda before: before.admitting(new))
+            await asyncio.to_thread(self._tell_gateway)
+
+    def _tell_gateway(self) -> None:
+        with OperatorSession(self._run_dir / SESSION_SOCKET) as operator:
+            operator.read_keys()
+
+    async def _stop(self) -> None:
+        async with self._opening:  # after a start that is under way
+            await asyncio.to_thread(self._stop_now)
+
+    def _stop_now(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+            os.close(self._supervisor)
+        for path in (self._keys, self._run_dir):
+            shutil.rmtree(path, ignore_errors=True)
+        self._locks.close()
+
+    def _end(self) -> None:
+        """End the pool at once, and this process; if the pool starts just now, it ends with our session."""
+        pool = self._pool
+        if pool is not None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+                os.kill(pool.supervisor_pid, signal.SIGKILL)
+        os._exit(1)
+
+
+def _is_free(port: int) -> bool:
+    """Return whether a port of this node, and the next one, can be listened at now."""
+    host = ray.util.get_node_ip_address()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for each in (port, port + 1):
+        with socket.socket(family) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, each))
+            except OSError:
+                return False
+    return True
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

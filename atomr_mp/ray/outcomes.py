@@ -1,0 +1,32 @@
+"""Outcomes as values, for the way through Ray: an error that is raised through Ray loses its facts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any
+
+from atomr_mp import errors
+
+Outcome = dict[str, Any]
+"""Either {"value": ...}, or {"error": (code, message, fields)}."""
+
+
+async def outcome(awaitable: Awaitable[Any]) -> Outcome:
+    """Return what something ends with, as a value. An error that is none of this package's is a ConfigurationError."""
+    try:
+        return {"value": await awaitable}
+    except errors.AtomrError as error:
+        return {"error": errors.to_wire(error)}
+    except (OSError, ValueError) as error:
+        return {"error": errors.to_wire(errors.ConfigurationError(f"{type(error).__name__}: {error}"))}
+
+
+def value_of(found: Outcome) -> Any:
+    """Return an outcome's value.
+
+    Raises:
+        AtomrError: The outcome is an error, with all of its facts.
+    """
+    if "error" in found:
+        raise errors.from_wire(*found["error"])
+    return found["value"]

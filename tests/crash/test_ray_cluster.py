@@ -1,0 +1,112 @@
+"""A cluster over two raylets of this host, whose workers, actors and raylets are killed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+import digits_model
+from tests.support import Ledger
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: pip install 'atomr-mp[ray]'"),
+    pytest.mark.slow,
+    pytest.mark.timeout(240),
+]
+
+PROGRAM = Path(__file__).parents[1] / "programs" / "clustering.py"
+FAULTS = PROGRAM.with_name("clustering_faults.py")
+EXAMPLES = Path(digits_model.__file__).parent
+
+
+class Ended(NamedTuple):
+    """What a program has printed."""
+
+    out: list[str]
+    """Lines of its standard output."""
+    errors: str
+
+
+def run(ledger: Ledger, program: Path, *arguments: str) -> Ended:
+    """Run a program that starts Ray, with a temporary directory of its own."""
+    environment = {**os.environ, "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {"TMPDIR": str(ledger.path), "XDG_RUNTIME_DIR": ""}
+    out, errors = ledger.path / "out", ledger.path / "errors"
+    with out.open("w") as out_file, errors.open("w") as errors_file:  # not pipes: Ray's processes would have them too
+        ended = subprocess.run(
+            [sys.executable, str(program), *arguments],
+            stdout=out_file,
+            stderr=errors_file,
+            env=environment,
+            timeout=200,
+            check=False,
+        )
+    assert ended.returncode == 0, errors.read_text()[-4000:]
+    return Ended(out.read_text().splitlines(), errors.read_text())
+
+
+def test_a_cluster_survives_what_ends_workers_and_ends_with_its_raylets(ledger: Ledger) -> None:
+    """Each call is answered once, across the end of workers, of an actor and of a raylet, and errors come whole.
+
+    Of a dataset the deadly batch is named, and all other rows are right.
+    """
+    seen = json.loads(run(ledger, PROGRAM).out[-1])
+    assert (seen["bad_actor"], seen["closed"]) == ("actor_load_failed", "pool_lost")
+    assert seen["local"] == [False, True]
+    assert (seen["workers"], seen["least_loaded"], seen["answered_by"]) == (2, [0, 0, 1, 1], 2)
+    assert (seen["by_actor"], seen["map"], seen["streamed"], seen["awaited"]) == (8, True, [0, 1, 2], [0, 2, 4, 6])
+    assert seen["replica"] == [8, [0, 1, 2], "actor_failed"]
+    assert seen["totals"] == [45.0, 45.0]
+    assert seen["status"] == [True, True]
+    assert seen["lost"] == [["worker_lost", 0, True]] * 2
+    assert seen["failed"] == ["actor_failed", "builtins.ValueError"]
+    assert seen["after"] == [True, True]
+    assert [seen[name] for name in ("no_method", "no_node", "not_idempotent")] == ["invalid_request"] * 3
+    assert (seen["rows"], seen["right"], seen["null"]) == (40, 30, 10)
+    assert seen["across_actor"] == ["None"] * 6
+    assert (seen["stale"], seen["new_epoch"], seen["new_pool"]) == ("gpu_ref_stale", True, 4)
+    assert (seen["moving"], seen["moved"]) == (2, ["None"] * 10)
+    assert (seen["pool_gone"], seen["once"], seen["still"]) == (True, True, True)
+    assert seen["unreachable"] == "pool_unreachable"
+    assert seen["supervisors_ended"] == [True] * 3
+
+
+def test_digits_are_read_by_ray_data_while_workers_are_killed(ledger: Ledger) -> None:
+    """They are those that the network gives when it is called directly, each once and in order."""
+    images = EXAMPLES / "data/digits_test.npy"
+    read = run(ledger, EXAMPLES / "digits_ray.py", str(images), "--kills", "2")
+    expected = digits_model.predict(
+        digits_model.load(EXAMPLES / "digits_weights.npz"), digits_model.as_images(np.load(images))
+    )
+    assert len(expected) > 0
+    assert [line for line in read.out if line.isdigit()] == [str(each) for each in expected]
+    assert "killed worker" in read.errors
+
+
+@pytest.mark.skipif("ATOMR_MP_RAY_FAULTS" not in os.environ, reason="takes two minutes: ATOMR_MP_RAY_FAULTS=1")
+def test_a_cluster_survives_nodes_that_differ_and_what_is_killed_and_stopped(ledger: Ledger) -> None:
+    """Nodes that differ are errors of the start; gateways, supervisors, Ray's actors and its GCS are no call's end."""
+    seen = json.loads(run(ledger, FAULTS).out[-1])
+    assert seen["version"][0] == "configuration_error"
+    assert "has atomr-mp 0.0.1" in seen["version"][1]
+    assert seen["absent"][0] == "configuration_error"
+    assert "No module named 'atomr_mp'" in seen["absent"][1]
+    assert seen["broken"][0] == "actor_load_failed"
+    assert "node 1" in seen["broken"][1] or "node 0" in seen["broken"][1]
+    assert seen["no_room"][0] == "pool_unreachable"
+    assert seen["bad_left"] == []
+    assert seen["driver"] == [True, True]
+    assert (seen["gateway"], seen["same_epoch"]) == (["None"] * 5, True)
+    assert seen["supervisors"] == [[4, 6]] * 2
+    assert seen["actor_stopped"] == [4, 4]
+    assert (seen["serves_on"], seen["stopped"], seen["elsewhere"]) == (4, True, [8] * 8)
+    assert seen["stopped_s"] >= 10.0
+    assert seen["gcs"] == [10]

@@ -1,0 +1,182 @@
+"""Runs two raylets on this host, a cluster over them, and says what becomes of it as JSON on its last line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import ray
+import ray.data
+from ray.cluster_utils import Cluster as Raylets
+
+import atomr_mp.ray
+from atomr_mp import errors
+
+ACTOR = Path(__file__).parents[1] / "actors" / "clustered.py"
+LOCAL = "127.0.0.2"  # loopback; Ray takes 127.0.0.1 for the address of the first interface
+BACK_S = 60.0
+"""How long Ray may take to start an actor anew."""
+
+
+def main() -> dict[str, Any]:
+    """Return what was seen."""
+    raylets = Raylets(
+        initialize_head=True, head_node_args={"node_ip_address": LOCAL, "num_cpus": 4, "include_dashboard": False}
+    )
+    second = raylets.add_node(node_ip_address=LOCAL, num_cpus=1)
+    ray.init(address=raylets.address, log_to_driver=False, logging_level="ERROR")
+    seen: dict[str, Any] = {}
+    try:
+        seen["bad_actor"] = code_of(lambda: atomr_mp.ray.Cluster(actors="no_such_module:Nothing", backend="host"))
+        with atomr_mp.ray.Cluster(
+            actors=f"{ACTOR}:Clustered",
+            nodes=2,
+            backend="host",
+            max_restarts=100,
+            backoff_initial_s=0.05,
+            backoff_max_s=0.05,
+            gateway_ports=(port := 20000 + os.getpid() % 20000, port + 7),
+        ) as cluster:
+            calls(cluster, seen)
+            seen["replica"] = asyncio.run(replica(cluster))
+            dataset(cluster, seen)
+            actor_killed(cluster, seen)
+            raylet_killed(cluster, second, seen)
+        seen["supervisors_ended"] = [wait(each) for each in seen.pop("supervisors")]
+        seen["closed"] = code_of(lambda: cluster.call("Clustered.pid"))
+    finally:
+        ray.shutdown()
+        raylets.shutdown()
+    return seen
+
+
+def calls(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
+    """Call each node in every way, and across a worker's death."""
+    seen["local"] = sorted(each.local for each in cluster.nodes)
+    seen["supervisors"] = [os.pidfd_open(each.supervisor_pid) for each in cluster.nodes]
+    pids = [cluster.call("Clustered.pid", node=node).result() for node in range(2)]
+    seen["workers"] = len(set(pids))
+    slow = [cluster.call("Clustered.slow_pid", 0.2) for _ in range(4)]
+    seen["least_loaded"] = sorted(each.node for each in slow)
+    seen["answered_by"] = len({each.result() for each in slow})
+    seen["by_actor"] = cluster.actor("Clustered").twice(number=4).result()
+    seen["map"] = list(cluster.map("Clustered.twice", range(200))) == [2 * number for number in range(200)]
+    seen["streamed"] = list(cluster.stream("Clustered.count", 3))
+    refs = [cluster.put(np.arange(10.0), node=node) for node in range(2)]
+    seen["totals"] = [cluster.call("Clustered.total", ref).result() for ref in refs]
+    seen["awaited"] = asyncio.run(awaited(cluster))
+    lost = [cluster.call("Clustered.end", node=node).exception() for node in range(2)]
+    seen["lost"] = [(each.code, each.device, each.maybe_executed) for each in lost]  # type: ignore[union-attr]
+    failed = cluster.call("Clustered.fail", node=1).exception()
+    seen["failed"] = (failed.code, failed.exception)  # type: ignore[union-attr]
+    seen["after"] = [cluster.call("Clustered.pid", node=node).result() not in pids for node in range(2)]
+    seen["status"] = [each.pool.pool != "" for each in cluster.status() if each.pool is not None]
+    seen["no_method"] = code_of(lambda: cluster.call("Clustered.nothing"))
+    seen["no_node"] = code_of(lambda: cluster.call("Clustered.pid", node=2))
+    seen["not_idempotent"] = code_of(lambda: atomr_mp.ray.Caller(cluster, "Clustered.end", ["x"], "y"))
+
+
+async def awaited(cluster: atomr_mp.ray.Cluster) -> list[int]:
+    """Call from an event loop."""
+    return list(await asyncio.gather(*[cluster.call("Clustered.twice", number) for number in range(4)]))
+
+
+async def replica(cluster: atomr_mp.ray.Cluster) -> list[Any]:
+    """Ask what Ray Serve would have as a replica."""
+    made = atomr_mp.ray.Replica(cluster, deadline_s=20.0)
+    await made.check_health()
+    failed = await made("Clustered.fail")
+    return [
+        atomr_mp.ray.value_of(await made("Clustered.twice", 4)),
+        [atomr_mp.ray.value_of(part) async for part in made.stream("Clustered.count", 3)],
+        code_of(lambda: atomr_mp.ray.value_of(failed)),
+    ]
+
+
+def dataset(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
+    """Have a deadly batch among good ones."""
+    numbers = [{"x": float(number if number != 13 else -1)} for number in range(40)]
+    data = ray.data.from_items(numbers, override_num_blocks=4).map_batches(
+        atomr_mp.ray.Caller,
+        fn_constructor_kwargs={
+            "cluster": cluster,
+            "method": "Clustered.square",
+            "columns": ["x"],
+            "output": "y",
+            "on_poison": "null",
+        },
+        batch_size=10,
+        compute=ray.data.ActorPoolStrategy(size=1),
+        num_cpus=1,
+    )
+    rows = data.take_all()
+    seen["rows"] = len(rows)
+    seen["right"] = sum(row["y"] is not None and row["y"] == row["x"] ** 2 for row in rows)
+    seen["null"] = sum(row["y"] is None and bool(row["poison_fingerprint"]) for row in rows)
+
+
+def actor_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
+    """Kill Ray's actor of the other node while it is called: Ray starts another, with a pool of its own."""
+    away = next(index for index, each in enumerate(cluster.nodes) if not each.local)
+    before = cluster.nodes[away]
+    ref = cluster.put(np.arange(10.0), node=away)
+    owner = psutil.Process(before.supervisor_pid).ppid()
+    under_way = [cluster.call("Clustered.slow_pid", 0.2, deadline_s=60) for _ in range(6)]
+    os.kill(owner, signal.SIGKILL)
+    seen["across_actor"] = [str(each.exception()) for each in under_way]
+    cluster.pool(1 - away)
+    seen["stale"] = code_of(lambda: cluster.call("Clustered.total", ref).result())
+    again = cluster.pool(away, BACK_S)
+    seen["new_epoch"] = cluster.nodes[away].epoch not in {"", before.epoch}
+    seen["new_pool"] = again.call("Clustered.twice", 2).result()
+    seen["supervisors"].append(os.pidfd_open(cluster.nodes[away].supervisor_pid))
+
+
+def raylet_killed(cluster: atomr_mp.ray.Cluster, second: Any, seen: dict[str, Any]) -> None:
+    """Kill the raylet that is not ours while it is called: its pool goes, and what may run twice goes to the other."""
+    away = next(index for index, each in enumerate(cluster.nodes) if not each.local)
+    gone = os.pidfd_open(cluster.nodes[away].supervisor_pid)
+    once = cluster.call("Clustered.once", 0.5, node=away)
+    moving = [cluster.call("Clustered.slow_pid", 0.05, deadline_s=30) for _ in range(10)]
+    seen["moving"] = len({each.node for each in moving})
+    began = time.monotonic()
+    os.kill(second.all_processes["raylet"][0].process.pid, signal.SIGKILL)  # a zombie: nobody reaps it
+    seen["pool_gone"] = wait(gone)
+    seen["pool_gone_s"] = time.monotonic() - began
+    seen["moved"] = [str(each.exception()) for each in moving]
+    seen["moved_s"] = time.monotonic() - began
+    lost = once.exception()
+    seen["once"] = isinstance(lost, errors.PoolLost) and lost.maybe_executed
+    seen["still"] = cluster.call("Clustered.pid").result() > 0
+    seen["unreachable"] = code_of(lambda: cluster.call("Clustered.pid", node=away, deadline_s=0.2))
+
+
+def wait(pidfd: int) -> bool:
+    """Return whether a process has ended in time, reaped or not."""
+    ended = bool(select.select([pidfd], [], [], 10)[0])
+    os.close(pidfd)
+    return ended
+
+
+def code_of(call: Callable[[], object]) -> str:
+    """Return the code of the error that a call raises."""
+    try:
+        call()
+    except errors.AtomrError as error:
+        return error.code
+    return "none"
+
+
+if __name__ == "__main__":
+    print(json.dumps(main()), flush=True)
+    sys.stdout.flush()

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.ray.failover import Call, goes_on
+from atomr_mp.ray.gpu_locks import given_gpus
+from atomr_mp.ray.outcomes import value_of
+
+NOW_NS = 1_000
+LATER_NS = 2_000
+
+
+def lost(*, maybe_executed: bool) -> errors.PoolLost:
+    """Return what a call ends with whose session was lost."""
+    return errors.SessionLost("gone", maybe_executed=maybe_executed)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "expected"),
+    [
+        (Call("A.m", (), None, None, LATER_NS, idempotent=True), lost(maybe_executed=True), True),
+        (Call("A.m", (), None, None, LATER_NS), lost(maybe_executed=True), False),
+        (Call("A.m", (), None, None, LATER_NS), lost(maybe_executed=False), True),
+        (Call("A.m", (), None, 1, LATER_NS), lost(maybe_executed=False), True),
+        (Call("A.m", (), None, None, LATER_NS, node=0, idempotent=True), lost(maybe_executed=False), False),
+        (Call("A.m", (), None, None, NOW_NS, idempotent=True), lost(maybe_executed=False), False),
+        (Call("A.m", (), None, None, LATER_NS), errors.DeviceUnavailable("stopped"), True),
+        (Call("A.m", (), None, None, LATER_NS), errors.DeviceUnavailable("stops", maybe_executed=True), False),
+        (Call("A.m", (), None, None, LATER_NS, node=0), errors.DeviceUnavailable("stopped"), False),
+        (Call("A.m", (), None, None, LATER_NS, idempotent=True), errors.WorkerLost("killed"), False),
+        (Call("A.m", (), None, None, LATER_NS, idempotent=True), errors.ActorFailed("raised"), False),
+        (Call("A.m", (), None, None, LATER_NS, idempotent=True), None, False),
+    ],
+)
+def test_only_what_may_run_elsewhere_goes_on(call: Call, error: errors.AtomrError | None, expected: bool) -> None:  # noqa: FBT001 - a case's outcome
+    """At most once holds across nodes; a named node and a deadline hold too."""
+    assert goes_on(call, error, NOW_NS) is expected
+
+
+def test_an_error_crosses_as_a_value_with_all_its_facts() -> None:
+    """A caller reads the same facts as beside the pool."""
+    error = errors.WorkerLost("killed", maybe_executed=False, device=3, generation=7, cause="killed by SIGKILL")
+    with pytest.raises(errors.WorkerLost, match="killed") as raised:
+        value_of({"error": errors.to_wire(error)})
+    assert errors.to_wire(raised.value) == errors.to_wire(error)
+    assert value_of({"value": [1, 2]}) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "visible", "expected"),
+    [(["2", "3"], "2,3", ["2", "3"]), ([0], "0", ["0"]), (["GPU-1a2b"], " GPU-1a2b ", ["GPU-1a2b"])],
+)
+def test_the_gpus_that_ray_names_are_taken(ids: list[object], visible: str, expected: list[str]) -> None:
+    """By index or by UUID."""
+    assert given_gpus(ids, visible) == expected
+
+
+@pytest.mark.parametrize(
+    ("ids", "visible"), [(["0"], None), (["0"], ""), (["0"], "1"), (["0"], "0,1"), ([], "0"), ([], None)]
+)
+def test_a_pool_does_not_start_on_gpus_that_ray_has_not_given(ids: list[object], visible: str | None) -> None:
+    """A variable that was set by hand, or that Ray was told not to set, is refused."""
+    with pytest.raises(errors.ConfigurationError, match="leave that variable to Ray"):
+        given_gpus(ids, visible)
