@@ -19,7 +19,8 @@ from atomr_mp.device import DEFAULT_DEADLINE_S, Device, dtype_name, lengths
 from atomr_mp.operator.owned_supervisor import OwnedSupervisor
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
-from atomr_mp.protocol.messages.data import MAX_AHEAD, MAX_PRIORITY, MIN_PRIORITY
+from atomr_mp.protocol.flow.limits import MAX_AHEAD
+from atomr_mp.protocol.messages.data import MAX_PRIORITY, MIN_PRIORITY
 from atomr_mp.protocol.messages.devices import OUT_OF_USE, DeviceInfo, MethodInfo
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.messages.suspects import RequestKey

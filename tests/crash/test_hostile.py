@@ -739,7 +739,7 @@ def test_a_stream_sends_what_it_has_credit_for_and_no_more(victim: Victim) -> No
 
 @pytest.mark.parametrize(
     "streams",
-    [[stream(1, frames=1)], [stream(1), stream(2, parts=data.MAX_AHEAD + 1)], [[1, "Target.tell"]], []],
+    [[stream(1, frames=1)], [stream(1), stream(2, parts=limits.MAX_AHEAD + 1)], [[1, "Target.tell"]], []],
     ids=["frames", "credit", "short", "none"],
 )
 def test_streams_that_break_the_rules_end_the_session(target: Victim, streams: list[object]) -> None:
@@ -754,7 +754,7 @@ def test_credit_that_goes_too_far_ends_the_session(target: Victim) -> None:
     with target.counted(1, 1), RawSession.admitted(target) as client, Dealer(client) as dealer:
         dealer.send(msgpack.packb([6, client.token(), [stream(1, upto=10**9)]]))
         assert dealer.message()[0] == 2
-        dealer.send(msgpack.packb([7, client.token(), [[1, 2 * data.MAX_AHEAD, 2**20]]]))
+        dealer.send(msgpack.packb([7, client.token(), [[1, 2 * limits.MAX_AHEAD, 2**20]]]))
         assert client.goodbye() == "protocol_error"
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from atomr_mp import errors
+from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.flow.stream_credit import ReaderCredit, SenderCredit
-from atomr_mp.protocol.messages.data import MAX_AHEAD
 
 
 class Flow(RuleBasedStateMachine):

@@ -1,4 +1,4 @@
-"""How large one call or reply may be. Pure."""
+"""How large one call or reply may be, and how far a stream may run ahead of its reader. Pure."""
 
 from __future__ import annotations
 
@@ -13,3 +13,6 @@ MAX_FRAMES: Final = 255
 
 MAX_PAYLOAD_BYTES: Final = 16 * 2**20
 """Most that the payload frames of one call or reply take. Larger arrays belong in shared memory."""
+
+MAX_AHEAD: Final = 4096
+"""Most parts for which a stream may have credit beyond those that were sent."""

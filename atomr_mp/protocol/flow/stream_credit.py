@@ -7,7 +7,7 @@ are not used up, so the last may go beyond these by its own size.
 from __future__ import annotations
 
 from atomr_mp import errors
-from atomr_mp.protocol.messages.data import MAX_AHEAD
+from atomr_mp.protocol.flow.limits import MAX_AHEAD
 
 
 class SenderCredit:

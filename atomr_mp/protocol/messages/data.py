@@ -38,9 +38,6 @@ MAX_TRACE_BYTES: Final = 128
 MAX_SENT: Final = 2**20
 """Most parts with which a stream goes on elsewhere."""
 
-MAX_AHEAD: Final = 4096
-"""Most parts for which a stream may have credit beyond those that were sent."""
-
 Token = Annotated[bytes, msgspec.Meta(max_length=TOKEN_BYTES)]
 Body = Annotated[bytes, msgspec.Meta(max_length=MAX_BODY_BYTES)]
 FrameCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_FRAMES)]

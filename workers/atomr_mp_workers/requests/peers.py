@@ -14,8 +14,8 @@ from typing import Final, NamedTuple, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol.flow.flight import Window
+from atomr_mp.protocol.flow.limits import MAX_AHEAD
 from atomr_mp.protocol.messages import control, data
-from atomr_mp.protocol.messages.data import MAX_AHEAD
 from atomr_mp.protocol.values import Buffer
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
