@@ -1,4 +1,4 @@
-"""A device of a pool: what makes buffers in its memory, and its libraries."""
+"""A device of a pool: buffers in its memory, and its libraries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,8 @@ class Device:
         """Copy an array to the device.
 
         Args:
-            array: A NumPy array, or what NumPy makes one of; of any strides. The copy is row-major and without gaps.
+            array: A NumPy array of any strides, or a value that NumPy converts to one. The copy is row-major and
+                without gaps.
 
         Raises:
             InvalidRequest: Its element type cannot be on a device.
@@ -69,14 +70,14 @@ class Device:
         return self._client.memory.put(content, _known(content.dtype), self.index)
 
     def empty(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> GpuRef:
-        """Make a buffer with whatever was in the memory before.
+        """Make a buffer of undefined content.
 
         Args:
             shape: Lengths of the dimensions.
             dtype: Name of the element type, or NumPy's or ml_dtypes' type.
 
         Raises:
-            InvalidRequest: There can be no such array.
+            InvalidRequest: The shape or the element type is impossible.
             OutOfMemory: There is no room.
         """
         request = memory.Empty(lengths(shape), dtype_name(dtype))
@@ -98,13 +99,13 @@ class Device:
     def request(
         self, library: str, request: LibraryRequest, deadline_s: float | None = None, *, blocking: bool = False
     ) -> Reply:
-        """Send a request of a library, which has been checked. What `device.blas` and the like are made of.
+        """Send a checked request of a library; `device.blas` and the like are made of it.
 
         Args:
             library: The library's name.
             request: The request.
             deadline_s: As for `Pool.call`.
-            blocking: Its result may be waited for in an event loop's thread too.
+            blocking: Allow waiting for its result in an event loop's thread too.
         """
         program = None
         if library == "program":

@@ -1,4 +1,4 @@
-"""What an application holds: a pool, from which it has devices and actors."""
+"""An application's pool: calls, maps, streams, devices, actors."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Pool:
 
     @property
     def devices(self) -> list[DeviceInfo]:
-        """The devices as last heard of."""
+        """The devices, as the supervisor last reported them."""
         self._client.read_session()
         return list(self._client.devices)
 
@@ -120,34 +120,34 @@ class Pool:
     def host_array(self, shape: int | Sequence[int], dtype: DTypeLike = "float32") -> np.ndarray[Any, Any]:
         """Return a new NumPy array in memory that this pool's workers reach, its content undefined. Blocks.
 
-        As an argument, or in `Device.put`, it is not copied on its way; a GPU reads it, and with `numpy(out=)` writes
-        it, at the speed of the bus, as it is pinned there when it is first used (which takes some 0.8 s a GiB). It
-        must not be written before what was called with it has been answered.
+        As an argument, or in `Device.put`, it is not copied on its way. A GPU reads it, and with `numpy(out=)` writes
+        it, at the speed of the bus: its first use there pins it, which takes some 0.8 s a GiB. Do not write to it
+        before the calls that have it as an argument are answered.
 
         Args:
             shape: Lengths of the dimensions.
             dtype: Name of the element type, or NumPy's or ml_dtypes' type.
 
         Raises:
-            InvalidRequest: There can be no such array.
-            OutOfMemory: There is no such memory.
+            InvalidRequest: The shape or the element type is impossible.
+            OutOfMemory: There is not enough memory.
         """
         return self._client.memory.host_array(tuple(lengths(shape)), dtype_name(dtype))
 
     def claim(self, shared: bytes) -> GpuRef:
-        """Take what another client has shared with `GpuRef.share`, once. Blocks.
+        """Claim a ref that another client has shared with `GpuRef.share`; possible once. Blocks.
 
         Raises:
-            PoolMismatch: It was shared in another pool.
-            GpuRefStale: The incarnation that had it has ended.
-            GpuRefReleased: It was claimed before, or its time is over.
-            ProtocolError: These bytes are no share.
+            PoolMismatch: The ref was shared in another pool.
+            GpuRefStale: The incarnation that had the memory has ended.
+            GpuRefReleased: The ref was claimed before, or its time is over.
+            ProtocolError: The bytes are not those of a share.
         """
         return self._client.memory.claim(shared)
 
     @property
     def methods(self) -> list[str]:
-        """The requests that can be made, as "Actor.method"."""
+        """Names of all requests, as "Actor.method"."""
         return sorted(self._client.methods)
 
     def call(
@@ -163,33 +163,32 @@ class Pool:
     ) -> Reply:
         """Make a request.
 
-        Waits for no answer. While the device comes back after a loss, the request waits for it in this process. In an
-        event loop it also waits while this client has a window of unanswered requests there, and is sent, in its order,
-        when there is room. At most `max_waiting` do so, see `connect`.
-        Arrays of 128 KiB and more are copied into memory that the workers can read, and the first of them waits for the
-        workers to be told of it; a ref to another device's memory waits until that device has lent it.
+        Returns at once. While the device comes back after a loss, the request waits in this process. In an event loop
+        it also waits, in order, while the window of unanswered requests is full; at most `max_waiting` requests do, see
+        `connect`. Arrays of 128 KiB and more are copied into memory that the workers can read; the first of them waits
+        until the workers know that memory. A ref to another device's memory waits until that device has lent it.
 
         Args:
             method: "Actor.method".
             *args: Its arguments: None, bool, int, float, str, bytes, lists, maps, NumPy arrays,
-                refs. Arrays must not be written before the reply is there.
-            device: Index of the device; None for that of the refs among the arguments, or else the one with the fewest
-                unanswered requests of this client.
-            deadline_s: When the request ends with `DeadlineExceeded`; None for the method's own default, or
-                `DEFAULT_DEADLINE_S`.
+                refs. Do not write to arrays before the reply is there.
+            device: Index of the device; None for the device of the refs among the arguments, else the one with the
+                fewest unanswered requests of this client.
+            deadline_s: Seconds after which the request ends with `DeadlineExceeded`; None for the method's own default,
+                or `DEFAULT_DEADLINE_S`.
             priority: From -8 to 7. Among requests that wait in the device's process for the same place to run, higher
                 ones come first, whoever has sent them, and also before earlier calls of this client.
-            wait: Whether it waits for room in the window of unanswered requests. None: it does in an event loop, and
-                not in a thread. In a thread, `call` blocks meanwhile, until the deadline.
+            wait: Whether to wait for room in the window of unanswered requests. None: in an event loop, but not in a
+                thread. In a thread, `call` blocks meanwhile, until the deadline.
             kwargs: Arguments by name.
 
         Raises:
             InvalidRequest: No such method, device or priority, or an argument that cannot be sent.
-            Overloaded: Too many unanswered requests to this device; or, where the request waits for room, too many that
-                wait. By the reply: too many of all clients.
-            DeadlineExceeded: A thread has waited for room, and there was none in time.
+            Overloaded: Too many unanswered requests to this device, or too many that wait for room. By the reply: too
+                many requests of all clients wait.
+            DeadlineExceeded: A thread has waited for room until the deadline.
             DeviceUnavailable: The device takes no work.
-            PoolLost: There is no pool any more.
+            PoolLost: The pool has ended.
         """
         client = self._client
         info = client.methods.get(method) or self._unknown(method)
@@ -220,22 +219,22 @@ class Pool:
     ) -> ReplyStream:
         """Make a request of a method that streams, and return its parts as they come.
 
-        Waits for no part. Read it with `for` in threads, with `async for` in the event loop in which it was opened; use
-        it with `with` or `async with`, so that it ends if it is left. Streams use nothing of the window of calls.
+        Returns at once. Read it with `for` in threads, with `async for` in the event loop in which it was opened; use
+        it with `with` or `async with`, so that leaving the block ends it. Streams do not count in the window of calls.
 
         Args:
             method: "Actor.method", a generator.
             *args: Its arguments, see `call`.
             device: Index of the device; see `call`.
-            first_s: When the stream ends with `DeadlineExceeded` if its first part is not there; None for the method's
-                own deadline, or `DEFAULT_DEADLINE_S`.
-            between_s: The same for each further part, from the one before it. While nothing can be sent, since as much
-                as may be is unread, time does not count.
+            first_s: Seconds after which the stream ends with `DeadlineExceeded` without its first part; None for the
+                method's own deadline, or `DEFAULT_DEADLINE_S`.
+            between_s: The same for each further part, from the one before it. Time in which `ahead` allows no further
+                part does not count.
             deadline_s: The same for the end of the stream; None for none.
             priority: From -8 to 7, step by step; see `call`.
-            ahead: How many parts may be on their way or unread; from 1 to 4,096. More is faster, where parts are made
-                quickly; fewer leaves less undone where the reader leaves.
-            ahead_bytes: No further part is made while this many bytes of them are. One part may be larger.
+            ahead: How many parts may be on their way or unread; from 1 to 4,096. More is faster if parts are made
+                quickly; fewer wastes less work if the reader leaves.
+            ahead_bytes: How many bytes of parts may be on their way or unread. A single part may be larger.
             kwargs: Arguments by name.
 
         Raises:
@@ -244,7 +243,7 @@ class Pool:
             Unsupported: This is a remote client.
             Overloaded: Too many streams are open (`max_streams`). By the stream: too many of all clients.
             DeviceUnavailable: The device takes no work.
-            PoolLost: There is no pool any more.
+            PoolLost: The pool has ended.
         """
         client = self._client
         info = client.methods.get(method) or self._unknown(method)
@@ -288,44 +287,44 @@ class Pool:
     ) -> Iterator[Any]:
         """Call a method once for every item, on all devices, and yield the results in the items' order.
 
-        Works while the results are read, in the thread that reads them; items are taken as they are needed. What a
-        worker's end took along is sent again, to any device, if it certainly was not run or the method is idempotent.
+        Works while the results are read, in the thread that reads them; items are taken as they are needed. Items lost
+        with a worker are sent again, to any device, if they certainly did not run or the method is idempotent.
 
         Args:
             method: "Actor.method"; it takes an item as its one argument.
-            items: What can be sent, see `call`; any iterable, also an endless one.
-            in_flight: How many items are sent and not answered at a time, in all. None to find out: up to 32 per
-                device, fewer if items are slow; or as many as `batch_size` says.
+            items: Arguments, see `call`; any iterable, even an endless one.
+            in_flight: How many items are sent and not answered at a time, in all. None for up to 32 per device, fewer
+                if items are slow; or as many as `batch_size` says.
             batch_size: How many items per device are in flight in any case, so that batches fill. None for four full
-                batches of this method, and up to eight if items are quick: while one is run, the next come together,
-                also of items of several keys.
-            attempts: How many ends of workers on which it was running an item may survive to be sent again, and one:
-                3 for two resubmissions. A worker's end for which it cannot be blamed does not count.
-            deadline_s: Deadline of each attempt, see `call`; the time it waits behind other items counts.
-            priority: Of each item, see `call`; below 0 for what can wait for others' calls.
-            return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its
-                error is raised there, and what is in flight is cancelled.
+                batches of this method, and up to eight if items are quick: while one batch runs, the next ones fill,
+                for several keys too.
+            attempts: How often an item may run in all: with 3, it is sent again after two ends of workers while it ran.
+                Ends that it cannot have caused do not count.
+            deadline_s: Deadline of each attempt, see `call`; waiting behind other items counts.
+            priority: Of each item, see `call`; below 0 for a map that can wait for others' calls.
+            return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its error is
+                raised there, and items in flight are cancelled.
             on_progress: Called with a `map.Progress` now and then, in the thread that reads; must be short.
-            journal: A file that keeps what is done, as it comes. A map with the same method and items yields what is in
-                it and goes on from there, after whatever has ended the one before. Results with refs cannot be kept,
-                nor arrays of more than 16 MiB. An item that failed is set aside and not tried again. Of a method that
-                is not idempotent that also holds for what was under way when a map was cut off. If the pool is lost or
-                no device takes work, the map ends with that error, also with `return_failures`. It is kept when all
-                is done; remove it if it is not needed.
-            retry_failed: Try again what the journal has set aside. What of it the pool refuses as `PoisonRequest` is
-                admitted first, as by `atomr-mp admit`.
+            journal: A file that records each outcome as it comes. A map with the same method and items yields the
+                recorded results and goes on from there, whatever has ended the one before. Results with refs cannot be
+                recorded, nor arrays of more than 16 MiB. A failed item is set aside and not tried again; so are items
+                in flight when a map was cut off, unless the method is idempotent. If the pool is lost or no device
+                takes work, the map ends with that error, even with `return_failures`. The file stays when all is done;
+                remove it if it is not needed.
+            retry_failed: Try the items again that the journal has set aside. Those that the pool refuses as
+                `PoisonRequest` are admitted first, as by `atomr-mp admit`.
             repair_journal: If the journal is damaged, save its whole records, keep the damaged file as PATH.damaged,
-                and go on. What may have run and has no record any more runs again if the method is idempotent, and is
-                set aside otherwise.
+                and go on. Items that may have run and have lost their record run again if the method is idempotent,
+                else they are set aside.
 
         Raises:
             InvalidRequest: No such method or priority.
-            JournalMismatch: `journal` is that of another method, at once; or of other items, while reading.
-            JournalDamaged: Records of `journal` are damaged, and not only at its end, and this does not repair it.
+            JournalMismatch: `journal` belongs to another method, at once; or to other items, while reading.
+            JournalDamaged: Records of `journal` are damaged before its end, and `repair_journal` is False.
             ConfigurationError: `journal` cannot be used, or another map uses it.
             ValueError: `in_flight`, `batch_size` or `attempts` is less than 1.
-            AtomrError: While reading: what an item ended with. If the pool is lost or no device takes work any more,
-                that is what all further items end with.
+            AtomrError: While reading: an item's error. If the pool is lost or no device takes work any more, all
+                further items end with it.
             RuntimeError: Read in a running event loop, which it would block.
         """
         info = self._client.methods.get(method) or self._unknown(method)
@@ -376,25 +375,25 @@ class Pool:
     ) -> AsyncIterator[Any]:
         """Call a method once for every item, on all devices, from an event loop: `async for result in pool.amap(...)`.
 
-        Items are taken as there is room for them, also while nobody waits for a result; an iterable that is not
-        asynchronous must not block. Close it, or leave its loop, and what is under way is cancelled. Unlike `map` it
-        sends again only what each call would: requests of idempotent methods, as often as `max_replays` says.
+        Items are taken as there is room for them, even while nobody waits for a result; an iterable that is not
+        asynchronous must not block. Closing it, or leaving its loop, cancels the items in flight. Unlike `map` it sends
+        again only as single calls do: requests of idempotent methods, up to `max_replays` times.
 
         Args:
             method: "Actor.method"; it takes an item as its one argument.
-            items: What can be sent, see `call`; any iterable, asynchronous or not, also an endless one.
+            items: Arguments, see `call`; any iterable, asynchronous or not, even an endless one.
             ordered: Yield results in the items' order; otherwise each as it comes.
             in_flight: How many items are sent and not answered at a time, in all. None for up to 32 per device, or four
                 full batches of this method if that is more.
             deadline_s: Deadline of each call, see `call`.
             priority: Of each call, see `call`.
             return_failures: Yield a `map.Failure` in the place of an item that fails, and go on. Otherwise its error is
-                raised there, and what is under way is cancelled.
+                raised there, and items in flight are cancelled.
 
         Raises:
             InvalidRequest: No such method or priority.
             ValueError: `in_flight` is less than 1.
-            AtomrError: While reading: what an item ended with.
+            AtomrError: While reading: an item's error.
         """
         info = self._client.methods.get(method) or self._unknown(method)
         _check_priority(priority)
@@ -415,11 +414,11 @@ class Pool:
 
     @property
     def methods_by_name(self) -> Mapping[str, MethodInfo]:
-        """What is known of each request, by "Actor.method"; another map after a reload."""
+        """Description of each request, by "Actor.method"; a new map after a reload."""
         return self._client.methods
 
     def method_info(self, method: str) -> MethodInfo:
-        """Return what is known of a request: its parameters, their JSON Schema, whether it is idempotent.
+        """Return the description of a request: its parameters, their JSON Schema, whether it is idempotent.
 
         Args:
             method: "Actor.method".
@@ -431,14 +430,14 @@ class Pool:
 
     @property
     def lost(self) -> errors.PoolLost | None:
-        """Why this pool can be called no more, as far as this client has heard; None while it can."""
+        """The error of the pool's end, as far as this client has heard of it; None while the pool can be called."""
         return self._client.lost
 
     def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
-        """Have `listener` called once when the pool is lost or closed, on whichever thread finds out; must be short.
+        """Call `listener` once when the pool is lost or closed, on the thread that finds out; keep it short.
 
-        It is called at once if that has happened already. A running event loop in which this client has called finds
-        out by itself; without one it is found out while something is called or waited for.
+        It is called at once if that has happened already. A running event loop in which this client has made calls
+        finds out by itself; without one the client finds out during a call or a wait.
         """
         self._client.on_lost(listener)
 
@@ -464,10 +463,10 @@ class Pool:
 
         Args:
             name: The actor's name.
-            device: On which device; None for the one with the fewest unanswered requests, call by call.
+            device: Index of the device; None for the one with the fewest unanswered requests, call by call.
             deadline_s: Deadline of the calls, see `call`.
             priority: Their priority, see `call`.
-            wait: Whether they wait for room, see `call`.
+            wait: Whether the calls wait for room, see `call`.
 
         Raises:
             InvalidRequest: There is no such actor.
@@ -511,32 +510,32 @@ class Pool:
             return observer.status()
 
     def restart(self, device: int) -> None:
-        """Have a device's worker replaced after it has finished what it holds; returns at once."""
+        """Order a device's worker to be replaced after it has finished what it holds. Returns at once."""
         with self._operator() as observer:
             observer.restart(device)
 
     def reload(self, timeout_s: float = 600.0) -> list[str]:
-        """Have all workers replaced, one device at a time, by such as run the actors' code that is there now. Blocks.
+        """Replace all workers, one device at a time, so that they run the actors' present code. Blocks.
 
-        Of a pool that was started with a configuration file, that is read again first.
+        If the pool was started with a configuration file, the supervisor reads it again first.
 
         Returns:
             Settings that have changed and need a restart of the pool.
 
         Raises:
             ActorLoadFailed: An actor cannot be imported any more; the devices behind that one keep the old code.
-            SetupFailed: A new worker did not start; likewise.
+            SetupFailed: A new worker did not start; the devices behind it keep the old code.
             ConfigurationError: The configuration file cannot be used; nothing was done.
-            InvalidRequest: A reload goes on already, or the pool stops.
-            TimeoutError: It is not done yet, and goes on.
+            InvalidRequest: Another reload is running, or the pool stops.
+            TimeoutError: The reload is not done yet, and goes on.
         """
         with self._operator() as observer:
             return observer.reload(timeout_s)
 
     def on_event(self, listener: Callable[[Any], object]) -> None:
-        """Have `listener` called with every lifecycle event, on whichever thread reads it; it must be short.
+        """Call `listener` with every lifecycle event, on the thread that reads it; keep it short.
 
-        Events are read while something is called or waited for.
+        Events are read during calls and waits.
         """
         self._client.listeners.append(listener)
 
@@ -544,7 +543,7 @@ class Pool:
         """End the session. May be called twice; does nothing in a forked child.
 
         If this application started the pool, stop it in good order and wait for its end. The first Ctrl-C meanwhile
-        says on stderr what is waited for, and is raised when the pool has ended; the second has the workers killed.
+        says on stderr how many requests are left, and is raised when the pool has ended; the second kills the workers.
         """
         self._close(interrupted=False)
 
