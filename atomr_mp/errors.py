@@ -91,7 +91,7 @@ class AtomrError(Exception):
 
 @dataclass(eq=False)
 class RequestError(AtomrError):
-    """Base class of what a request can end with instead of a result.
+    """Base class of the errors that a request can end with.
 
     Args:
         maybe_executed: False only if it is certain that no part of the request ran.
@@ -183,7 +183,7 @@ class WorkerHung(WorkerLost):
 class ConnectionLost(RequestError):
     """The client's connection to the worker ended before the answer came; the worker lives.
 
-    Holds: the worker, and what is called from now on: the client connects anew.
+    Holds: the worker, and all further calls: the client connects again.
     Do: send the request again if it may run twice.
 
     Args:
@@ -200,7 +200,7 @@ class ConnectionLost(RequestError):
 class GatewayLost(RequestError):
     """The pool's gateway ended while the request of a remote client was on its way through it.
 
-    Holds: the session, and what is called from now on: the next gateway takes both over. Refs of before are stale.
+    Holds: the session, and all further calls: the next gateway takes both over. Earlier refs are stale.
     Do: send the request again if it may run twice, or if `maybe_executed` is False.
     """
 
@@ -238,7 +238,7 @@ class PoisonRequest(RequestError):
     Do: correct the arguments or the method; `atomr-mp admit FINGERPRINT` or `atomr-mp reload` admits it again.
 
     Args:
-        fingerprint: Of method and arguments, as the event log has it.
+        fingerprint: Fingerprint of method and arguments, as in the event log.
         method: "Actor.method".
         ends: How many workers have ended while it ran.
     """
@@ -303,7 +303,7 @@ class LibraryError(RequestError):
 class NumericalError(RequestError):
     """The data of a request have no result: a matrix is singular or not positive definite, an iteration does not end.
 
-    Holds: the worker, all other requests, what the request reads, and those of its outputs that are not `undefined`.
+    Holds: the worker, all other requests, the request's inputs, and its outputs that are not `undefined`.
     Do: look at the data where `batch` and `row` say; write undefined outputs again before they are read.
 
     Args:
@@ -350,9 +350,8 @@ class Overloaded(RequestError):
         device: Index of the device in the pool; -1 if it was the worker that had no room, or any device would do.
         window: Requests of this client that may be unanswered at a time, or wait for room; 0 if it was the worker's
             queue.
-        retry_after_s: Of a full queue in the worker: when what is in it may have been done, by how long such requests
-            took; 0 if that is not known. Of a full window: 0.01, for it has room as soon as one of its requests is
-            answered.
+        retry_after_s: For a full queue in the worker: an estimate of when its requests are done, by their usual time; 0
+            if that is not known. For a full window: 0.01, since it has room once one of its requests is answered.
     """
 
     code: ClassVar[str] = "overloaded"
@@ -402,7 +401,7 @@ class StaleGeneration(RequestError):
 
 @dataclass(eq=False)
 class GpuRefStale(RequestError):
-    """The ref is of an incarnation of its device that has ended, and its memory with it.
+    """The ref's incarnation of the device has ended, and the memory with it.
 
     Holds: nothing ran. Views that were taken before stay readable until they are collected.
     Do: put the data again, or compute it again, on the current incarnation.
@@ -461,10 +460,10 @@ class GpuRefOutOfExtent(RequestError):
 
 @dataclass(eq=False)
 class GpuRefUndefined(RequestError):
-    """The request reads memory that another one should have written, which failed; what is in it is undefined.
+    """The request reads memory that a failed request should have written; its content is undefined.
 
     Holds: the memory, as the failed request left it; everything else in the buffer.
-    Do: write it again, all of it or just what the failed request was to write; or take it as it is (`GpuRef.accept`).
+    Do: write it again, all of it or just the failed request's part; or take it as it is (`GpuRef.accept`).
 
     Args:
         device: Index of the ref's device in the pool.
@@ -501,7 +500,7 @@ class BorrowConflict(RequestError):
 
 
 class ProgramUnseen(RequestError):
-    """A program was named by its digest, and the worker has not been told it in this session.
+    """A program was named by its digest, which the worker does not know in this session.
 
     Holds: nothing ran.
     Do: nothing: this package's clients tell the worker the whole program, and run it. One that speaks the protocol
@@ -545,7 +544,7 @@ class PoolLost(RequestError):
 class SessionLost(PoolLost):
     """A remote client was away for longer than its session is kept, or its key was revoked.
 
-    Holds: the pool, and results received before. All that was called and not answered may have run.
+    Holds: the pool, and results received before. Every unanswered call may have run.
     Do: connect again.
     """
 
@@ -610,7 +609,7 @@ class ProtocolError(AtomrError):
 
 
 class ConfigurationError(AtomrError):
-    """A setting, path or environment with which nothing can be started.
+    """A setting, path or environment is wrong, and nothing can be started with it.
 
     Holds: nothing was started.
     Do: what the message says.
@@ -620,17 +619,18 @@ class ConfigurationError(AtomrError):
 
 
 class JournalDamaged(AtomrError):
-    """The journal that a map is to go on with is damaged, and whole records follow the damage.
+    """A map's journal is damaged, and whole records follow the damage.
 
     Holds: the file is as it was; nothing of it was used.
-    Do: run the same command with `--repair-journal`, or `Pool.map` with `repair_journal=True`: what is whole is saved.
+    Do: run the same command with `--repair-journal`, or `Pool.map` with `repair_journal=True`: the whole records are
+    saved.
     """
 
     code: ClassVar[str] = "journal_damaged"
 
 
 class JournalMismatch(AtomrError):
-    """The journal that a map is to go on with belongs to another method or input, or the file is none.
+    """A map's journal belongs to another method or input, or the file is not a journal.
 
     Holds: the file is as it was; nothing of it was used.
     Do: name the journal of this job, or a new file.
@@ -677,9 +677,9 @@ class ResidentMismatch(AtomrError):
 
 
 class ResidentCorrupt(AtomrError):
-    """The content of resident memory is not what was sealed: its checksum is another.
+    """The content of resident memory has changed since it was sealed: its checksum differs.
 
-    Holds: whoever uses that memory goes on. It is handed to nobody any more, so the next start fills it anew.
+    Holds: whoever uses that memory goes on. No further process gets it; the next start fills it again.
     Do: restart the workers that use it; if it comes again, look for memory errors of the hardware.
     """
 
@@ -688,7 +688,7 @@ class ResidentCorrupt(AtomrError):
 
 @dataclass(eq=False)
 class Unrecoverable(RequestError):
-    """A state from which neither a retry nor a restart leads back.
+    """Neither a retry nor a restart helps in this state.
 
     Holds: other devices.
     Do: stop the pool and report what the message says.

@@ -17,13 +17,13 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     """Declare the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "admit",
-        help="let a request back in that has ended workers",
-        description="Admits a request again that is refused since it has ended workers (PoisonRequest); `status` lists "
+        help="admit a quarantined request again",
+        description="Admits a request again that was refused because it ended workers (PoisonRequest); `status` lists "
         "them. If it ends workers again, it is refused again.",
     )
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("fingerprint", metavar="FINGERPRINT", nargs="?", help="its fingerprint, or how that begins")
-    which.add_argument("--all", action="store_true", help="all that are refused")
+    which.add_argument("fingerprint", metavar="FINGERPRINT", nargs="?", help="its fingerprint, or the first part")
+    which.add_argument("--all", action="store_true", help="all refused requests")
     add_pool(parser)
     parser.set_defaults(run=run)
     return parser

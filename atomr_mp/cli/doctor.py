@@ -25,7 +25,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     """Declare the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "doctor",
-        help="compare what there is of a pool with what has to be there",
+        help="look for processes, memory and files that a pool should not have, or lacks",
         description="Looks at processes, descriptors, shared memory, sockets and the GPUs' processes from outside, and "
         "compares them with what the supervisor believes; also where that was killed. Each line is `ok`; `held`, which "
         "somebody who lives still has; or `unaccounted`. What changes is looked at again first, for some seconds.",

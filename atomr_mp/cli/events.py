@@ -20,7 +20,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     """Declare the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "events",
-        help="tell what has happened to a pool",
+        help="show what has happened to a pool",
         description="Tells what has happened to a pool and its devices, oldest first, also if the pool has ended.",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")

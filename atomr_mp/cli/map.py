@@ -72,7 +72,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--journal",
         metavar="FILE",
-        help="keep what is done here; the same command goes on from there after whatever has ended this one",
+        help="record outcomes in this file; the same command goes on from there, whatever has ended this one",
     )
     parser.add_argument(
         "--retry-failed",

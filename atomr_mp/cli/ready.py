@@ -29,7 +29,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser.add_argument(
         "--deadline", type=float, default=DEADLINE_S, metavar="S", help="seconds for all of it (default: %(default)g)"
     )
-    parser.add_argument("--any", action="store_true", help="be content with one device that answers")
+    parser.add_argument("--any", action="store_true", help="succeed if one device answers")
     add_pool(parser)
     parser.set_defaults(run=run)
     return parser

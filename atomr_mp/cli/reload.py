@@ -18,7 +18,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     """Declare the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "reload",
-        help="load the actors' code and the configuration anew",
+        help="load the actors' code and the configuration again",
         description="Reads the configuration file again, if the pool was started with one, and replaces the workers "
         "one device at a time, after each has finished what it holds; waits until all are ready. Gives up at the "
         "first that does not start; the devices behind it keep the old code.",

@@ -52,7 +52,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "between tokens. Without either, a token is made and shown",
     )
     who.add_argument(
-        "--insecure", action="store_true", help="ask for no TLS beyond loopback, and for no token if none is given"
+        "--insecure", action="store_true", help="require no TLS beyond loopback, and no token if none is given"
     )
     who.add_argument(
         "--allowed-host",
@@ -69,7 +69,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         type=float,
         default=0.0,
         metavar="S",
-        help="seconds for which it still accepts after SIGTERM, not ready any more (default: %(default)g)",
+        help="seconds after SIGTERM for which it still accepts, but reports not ready (default: %(default)g)",
     )
     life.add_argument(
         "--drain-timeout",
@@ -78,14 +78,14 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         metavar="S",
         help="seconds that running calls may take after that (default: %(default)g)",
     )
-    parser.add_argument("--debug", action="store_true", help="errors tell the actor's traceback")
+    parser.add_argument("--debug", action="store_true", help="include the actor's traceback in errors")
     parser.add_argument("--access-log", action="store_true", help="a line on standard error for each request")
     parser.add_argument(
         "--limit",
         action="append",
         default=[],
         metavar="NAME=N",
-        help="what a client may ask, such as json_bytes=1000000; may be given several times",
+        help="a limit for clients, such as json_bytes=1000000; may be given several times",
     )
     parser.set_defaults(run=run)
     return parser

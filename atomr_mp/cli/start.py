@@ -51,14 +51,14 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
         "--actor",
         action="append",
         metavar="TARGET",
-        help="what the devices run: package.module:Class or path/to/file.py:Class, optionally NAME= in front; may be "
+        help="an actor to run: package.module:Class or path/to/file.py:Class, optionally NAME= in front; may be "
         "given several times",
     )
     parser.add_argument(
         "--config",
         type=Path,
         metavar="FILE",
-        help="TOML file with settings; options come before it, and environment variables ATOMR_MP_NAME too",
+        help="TOML file with settings; options and environment variables ATOMR_MP_NAME override it",
     )
     parser.add_argument(
         "--set",
@@ -70,7 +70,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--standby",
         choices=("hot", "warm", "none"),
-        help="what stands behind each worker: hot, a second process that is set up and takes over at once; warm, a "
+        help="standby of each worker: hot, a second process that is set up and takes over at once; warm, a "
         "process that has imported what it needs, to be forked; none (the default), nothing",
     )
     parser.add_argument("--pool", metavar="NAME", help="name of the pool (default: default)")

@@ -50,8 +50,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     """Declare the command."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "status",
-        help="show how a pool and its devices are",
-        description="Shows how a pool and its devices are.",
+        help="show the state of a pool and its devices",
+        description="Shows the state of a pool and its devices.",
         epilog="Exit status: 0 healthy (all devices are ready), 1 degraded (some are not), 2 down (no pool runs there, "
         "it stops, or no device is ready).",
     )

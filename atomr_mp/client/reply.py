@@ -1,4 +1,4 @@
-"""What a call returns at once: its answer to come."""
+"""The reply that a call returns at once; its answer comes later."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class ReplyLane(Protocol):
-    """What a reply asks of the lane that has sent its request."""
+    """The lane that has sent a request, as its reply uses it."""
 
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
         """Return when the reply is there, or raise `TimeoutError`."""
@@ -35,13 +35,13 @@ class ReplyLane(Protocol):
         """Ask that a request does not start."""
 
     def add_callback(self, reply: Reply, callback: Callable[[Reply], object]) -> bool:
-        """Have `callback` run once the reply is there; False if it is there already."""
+        """Run `callback` once the reply is there; False if it is there already."""
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the lane is driven by this event loop."""
 
     def watch(self, reply: Reply) -> None:
-        """See that a reply is received though nobody waits for it."""
+        """Receive a reply in the background, though nobody waits for it."""
 
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases."""
@@ -85,15 +85,15 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """How many refs are among the arguments."""
     priority: int = 0
     leases: dict[int, Lease] | None = None
-    """Of the refs in the result, by buffer: here from the answer's arrival on, whether or not it is ever decoded."""
+    """Leases of the refs in the result, by buffer; held from the answer's arrival on, even if it is never decoded."""
     pinned: bool = False
-    """The device was named: it goes to no other."""
+    """The caller named the device: the request goes to no other."""
     alone: RequestKey | None = None
-    """What it is, if it is to run alone."""
+    """The request's key, if it has to run alone; else None."""
     replays: int = 0
     """How often it was running when its worker ended."""
     may_have_run: bool = False
-    """In an attempt before this one."""
+    """An earlier attempt may have run."""
     poison_error: errors.RequestError | None = None
     """It was answered with an error that ends its worker; its outcome comes with that end."""
     error: errors.AtomrError | None = None
@@ -104,15 +104,15 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     """Released when there is an answer."""
     sent_ns: int = 0
     trace: bytes | None = None
-    """The context of its span that goes with it."""
+    """The context of its span, sent with it."""
     span: CallSpan | None = None
     """Ends with the call; if its spans are wanted, and this one is recorded."""
     items: int = 0
-    """How many it has, see `ItemsReply`."""
+    """How many items the call has, see `ItemsReply`."""
     news: Reply | None = None
-    """What threads wait for that want to know of more than the answer; over when something has happened."""
+    """Reply of threads that wait for more than the answer; done when something has happened."""
     finish: Callable[[Any], Any] | None = None
-    """Makes the result of what the worker has sent."""
+    """Makes the result from the value that the worker has sent."""
 
     def __repr__(self) -> str:
         if not self.done:
@@ -130,7 +130,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         Raises:
             TimeoutError: No answer within `timeout_s`; the request goes on.
             RuntimeError: Called in the event loop to which the reply belongs; await it.
-            AtomrError: What the request ended with.
+            AtomrError: The request's error.
         """
         if not self.done:
             self.lane.wait(self, timeout_s)
@@ -149,9 +149,9 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return self.error
 
     def cancel(self) -> None:
-        """Ask that the request does not start; if it has started already, this changes nothing.
+        """Keep the request from starting; changes nothing if it has started.
 
-        The reply then ends with `Cancelled`, or with whatever the request ended with.
+        The reply then ends with `Cancelled`, or with the request's outcome.
         """
         if not self.done:
             self.lane.cancel(self)
@@ -166,7 +166,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
             callback(self)
 
     def wake(self, future: asyncio.Future[None]) -> None:
-        """Have a future of the running event loop be done once there is an answer, which there is not yet."""
+        """Complete a future of the running event loop once there is an answer; there is none yet."""
         loop = future.get_loop()
         if self.future is None and self.lane.belongs_to(loop):
             self.future = future
@@ -195,7 +195,7 @@ class ArrivedPart(NamedTuple):
     frames: Sequence[memoryview]
     leases: dict[int, Lease] | None
     nbytes: int
-    """What it counts for in the stream's credit."""
+    """Bytes that it counts for in the stream's credit."""
 
 
 class StreamReply(Reply):
@@ -203,15 +203,15 @@ class StreamReply(Reply):
 
     credit: ReaderCredit = msgspec.field(default_factory=lambda: ReaderCredit(1, 1))
     until_ns: int = 0
-    """When the stream is to be over, CLOCK_MONOTONIC. `deadline_ns` is when the next part has to be there."""
+    """Deadline of the whole stream, CLOCK_MONOTONIC; `deadline_ns` is the deadline of the next part."""
     between_ns: int = 0
-    """How long the next one may take, while there is credit."""
+    """How long the next part may take, while there is credit."""
     arrived: deque[ArrivedPart] = msgspec.field(default_factory=deque)
     """In order."""
     resumes: Resumes = Resumes.NEVER
-    """How it goes on elsewhere; never, also once more has come than is kept for that."""
+    """How it goes on after its worker's end; never, once more parts have come than are kept for that."""
     sent: list[bytes] = msgspec.field(default_factory=list)
-    """The parts that have come, of a method that goes on by them."""
+    """The parts that have come, if the method goes on by them."""
     sent_bytes: int = 0
 
     def expect_next(self, now_ns: int) -> None:
@@ -221,22 +221,22 @@ class StreamReply(Reply):
 
 
 class ItemsPart(NamedTuple):
-    """What some items of a call have come to."""
+    """The outcome of some items of a call."""
 
     places: Sequence[int]
-    """Which they are."""
+    """The items' places."""
     body: bytes
     """Their results, in an array."""
     frames: Sequence[memoryview]
     leases: dict[int, Lease] | None
     failed: Mapping[int, errors.AtomrError]
-    """What those without a result ended with, by place."""
+    """Errors of the items without a result, by place."""
 
 
 class ItemsReply(Reply):
     """The answers to the items of a call that has several; they come in parts. `done` when all are there.
 
-    Its callbacks run for each part. If it has an error, that is what all items ended with that no part has answered.
+    Its callbacks run for each part. If it has an error, all items that no part has answered ended with it.
     """
 
     open: set[int] = msgspec.field(default_factory=set)
@@ -254,8 +254,8 @@ class ItemsReply(Reply):
         """Return the results of a part, in its places' order.
 
         Raises:
-            WorkerLost: They are large, and their worker has ended before they were read.
-            ProtocolError: They are not as many.
+            WorkerLost: The results are large, and their worker ended before they were read.
+            ProtocolError: Their number differs from that of the places.
         """
         if part.leases is None:
             found = decode(part.body, part.frames)
@@ -282,7 +282,7 @@ def decode(body: bytes, frames: Sequence[memoryview]) -> Any:
 
 
 def set_done(future: asyncio.Future[None]) -> None:
-    """Have whoever awaits a future go on, unless they have given up."""
+    """Set a future's result, unless it is done or cancelled."""
     if not future.done():
         future.set_result(None)
 

@@ -1,6 +1,6 @@
 """`start`: from settings to a pool that is ready.
 
-The supervisor's process is started first, and what this one needs imported while that comes up.
+The supervisor's process is started first; this one does its imports while that comes up.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from atomr_mp.supervisor.plan import Plan
 
 START_MARGIN_S: Final = 30.0
-"""On top of the workers' own start timeout: the supervisor's start, and a wait for survivors of a former one."""
+"""Time beyond the workers' own start timeout: for the supervisor's start, and a wait for survivors of a former one."""
 
 
 def start(
@@ -38,24 +38,23 @@ def start(
     The supervisor is a process of its own. When this process ends, however it ends, so does the pool.
 
     Args:
-        actors: What the devices run: classes, or "package.module:Class" or "path/to/file.py:Class", or "NAME=" and one
-            of these; several, or one by itself. Workers import the module of a class, so a program that defines one
-            starts its pool under `if __name__ == "__main__":`.
+        actors: The actors that every device runs: classes, or "package.module:Class" or "path/to/file.py:Class", or
+            "NAME=" and one of these; several, or one by itself. Workers import the module of a class, so a program that
+            defines one starts its pool under `if __name__ == "__main__":`.
         gpus: "all" (the default), a number of devices, or GPUs by index or UUID as "0,2"; CUDA_VISIBLE_DEVICES holds.
         backend: "cuda", "host", or "auto" (the default): host if the machine has no NVIDIA hardware at all.
         pool: Name of the pool; by default one of its own, so that an application can have several.
         run_dir: Directory for sockets and logs; by default one named after the pool.
-        config: TOML file with settings; what is given here comes before it, and so do environment variables
-            ATOMR_MP_NAME.
+        config: TOML file with settings; arguments of this call and environment variables ATOMR_MP_NAME override it.
         weight: How much this application gets of a busy device's time, beside other clients; see `connect`.
         max_waiting: How many of this application's calls may wait for room; see `connect`.
         **settings: Any other field of `config.Config`.
 
     Raises:
         InvalidRequest: `weight` or `max_waiting` is out of range.
-        ConfigurationError: What is asked for cannot be started here, or workers could not import a class.
+        ConfigurationError: The pool cannot be started here as asked, or workers could not import a class.
         ActorLoadFailed: An actor cannot be imported.
-        SetupFailed: An actor's `setup` fails, also after the restarts that are allowed.
+        SetupFailed: An actor's `setup` fails, even after the allowed restarts.
         PoolBusy: The run directory is in use.
     """
     check_no_actor_loads()

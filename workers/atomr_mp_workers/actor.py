@@ -12,7 +12,7 @@ from atomr_mp_workers.memory.arrays import DeviceArray
 
 
 class DeviceMemory(Protocol):
-    """What makes arrays in the device's memory."""
+    """Makes arrays in the device's memory."""
 
     def empty(self, dtype: str, shape: Iterable[int]) -> DeviceArray:
         """Return a new array, its content undefined."""
@@ -22,7 +22,7 @@ class DeviceMemory(Protocol):
 
 
 class ResidentMemory(Protocol):
-    """What makes, or finds, memory that outlives this process."""
+    """Makes, or finds, memory that outlives this process."""
 
     def get(
         self,
@@ -40,10 +40,9 @@ class ActorLibraries(Protocol):
     """The libraries as an actor calls them: `libraries.blas.gemm(a, b)`.
 
     Methods are those of the libraries of a `Device`, and are checked in the same way. They take arrays, NumPy's on the
-    host backend and CuPy's on a GPU, and `DeviceArray`s, and are done by the calling thread: what they return is the
-    result, not a reply. An output that is left out is a new `DeviceArray`, as `Context.empty` makes it. On a GPU the
-    work is on the stream of the method that calls; only where the result is a number, or where data can make a request
-    fail, is it waited for.
+    host backend and CuPy's on a GPU, and `DeviceArray`s, and run on the calling thread: they return the result, not a
+    reply. An output that is left out is a new `DeviceArray`, as `Context.empty` makes it. On a GPU the work goes on the
+    calling method's stream; a call waits for it only if the result is a number, or if data can make the request fail.
     """
 
     def program(self) -> Any:
@@ -55,7 +54,7 @@ class ActorLibraries(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """What an actor may know of the process it lives in."""
+    """The process that an actor lives in, as the actor sees it."""
 
     pool: str
     device: int
@@ -75,16 +74,15 @@ class Context:
     def empty(self, shape: Sequence[int], dtype: str = "float32") -> DeviceArray:
         """Return a new array in device memory, row-major, its content undefined. Any thread.
 
-        Returned from a method, it is a ref for the caller; write it through its `array`. In a request it is made in
-        memory of the caller's own; in `setup` in memory of this process, which every client can map to which it is
-        returned.
+        Returned from a method, it is a ref for the caller; write it through its `array`. In a request it lies in the
+        caller's own memory; in `setup` in this process's, which every client that gets such a ref can map.
 
         Args:
             shape: Lengths of the dimensions.
             dtype: Name of the element type, NumPy's or ml_dtypes'.
 
         Raises:
-            InvalidRequest: There can be no such array.
+            InvalidRequest: The shape or the element type is impossible.
             OutOfMemory: There is no room.
         """
         return self.memory.empty(dtype, shape)
@@ -109,26 +107,25 @@ class Context:
     ) -> Mapping[str, Any]:
         """Return arrays in device memory that outlives this process: weights, loaded once. In `setup`, on its thread.
 
-        One process of those that ask fills them, by `fill`; the others wait until it has, or take over if it dies.
-        After that nobody can write them: writing ends the process that tries, if it is not refused before. They are
-        there for all later processes of the device, until the pool stops. On the host backend all devices have them in
-        common.
+        One of the processes that ask fills them, by `fill`; the others wait, or take over if it dies. After that nobody
+        can write them: a write ends the process that tries, if it is not refused before. All later processes of the
+        device find them, until the pool stops. On the host backend all devices share them.
 
         Args:
-            name: Together with the version says which content is meant, the same on each device.
+            name: Names the content, together with the version; the same on each device.
             layout: Shape and element type of each array, by its name. The types are those of `empty`, or NumPy's.
-            version: Of the content. Where it changes, the arrays are filled anew, beside the old ones as long as these
+            version: Version of the content. After a change the arrays are filled again, beside the old ones while these
                 are in use.
-            fill: Called with the arrays by name, in the one process that is to fill them: NumPy's on the host backend,
+            fill: Called with the arrays by name, in the one elected process: NumPy's on the host backend,
                 CuPy's on a GPU. Their content is undefined before. It must not ask for resident memory itself.
             checksum: Compute a checksum when they are sealed, and compare it in each process that gets them; takes some
                 seconds a GiB.
 
         Returns:
-            The arrays, not to be written. They stay where they are as long as the process lives.
+            The arrays, read-only. They keep their addresses for the process's life.
 
         Raises:
-            InvalidRequest: Asked for outside `setup`, or the layout is none.
+            InvalidRequest: Called outside `setup`, or the layout is invalid.
             ResidentMismatch: This version exists with another layout.
             ResidentCorrupt: The checksum differs.
             OutOfMemory: There is no room, or the pool's limit is reached (`resident_max_bytes`).
@@ -147,18 +144,18 @@ class Context:
     ) -> None:
         """Move the parameters of a torch module into resident memory, see `resident`; its buffers stay its own.
 
-        The parameters are replaced by others that need no gradient and must not be written: it is for inference.
+        The parameters are replaced by read-only ones without gradients: it is for inference.
 
         Args:
             module: A `torch.nn.Module`. With `load`, its parameters may have no content (`torch.device("meta")`).
             name: As in `resident`.
             version: As in `resident`.
             load: Returns the parameters' content as tensors by name, as `module.state_dict` does; called only in the
-                process that fills. None: what the module has.
+                process that fills. None: the module's own content.
             checksum: As in `resident`.
 
         Raises:
-            InvalidRequest: The module has no parameters, or one is missing in what `load` has returned.
+            InvalidRequest: The module has no parameters, or the result of `load` lacks one.
             AtomrError: As in `resident`.
         """
         from atomr_mp_workers.memory.resident.torch_modules import move
@@ -177,25 +174,24 @@ class Actor:
     """
 
     stream_priority: ClassVar[str] = "normal"
-    """Priority of the CUDA stream of the methods that run on the loop: "low", "normal" or "high". Where the work of
-    several streams waits for the GPU, that of the highest is begun first; what runs is not interrupted."""
+    """Priority of the CUDA stream of the methods that run on the loop: "low", "normal" or "high". If work of several
+    streams waits for the GPU, that of the highest priority begins first; running work is not interrupted."""
 
     threads: int = 1
     """How many of its requests with `thread=True`, or batches of such, run at a time, each on a thread of its own: from
-    1 to 64; they still begin in order. With more than one, what the methods share has to bear that: it is locked, or
-    does not change. It is worth it where they let go of the interpreter's lock, as NumPy, torch and all that waits do.
-    Read when `setup` has ended, which may set it."""
+    1 to 64; they still begin in order. With more than one, lock what the methods share, or do not change it. It pays if
+    they release the interpreter's lock, as NumPy, torch and waiting code do. Read when `setup` has ended, so `setup`
+    may set it."""
 
     hang_timeout_s: float | None = None
-    """How long a method may run, in seconds, before the process counts as hung and is replaced; of a method on a
-    stream, how long nothing may end there. `math.inf` for no limit. None for the pool's own (`hang_timeout_s` of its
+    """How long a method may run, in seconds, before the process counts as hung and is replaced; for a method on a
+    stream: how long nothing may end there. `math.inf` for no limit. None for the pool's own (`hang_timeout_s` of its
     settings), which begins only when the deadline has passed. A method may have another, see `method`."""
 
     resend: str = "never"
-    """What a client sends again by itself when this worker has ended: "unstarted" for requests that certainly did not
-    start, "never" for none. It is right where a request needs nothing that earlier ones have left in this process, for
-    the next process does not have that. Requests of idempotent methods are sent again in any case. A method may have
-    another, see `method`."""
+    """Requests that a client sends again by itself when this worker has ended: "unstarted" for those that certainly did
+    not start, "never" for none. Use "unstarted" if a request needs nothing that earlier ones have left in this process.
+    Requests of idempotent methods are sent again in any case. A method may have another, see `method`."""
 
     def setup(self, context: Context) -> None:
         """Load what the methods need: weights, tables, connections. Runs once, before the first request.
@@ -204,7 +200,7 @@ class Actor:
         """
 
     def teardown(self) -> None:
-        """Release what needs an orderly end. Runs when the worker is drained, never when it is killed."""
+        """Release resources that need an orderly end. Runs when the worker is drained, never when it is killed."""
 
 
 @dataclass(frozen=True)
@@ -212,16 +208,15 @@ class Batch:
     """How requests of a method are put together: see `method`.
 
     A batch begins when it is full, or `max_wait_s` after the arrival of its first request, but never while one of this
-    method runs, or as many as the actor has threads; what arrives meanwhile is in the next one. So with `max_wait_s=0`
-    a request never waits for others: batches are of what has arrived while the one before was running.
+    method runs, or as many as the actor has threads; requests that arrive meanwhile are in the next one. So with
+    `max_wait_s=0` no request waits for others: a batch has the requests that arrived while the one before ran.
 
     Args:
         max_items: Most requests in a batch.
-        max_bytes: Most that their arguments take together; one that takes more is alone. None for no limit.
+        max_bytes: Most bytes of their arguments together; a larger request is alone. None for no limit.
         max_wait_s: How long the first may wait for others; kept to about a millisecond.
-        key: Returns for a request's arguments what it has in common with those that it may share a batch with, such
-            as a shape; or the name of such a method of the actor. Runs on the process's loop and must be short. None
-            if any may.
+        key: Function of a request's arguments; requests with equal results, such as a shape, may share a batch. Or the
+            name of such a method of the actor. Runs on the process's loop, so keep it short. None if all may share one.
     """
 
     max_items: int = 32
@@ -239,7 +234,7 @@ class Batch:
 
     @property
     def call_items(self) -> int:
-        """Most items that a call may have; 0 for none: only of single ones is known what their arguments take."""
+        """Most items that a call may have; 0 if calls must be single, so that the size of their arguments is known."""
         return min(self.max_items, MAX_ITEMS) if self.max_bytes is None and self.max_items > 1 else 0
 
 
@@ -266,14 +261,14 @@ class Steps:
 
 
 MAX_BATCH_ITEMS: Final = 1024
-"""As many as the board has slots: each of what runs can be named after a death."""
+"""As many as the board has slots, so that each running request can be named after a death."""
 
 MAX_BATCH_WAIT_S: Final = 60.0
 
 
 @dataclass(frozen=True)
 class MethodOptions:
-    """What `method` was told."""
+    """The arguments of `method`."""
 
     idempotent: bool
     thread: bool
@@ -332,41 +327,40 @@ def method(
     """Make a method of an actor a request.
 
     Arguments and results are None, bool, int, float, str, bytes, lists, maps, and arrays.
-    Annotations are enforced: what does not fit is refused with `InvalidRequest` before the method runs.
+    Annotations are enforced: an argument that does not fit is refused with `InvalidRequest` before the method runs.
 
-    A ref that is an argument arrives as an array over the device's own memory (NumPy's on the host backend), not
-    writable; as a `DeviceArray` where the parameter is annotated so, or the ref is inside a list or map. A result that
-    is a `DeviceArray` is a ref for the caller; any other array is sent. What is large travels in shared memory, so an
-    array that is an argument is not writable either.
+    A ref arrives as a read-only array over the device's own memory (NumPy's on the host backend); as a `DeviceArray` if
+    the parameter is annotated so, or the ref is inside a list or map. A `DeviceArray` as a result is a ref for the
+    caller; any other array is sent. Array arguments are read-only, since large ones travel in shared memory.
 
-    A method that is a generator, with `thread=True`, streams: each `yield` is a part of the answer, and what it returns
-    is the stream's result. It is resumed when there is room for another part at its reader. Where nobody wants more, it
-    gets `GeneratorExit` at its `yield`.
+    A generator, with `thread=True`, streams: each `yield` is a part of the answer, and its return value is the stream's
+    result. It is resumed when its reader has room for another part. If nobody wants more, it gets `GeneratorExit` at
+    its `yield`.
 
     Args:
         function: The method, when used without arguments.
         idempotent: Running it twice does no harm, so it may be sent again after a worker was lost.
         thread: Run it on the actor's own thread instead of the process's loop.
         deadline_s: Default deadline of its requests, in seconds; None for the pool's default.
-        writes: Parameters that are refs whose memory the method writes. It waits for all that uses them, and what
-            comes later waits for it.
+        writes: Parameters that are refs whose memory the method writes. It waits for all earlier uses of them, and
+            later uses wait for it.
         batch: Put requests together, of any callers. The method is written for lists: each parameter gets one, with an
             entry for each request, and is annotated so (`list[str]`; callers send one `str`), and it returns a list of
-            as many results. A result that is an exception is that of its request alone; one that is raised is
-            everybody's. None for one request at a time. With `Steps`, the method streams without being a generator: it
-            is one step over all streams that run, takes one parameter, `Live[Arguments, Part]`, and returns None. An
-            exception fails all that are live.
+            as many results. A result that is an exception fails its own request; a raised exception fails all. None for
+            one request at a time. With `Steps`, the method streams without being a generator: it is one step over all
+            streams that run, takes one parameter, `Live[Arguments, Part]`, and returns None. An exception fails all
+            that are live.
         queue: Most of its requests that may wait in one process, of all clients; one more is `Overloaded`. None for as
             many as the process may have of all methods.
         hang_timeout_s: How long it may run before the process counts as hung, see `Actor.hang_timeout_s`; None for the
             actor's own.
-        resend: Which of its requests that a worker's end took along a client sends again by itself, see `Actor.resend`;
-            None for the actor's own.
+        resend: Which of its requests a client sends again by itself after a worker's end, see `Actor.resend`; None for
+            the actor's own.
         openai: `atomr-mp serve` also answers with it in OpenAI's form, as the model of the actor's name. "embeddings":
             it takes one text and returns a vector. "chat": its first parameter takes the messages, and it returns text;
             its other parameters are those of the form that it knows, as `temperature`. None for neither.
-        exclusive: Of a generator: it keeps its thread until it ends, also while its reader lets it wait. For what keeps
-            more by thread than context variables and what torch and CuPy have there.
+        exclusive: For a generator: it keeps its thread until it ends, even while it waits for its reader. Needed if it
+            has state by thread beyond context variables and that of torch and CuPy.
         resumable: For a method that streams: where its worker ends, it goes on in the next one, behind the parts that
             its caller has. A generator takes for that a parameter `start`, the number of those parts, or `sent`, the
             list of them, which callers do not give; of `Steps`, `LiveStream.sent` has them.

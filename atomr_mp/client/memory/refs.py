@@ -1,4 +1,4 @@
-"""A ref: an array that stays in a device's memory, held from here."""
+"""A ref: a client's hold on an array in a device's memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RefMemory(Protocol):
     """A client's memory, as a ref sees it."""
 
     def check(self, lease: Lease) -> None:
-        """Refuse to use what cannot be used any more."""
+        """Raise if the ref cannot be used any more."""
 
     def state_of(self, lease: Lease) -> str:
         """Return in a word whether a buffer can be used."""
@@ -42,7 +42,7 @@ class RefMemory(Protocol):
         """Return whether a device's memory is a GPU's."""
 
     def uuid_of(self, device: int) -> str:
-        """Return which GPU a device is, "" if it is none."""
+        """Return the UUID of a device's GPU, "" if it has none."""
 
     def fill(self, ref: GpuRef, value: complex) -> None:
         """Write a value into all elements."""
@@ -54,7 +54,7 @@ class RefMemory(Protocol):
         """Copy elements on the target's device."""
 
     def share(self, ref: GpuRef, for_s: float) -> bytes:
-        """Have a buffer kept for another client."""
+        """Keep a buffer for another client."""
 
 
 class GpuRef(Operand):
@@ -70,7 +70,7 @@ class GpuRef(Operand):
     """
 
     _wire: WireRef | None = None
-    """What crosses the wire, once it has."""
+    """Its wire form, once it was sent."""
 
     def __init__(self, buffers: RefMemory, lease: Lease, slab: int, layout: Layout, held: object = None) -> None:
         self.layout = layout
@@ -82,13 +82,13 @@ class GpuRef(Operand):
         self._held: Final = held
         """Anything that has to live as long as a request with this argument."""
         self._viewed: Any = None
-        """What CUDA's array interface is of."""
+        """The view behind CUDA's array interface."""
 
     # --- what it is ------------------------------------------------------------------------------------------------
 
     @property
     def memory(self) -> object:
-        """What names the memory: refs to the same buffer have the same."""
+        """Name of the memory; equal for refs to the same buffer."""
         return self.lease.releases.token, self.lease.buffer
 
     @property
@@ -170,36 +170,35 @@ class GpuRef(Operand):
         """Return a copy of the elements. Waits for requests that write them.
 
         Args:
-            out: Where to copy to, of the same shape and element type; None for a new array.
+            out: Target of the copy, of the same shape and element type; None for a new array.
 
         Raises:
             ValueError: `out` does not fit.
             BorrowConflict: A writable view of the memory is open.
-            GpuRefReleased: It was freed.
-            GpuRefStale: Its incarnation has ended.
+            GpuRefReleased: The ref was freed.
+            GpuRefStale: The ref's incarnation has ended.
         """
         return self._buffers.copy(self, out)
 
     def view(self, *, write: bool = False) -> Any:
         """Return the elements as an array, zero-copy. Waits for requests that write them, or use them if `write`.
 
-        It is NumPy's, or CuPy's if the memory is a GPU's; that one this process has to see, and it then has a context
+        The array is NumPy's, or CuPy's if the memory is a GPU's. This process has to see that GPU, and gets a context
         of its own there.
 
-        Until the array, and whatever was made from it without a copy, has been collected, requests that conflict with
-        the view are refused with `BorrowConflict`. It stays readable when the ref is freed, and when its incarnation
-        ends.
+        Requests that conflict with the view are refused with `BorrowConflict` until the array, and everything made from
+        it without a copy, has been collected. It stays readable when the ref is freed, and when its incarnation ends.
 
         Args:
             write: Whether the array may be written. CuPy does not enforce it.
 
         Raises:
-            Unsupported: CuPy or a driver is not there.
+            Unsupported: CuPy or the driver is missing.
             GpuRefWrongDevice: This process does not see the GPU.
             BorrowConflict: Another view excludes this one.
             GpuRefSameProcess: This process is the device's own.
-            GpuRefReleased: It was freed.
-            GpuRefStale: Its incarnation has ended.
+            GpuRefReleased: The ref was freed.
+            GpuRefStale: The ref's incarnation has ended.
         """
         return self._buffers.view(self, write=write)
 
@@ -211,7 +210,7 @@ class GpuRef(Operand):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Of a view, see `view`, that lasts as long as this ref: read-only, and ready when it is returned.
+        """CUDA's array interface of a read-only view, see `view`, that lasts as long as this ref.
 
         Raises:
             AttributeError: The memory is no GPU's.
@@ -230,7 +229,7 @@ class GpuRef(Operand):
         return dlpack.export(self.view(), **wanted)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """Return where the view is: in the processor's memory, or on which of the GPUs that this process sees."""
+        """Return the view's place: the processor's memory, or the index of a GPU that this process sees."""
         from atomr_mp.interop import dlpack
 
         uuid = self._buffers.uuid_of(self.device)
@@ -256,24 +255,24 @@ class GpuRef(Operand):
     def accept(self) -> None:
         """Take the buffer's content as it is, though a request that should have written it has failed. Blocks.
 
-        Requests that read the buffer are then no longer refused with `GpuRefUndefined`. That is for whoever knows what
-        the failed request has left there: a method that raised at its first line has written nothing.
+        Requests that read the buffer are then no longer refused with `GpuRefUndefined`. Use it if you know what the
+        failed request has left there: a method that raised at its first line has written nothing.
 
         Raises:
-            GpuRefReleased: It was freed.
-            GpuRefStale: Its incarnation has ended.
+            GpuRefReleased: The ref was freed.
+            GpuRefStale: The ref's incarnation has ended.
         """
         self._buffers.accept(self)
 
     # --- its life --------------------------------------------------------------------------------------------------
 
     def share(self, for_s: float = 60.0) -> bytes:
-        """Return what another client of the pool can claim a ref to the same elements with, once. Blocks.
+        """Return bytes by which another client of the pool can claim a ref to the same elements, once. Blocks.
 
-        The memory is kept for it meanwhile, also when this ref is freed or this client ends.
+        The memory is kept meanwhile, even if this ref is freed or this client ends.
 
         Args:
-            for_s: How long; at most an hour.
+            for_s: Seconds for which it can be claimed; at most an hour.
         """
         return self._buffers.share(self, for_s)
 
@@ -296,12 +295,12 @@ class GpuRef(Operand):
         raise TypeError("a ref is a hold on memory and cannot be pickled; share() gives bytes for another process")
 
     def to_wire(self) -> WireRef:
-        """Return what crosses the wire.
+        """Return the wire form.
 
         Raises:
-            PoolLost: There is no pool any more, or this process was forked from the ref's.
-            GpuRefReleased: It was freed.
-            GpuRefStale: Its incarnation has ended.
+            PoolLost: The pool has ended, or this process was forked from the ref's.
+            GpuRefReleased: The ref was freed.
+            GpuRefStale: The ref's incarnation has ended.
         """
         self._buffers.check(self.lease)
         wire = self._wire
@@ -324,7 +323,7 @@ class GpuRef(Operand):
 
 
 class SharedRef(Message, frozen=True, tag="atomr-mp.ref"):
-    """What `GpuRef.share` returns, as msgpack."""
+    """The content of the bytes from `GpuRef.share`, as msgpack."""
 
     ref: WireRef
     claim: Bytes16
@@ -345,15 +344,15 @@ def wire_of(lease: Lease, slab: int, layout: Layout) -> WireRef:
 
 
 def read_shared(shared: bytes, epoch: bytes) -> tuple[SharedRef, int, int]:
-    """Return what was shared, and the device and generation that have it.
+    """Return the wire form of a shared ref, and the device and generation that have it.
 
     Args:
-        shared: What `GpuRef.share` has returned.
-        epoch: Of the pool in which it is to be claimed.
+        shared: The bytes from `GpuRef.share`.
+        epoch: Epoch of the pool that claims it.
 
     Raises:
-        ProtocolError: It is something else.
-        PoolMismatch: It is of another pool.
+        ProtocolError: These are other bytes.
+        PoolMismatch: The ref belongs to another pool.
     """
     message = _SHARED.decode(shared)
     of_epoch, device, generation = token.unpack(message.ref.token)
@@ -371,7 +370,7 @@ def write_shared(message: SharedRef) -> bytes:
 
 
 def _integers(given: tuple[int | Sequence[int], ...]) -> list[int]:
-    """Return what was given one by one, or in a sequence."""
+    """Return integers that were given one by one, or in a sequence."""
     items = given[0] if len(given) == 1 and isinstance(given[0], Sequence) else given
     return msgspec.convert(items, list[int])
 
