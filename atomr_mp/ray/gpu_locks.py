@@ -13,6 +13,7 @@ from typing import Final
 from atomr_mp import errors
 from atomr_mp.process import census
 from atomr_mp.process.files import safedir
+from atomr_mp.process.files.rundir import RunDirectory
 from atomr_mp.process.identity import Identity, wait_ended
 
 AGAIN_S: Final = 0.05
@@ -118,18 +119,27 @@ def _holder(descriptor: int) -> str:
 def _wait_gone(run_dir: Path, until: float) -> list[int]:
     """Wait until no process of a pool is left; return their pids if some do not end in time."""
     while True:
-        observed = census.look(run_dir, gpus=False)
-        left = [pid for pid, each in observed.processes.items() if each.marked and not each.zombie]
         with contextlib.ExitStack() as stack:
             watched: dict[int, int] = {}
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    pidfd = Identity.of(pid).open_pidfd()
-                    if pidfd is not None:
-                        stack.callback(os.close, pidfd)
-                        watched[pidfd] = pid
+            for identity in _processes(run_dir):
+                pidfd = identity.open_pidfd()
+                if pidfd is not None:
+                    stack.callback(os.close, pidfd)
+                    watched[pidfd] = identity.pid
             if not watched:
                 return []
             wait_ended(watched, max(0.0, until - time.monotonic()))
             if time.monotonic() >= until:
                 return sorted(watched.values())
+
+
+def _processes(run_dir: Path) -> list[Identity]:
+    """Return the supervisor of a pool, and what it has started, as far as they live."""
+    found = []
+    with contextlib.suppress(errors.AtomrError):  # no supervisor holds the directory
+        found.append(RunDirectory.open(run_dir).supervisor)
+    for pid, process in census.look(run_dir, gpus=False).processes.items():
+        if process.marked and not process.zombie:
+            with contextlib.suppress(ProcessLookupError):  # it has ended since
+                found.append(Identity.of(pid))
+    return found

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Collection, Generator
+from typing import Any, cast
+
+import pytest
+
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.mapping.schedule import Failure
+from atomr_mp.ray.cluster_map import run_map
+from atomr_mp.ray.cluster_reply import Attempt, ClusterReply
+from atomr_mp.ray.failover import Call
+
+
+class Answered:
+    """A reply that has its outcome, or gets it when it is told to."""
+
+    def __init__(self, value: Any = None, error: errors.AtomrError | None = None) -> None:
+        self.value, self.error = value, error
+        self.done, self.device, self.cancelled = True, 0, False
+
+    def exception(self, _timeout_s: float | None = None) -> errors.AtomrError | None:
+        """Return the error."""
+        return self.error
+
+    def result(self) -> Any:
+        """Return the value, or raise the error."""
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+    def cancel(self) -> None:
+        """Remember it."""
+        self.cancelled = True
+
+    def add_done_callback(self, callback: Callable[[Any], object]) -> None:
+        """Call back at once."""
+        callback(self)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        yield from asyncio.sleep(0).__await__()
+        return self.result()
+
+
+class Nodes:
+    """Sends calls to nodes whose answers are given beforehand."""
+
+    def __init__(self, *answers: Answered | errors.AtomrError) -> None:
+        self.left = list(answers)
+        self.avoided: list[set[int]] = []
+
+    def send(self, _call: Call, avoid: Collection[int]) -> Attempt:
+        """Return the next answer, from the next node."""
+        self.avoided.append(set(avoid))
+        answer = self.left.pop(0)
+        if isinstance(answer, errors.AtomrError):
+            raise answer
+        return Attempt(len(self.avoided) - 1, cast("Reply", answer))
+
+    def call(self, *, idempotent: bool = True, node: int | None = None, unsent: bool = False) -> ClusterReply:
+        """Make a call."""
+        call = Call("A.m", (), None, None, time.monotonic_ns() + 10**10, node=node, idempotent=idempotent)
+        return ClusterReply(call, self.send, None if unsent else self.send(call, ()))
+
+
+def lost(*, maybe_executed: bool = True) -> Answered:
+    """Return the answer of a node that was lost."""
+    return Answered(error=errors.SessionLost("gone", maybe_executed=maybe_executed))
+
+
+def test_a_call_that_may_run_twice_goes_on_until_a_node_answers() -> None:
+    """Its caller gets the answer."""
+    reply = Nodes(lost(), lost(), Answered(7)).call()
+    assert not reply.done
+    assert reply.result() == 7
+    assert (reply.done, reply.node) == (True, 2)
+
+
+def test_a_call_that_may_have_run_is_not_sent_again() -> None:
+    """At most once holds across nodes."""
+    nodes = Nodes(lost(), Answered(7))
+    error = nodes.call(idempotent=False).exception()
+    assert isinstance(error, errors.SessionLost)
+    assert error.maybe_executed
+    assert len(nodes.left) == 1
+
+
+def test_a_call_that_certainly_has_not_run_is_sent_again() -> None:
+    """Nothing is lost then."""
+    assert Nodes(lost(maybe_executed=False), Answered(7)).call(idempotent=False).result() == 7
+
+
+def test_an_error_says_whether_any_attempt_may_have_run() -> None:
+    """The second node's refusal does not undo what the first may have done."""
+    nodes = Nodes(lost(), Answered(error=errors.InvalidRequest("no", maybe_executed=False)))
+    with pytest.raises(errors.InvalidRequest) as raised:
+        nodes.call().result()
+    assert raised.value.maybe_executed
+
+
+def test_a_node_without_devices_is_avoided() -> None:
+    """The call goes to the others, and ends with the node's own error if there are none."""
+    nodes = Nodes(Answered(error=errors.DeviceUnavailable("stopped")), errors.DeviceUnavailable("none"))
+    error = nodes.call(idempotent=False).exception()
+    assert isinstance(error, errors.DeviceUnavailable)
+    assert error.message == "stopped"
+    assert nodes.avoided == [set(), {0}]
+
+
+def test_a_call_whose_node_was_named_ends_with_its_loss() -> None:
+    """It was to run there."""
+    assert isinstance(Nodes(lost(), Answered(7)).call(node=0).exception(), errors.SessionLost)
+
+
+def test_a_cancelled_call_is_not_sent_again() -> None:
+    """Nobody wants it."""
+    nodes = Nodes(first := lost(), Answered(7))
+    reply = nodes.call()
+    reply.cancel()
+    assert first.cancelled
+    assert isinstance(reply.exception(), errors.SessionLost)
+
+
+def test_several_threads_that_wait_send_a_lost_call_once() -> None:
+    """Each gets the same answer."""
+    nodes = Nodes(lost(), Answered(7))
+    reply, results = nodes.call(), list[int]()
+    threads = [threading.Thread(target=lambda: results.append(reply.result())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert results == [7] * 8
+    assert len(nodes.avoided) == 2
+
+
+def test_a_task_gets_the_answer_of_another_node() -> None:
+    """Also where no node was reached when the call was made."""
+
+    async def wait(reply: ClusterReply) -> Any:
+        return await reply
+
+    assert asyncio.run(wait(Nodes(lost(), Answered(7)).call())) == 7
+    assert asyncio.run(wait(Nodes(Answered(8)).call(unsent=True))) == 8
+    with pytest.raises(errors.PoolUnreachable):
+        asyncio.run(wait(Nodes(errors.PoolUnreachable("nobody")).call(unsent=True)))
+
+
+def test_a_callback_comes_once_with_the_answer() -> None:
+    """After a loss it comes when another node has answered."""
+    called = threading.Event()
+    told: list[int] = []
+
+    def callback(reply: ClusterReply) -> None:
+        told.append(reply.result())
+        called.set()
+
+    Nodes(lost(), Answered(7)).call().add_done_callback(callback)
+    assert called.wait(10)
+    assert told == [7]
+
+
+def test_a_map_yields_in_order_and_goes_on_behind_failures() -> None:
+    """Each item comes out once; a full window waits for the oldest."""
+    refuse = [1]
+
+    def call(item: int) -> ClusterReply:
+        if item == 3:
+            raise errors.InvalidRequest("three")
+        if item == 5 and refuse:
+            refuse.clear()
+            raise errors.Overloaded("full")
+        return Nodes(Answered(2 * item)).call()
+
+    found = list(run_map(call, range(7), 2, return_failures=True))
+    assert [each for each in found if not isinstance(each, Failure)] == [0, 2, 4, 8, 10, 12]
+    (failure,) = [each for each in found if isinstance(each, Failure)]
+    assert (failure.index, failure.attempts, found[3]) == (3, 0, failure)
+
+
+def test_a_map_that_is_left_cancels_what_is_under_way() -> None:
+    """Nobody reads it."""
+    made: list[Answered] = []
+
+    def call(item: int) -> ClusterReply:
+        made.append(Answered(item))
+        return Nodes(made[-1]).call()
+
+    results = run_map(call, iter(range(100)), 4, return_failures=False)
+    assert next(results) == 0
+    cast("Generator[Any, None, None]", results).close()
+    assert [each.cancelled for each in made] == [False, True, True, True]
