@@ -498,11 +498,11 @@ class Client:
         if self._own_courier:
             self.courier.close()
 
-    def loop_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
+    def loop_lane(self, loop: asyncio.AbstractEventLoop) -> EventLoopLane:
         """Return the lane of an event loop, from the loop's thread."""
         return self._loops.get(loop) or self._new_lane(loop)
 
-    def _new_lane(self, loop: asyncio.AbstractEventLoop) -> Lane:
+    def _new_lane(self, loop: asyncio.AbstractEventLoop) -> EventLoopLane:
         from atomr_mp.client.lanes.event_loop import EventLoopLane
 
         with self._session_lock:

@@ -21,6 +21,10 @@ BULK_UNSENT: Final = 64
 """Most chunks that wait for a client that does not read."""
 
 
+BULK_TURN: Final = 2
+"""Most chunks that are taken before the loop looks at small calls."""
+
+
 class BulkHost(Protocol):
     """The gateway, as its bulk connections see it."""
 
@@ -69,9 +73,9 @@ class BulkConnections:
     def _take(self, received: Received) -> None:
         peer = self._peers.get(received.routing_id)
         try:
-            if len(received.parts) != 1:
+            if received.content is None:
                 raise errors.ProtocolError("a message of several frames")
-            header, frames = unpack(received.parts[0])
+            header, frames = unpack(received.content)
             message = remote.FROM_REMOTE_BULK.decode(header)
             if isinstance(message, remote.BulkHello):
                 self._greet(received, message)

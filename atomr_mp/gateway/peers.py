@@ -23,7 +23,7 @@ from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import pack
 from atomr_mp.remote.blobs import Encoded, EncodedBlob, PassedRef, Pull, encode, opened
 from atomr_mp.remote.keys import AdmittedKey
-from atomr_mp.remote.resumption import CallAction, CallState, CallTable
+from atomr_mp.remote.resumption import CallAction, CallState, CallTable, Tally
 
 if TYPE_CHECKING:
     from atomr_mp.client.memory.argument_slabs import Placement
@@ -75,6 +75,10 @@ class PeerHost(Protocol):
     @property
     def has_room(self) -> bool:
         """Whether all sessions together keep less than they may."""
+
+    @property
+    def tally(self) -> Tally:
+        """Counts what they keep."""
 
     def send(self, peer: RemotePeer, parts: Sequence[Buffer]) -> None:
         """Send a message, if the session has a connection."""
@@ -143,7 +147,7 @@ class RemotePeer:
         self.cut_at = time.monotonic()
         """Since when it has no connection."""
         self.ended = False
-        self._calls: CallTable[Kept] = CallTable(window.requests)
+        self._calls: CallTable[Kept] = CallTable(window.requests, host.tally)
         self._replies: dict[int, Reply] = {}
         """Of calls that run."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -227,6 +231,7 @@ class RemotePeer:
         self.ended = True
         self.routing_id = None
         self._replies.clear()
+        self._calls.close()
         self.uploads.clear()
         self._leases.clear()
         self._client.close()
@@ -299,6 +304,8 @@ class RemotePeer:
                 raise errors.ProtocolError(f"{type(message).__name__} in the midst of a session")
 
     def _take_calls(self, message: remote.RemoteCalls, frames: list[memoryview]) -> None:
+        if len(message.calls) > 1:
+            self._lane.cork()
         try:
             for number in message.settled:
                 self._settled(number, self._calls.settle(number).action)
@@ -315,6 +322,9 @@ class RemotePeer:
                     self._send_again(call.id)
         except ValueError as error:
             raise errors.ProtocolError(str(error)) from error
+        finally:
+            if len(message.calls) > 1:
+                self._lane.uncork()
         if at != len(frames):
             raise errors.ProtocolError("a message with payload frames that are no call's")
 
@@ -374,9 +384,11 @@ class RemotePeer:
             refs=len(call.refs),
             kept=kept,
             copies=copies,
+            callback=self._on_reply,
         )
         self._replies[call.id] = reply
-        reply.add_done_callback(self._on_reply)
+        if reply.done:
+            self._host.loop.call_soon(self._lane.call_back)
 
     def _begin_upload(self, call: remote.RemoteCall, deadline_ns: int) -> None:
         """Make room for a large call, and pull it.
@@ -486,6 +498,12 @@ class RemotePeer:
     def _on_reply(self, reply: Reply) -> None:
         if self._replies.pop(reply.id, None) is None or self.ended:
             return
+        if reply.error is None and reply.leases is None and not reply.frames:
+            body = reply.body
+            if len(body) <= remote.MAX_CALL_BYTES:  # as most are
+                answer = remote.RemoteAnswer(reply.id, 0, body, None, [], reply.device, reply.generation)
+                self._keep(reply.id, Kept(answer, (), len(body)))
+                return
         if _has_values(reply):
             self._spawn(reply.id, self._answer_large(reply))
         else:
@@ -554,15 +572,18 @@ class RemotePeer:
             0 if blob is None else blob.nbytes,
         )
         nbytes = len(body) + sum(map(len, frames)) + 64 * len(leased) + (0 if blob is None else blob.nbytes)
-        kept = Kept(answer, frames, nbytes, blob, encoded)
-        if self._calls.answer(number, kept, kept.nbytes).action is not CallAction.KEEP:
-            return  # nobody wants it; its leases end with the reply
-        if reply is not None:
+        if self._keep(number, Kept(answer, frames, nbytes, blob, encoded)) and reply is not None:
             for buffer, lease in (reply.leases or {}).items():
                 held = self._leases.setdefault((lease.releases.token, buffer), HeldRefs())
                 held.count += 1 if lease.hold is None else lease.hold.count
                 held.leases.append(lease)
+
+    def _keep(self, number: int, kept: Kept) -> bool:
+        """Keep an answer, and send it; False if nobody wants it: its leases end with the reply then."""
+        if self._calls.answer(number, kept, kept.nbytes).action is not CallAction.KEEP:
+            return False
         self._queue(kept)
+        return True
 
     def _told_error(self, error: errors.AtomrError) -> ErrorInfo:
         """Return what the client is told of an error; tracebacks are for those who operate."""

@@ -17,7 +17,7 @@ import zmq
 from atomr_mp import errors
 from atomr_mp.client.client import Client
 from atomr_mp.gateway.admission import AdmittedKeys
-from atomr_mp.gateway.bulk import BULK_UNSENT, BulkConnections
+from atomr_mp.gateway.bulk import BULK_TURN, BULK_UNSENT, BulkConnections
 from atomr_mp.gateway.channel import SupervisorChannel
 from atomr_mp.gateway.peers import RemotePeer
 from atomr_mp.gateway.probe import check_refuses
@@ -30,6 +30,7 @@ from atomr_mp.protocol.messages.session import check_version
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
 from atomr_mp.remote.keys import AdmittedKey, read_server
+from atomr_mp.remote.resumption import Tally
 from atomr_mp.remote.wire import check_library
 from atomr_mp.transport.session import SessionConnection
 from atomr_mp.wire.courier import Courier
@@ -64,6 +65,7 @@ class Gateway:
     def __init__(self, settings: remote.GatewaySettings) -> None:
         self._settings = settings
         self.epoch: Final = os.urandom(16)
+        self.tally: Final = Tally()
         self.loop: asyncio.AbstractEventLoop
         self._admission: Final = AdmittedKeys(Path(settings.keys_dir) if settings.keys_dir else None)
         self._peers: dict[bytes, RemotePeer] = {}
@@ -107,7 +109,9 @@ class Gateway:
         bulk_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
         bulk_context.set(zmq.MAX_SOCKETS, 65535)
         bulk_handler = HandshakeHandler(loop, bulk_context, self._admission)
-        self._bulk = BulkConnections(self, lambda take: RouterSocket(loop, bulk_context, keys, take, BULK_UNSENT))
+        self._bulk = BulkConnections(
+            self, lambda take: RouterSocket(loop, bulk_context, keys, take, BULK_UNSENT, BULK_TURN)
+        )
         if keys is not None:
             await self._probe(self._router, keys.public)
             await self._probe(self._bulk.socket, keys.public)
@@ -153,7 +157,7 @@ class Gateway:
     @property
     def has_room(self) -> bool:
         """Whether all sessions together keep less than they may."""
-        return sum(peer.kept_bytes for peer in self._peers.values()) < self._settings.max_bytes
+        return self.tally.nbytes < self._settings.max_bytes
 
     def send(self, peer: RemotePeer, parts: Sequence[Buffer]) -> None:
         """Send a message, if the session has a connection."""
@@ -197,9 +201,9 @@ class Gateway:
         try:
             if admitted is None:  # it was, at its handshake
                 raise errors.NotAuthorized("this client's key is not admitted any more")
-            if len(received.parts) != 1:
+            if received.content is None:
                 raise errors.ProtocolError("a message of several frames")
-            header, frames = unpack(received.parts[0])
+            header, frames = unpack(received.content)
             message = remote.FROM_REMOTE.decode(header)
             if isinstance(message, remote.RemoteHello):
                 self._greet(received, message, admitted)

@@ -52,9 +52,14 @@ class Received(NamedTuple):
     routing_id: bytes
     user_id: str | None
     """The key of the connection, as the handler of handshakes has named it."""
-    address: str
-    parts: list[memoryview]
-    """One, of an honest client."""
+    frame: zmq.Frame
+    content: memoryview | None
+    """None if it has several frames; an honest client's has one."""
+
+    @property
+    def address(self) -> str:
+        """Where the connection comes from."""
+        return _property(self.frame, "Peer-Address") or "?"
 
 
 class RouterSocket:
@@ -66,6 +71,7 @@ class RouterSocket:
         keys: The server's; None for no encryption.
         take: Called with each message.
         unsent: Most messages that wait for a client.
+        turn: Most messages that are read before the loop looks at all else.
     """
 
     def __init__(
@@ -75,9 +81,11 @@ class RouterSocket:
         keys: ServerKeys | None,
         take: Callable[[Received], None],
         unsent: int = UNSENT,
+        turn: int = TURN_MESSAGES,
     ) -> None:
         self._loop = loop
         self._take = take
+        self._turn = turn
         self._again = False
         self._socket = socket = context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
@@ -148,19 +156,16 @@ class RouterSocket:
     def _on_readable(self) -> None:
         self._again = False
         socket = self._socket
-        for _ in range(TURN_MESSAGES):
+        for _ in range(self._turn):
             if socket.closed or not is_readable(socket):
                 return
             routing_id = core_recv(socket, _DONTWAIT, True)
             frame = core_recv(socket, _DONTWAIT, False)
-            parts = [memoryview(frame.buffer)]
-            if frame.more:  # of such a message nothing is kept
-                parts.append(memoryview(b""))
+            content = None if frame.more else memoryview(frame.buffer)
+            if frame.more:
                 while socket.get(zmq.RCVMORE):
                     socket.recv(zmq.DONTWAIT)
-            self._take(
-                Received(routing_id, _property(frame, "User-Id"), _property(frame, "Peer-Address") or "?", parts)
-            )
+            self._take(Received(routing_id, _property(frame, "User-Id"), frame, content))
         self._look_again()
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES: Final = 256 * 1024
 """What one message carries."""
 
-CREDIT: Final = 8
+CREDIT: Final = 16
 """Most chunks of a blob that are asked for and have not come."""
 
 LARGE: Final = 256

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import mmap
 import os
 import select
 import threading
@@ -18,12 +20,15 @@ from atomr_mp.remote.blobs import EncodedBlob, Pull, chunk_message
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.wire import RemoteWire, Sign
 
+HUGE_BYTES: Final = 4 * 2**20
+"""Blobs from this size on lie in huge pages, if the kernel has some."""
+
 PULLS: Final = 2
 """Most answers that are pulled at a time; the others wait."""
 
 
 class BulkSession(Protocol):
-    """The session, as its bulk connection sees it; to be asked with its lock held."""
+    """The session, as its bulk connection sees it; to be asked with its lock held, and not with the channel's."""
 
     @property
     def resumed(self) -> tuple[bytes, bytes] | None:
@@ -40,7 +45,9 @@ class BulkSession(Protocol):
 
 
 class BulkChannel:
-    """The connection and its thread.
+    """The connection and its thread, which alone uses the socket.
+
+    Chunks are copied, sent and received without any lock, so that small calls of other threads do not wait behind them.
 
     Args:
         endpoint: "tcp://HOST:PORT".
@@ -52,7 +59,10 @@ class BulkChannel:
     def __init__(self, endpoint: str, keys: ClientKeys | None, session: BulkSession, lock: threading.RLock) -> None:
         self._wire = RemoteWire(endpoint, keys)
         self._session = session
-        self._lock = lock
+        self._session_lock = lock
+        self._lock = threading.Lock()
+        """Guards what both the session and the channel's thread change. It may be taken with the session's lock held,
+        and not the other way round."""
         self._pulls: dict[int, Pull] = {}
         self._connected = False
         self._greeted = False
@@ -67,21 +77,25 @@ class BulkChannel:
 
     def pull(self, number: int, nbytes: int) -> None:
         """Pull an answer's blob, if that is not being done."""
-        if number not in self._pulls:
-            self._pulls[number] = Pull(memoryview(bytearray(nbytes)))
+        with self._lock:
+            if number in self._pulls:
+                return
+            self._pulls[number] = Pull(_room(nbytes))
             self._look()
 
     def forget(self, number: int) -> None:
         """Pull an answer's blob no more."""
-        self._pulls.pop(number, None)
+        with self._lock:
+            self._pulls.pop(number, None)
 
     def resumed(self, *, same_gateway: bool) -> None:
         """Take in that the session is resumed; answers of another gateway are not to be had."""
-        if not same_gateway:
-            self._pulls.clear()
-            self._greeted = False
-        self._hello_due = not self._greeted
-        self._look()
+        with self._lock:
+            if not same_gateway:
+                self._pulls.clear()
+                self._greeted = False
+            self._hello_due = not self._greeted
+            self._look()
 
     def close(self) -> None:
         """Close it. Not with the lock held."""
@@ -96,6 +110,7 @@ class BulkChannel:
     def forget_in_child(self) -> None:
         """Let go, in a forked child."""
         self._closed = True
+        self._lock = threading.Lock()
         self._wire.forget_in_child()
 
     # --- its thread ------------------------------------------------------------------------------------------------
@@ -109,54 +124,69 @@ class BulkChannel:
         poll = select.epoll()
         for descriptor in (wire.fileno, wire.monitor_fileno, self._wake):
             poll.register(descriptor, select.EPOLLIN)
-        while True:
-            with self._lock:
-                if self._closed:
-                    break
+        self._hear()  # libzmq's descriptors tell of nothing until somebody has looked once in vain
+        self._work()
+        while not self._closed:
+            for descriptor, _ in poll.poll():
+                if descriptor == self._wake:
+                    os.eventfd_read(self._wake)
+                elif descriptor == wire.monitor_fileno:
+                    self._hear()
             self._work()
-            poll.poll()
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._wake)
         poll.close()
-        os.close(self._wake)
+        with self._lock:
+            os.close(self._wake)
         wire.close()
 
     def _work(self) -> None:
-        """Take in all that has come; the lock is given up after each message, for others wait for it."""
-        while True:
+        """Take in all that has come; greet and ask for chunks where that is due."""
+        while not self._closed:
+            message = self._wire.receive()
+            if message is not None:
+                self._take(message)
+            said = self._greet()
+            if self._ask() or said:
+                continue
+            if message is None and not self._wire.readable:
+                return
+
+    def _hear(self) -> None:
+        """Take in what the monitor has said."""
+        for sign in self._wire.signs():
             with self._lock:
-                if self._closed:
-                    return
-                for sign in self._wire.signs():
-                    self._signed(sign)
-                message = self._wire.receive()
-                if message is not None:
-                    self._take(message)
-                if self._hello_due and self._connected:
-                    self._greet()
-                if self._greeted:
-                    self._ask()
-                if message is None and not self._wire.readable:
-                    return
+                self._connected = sign is Sign.HANDSHAKE
+                self._greeted = False
+                self._hello_due = self._connected
 
-    def _signed(self, sign: Sign) -> None:
-        self._connected = sign is Sign.HANDSHAKE
-        self._greeted = False
-        self._hello_due = self._connected
+    def _resumed(self) -> tuple[bytes, bytes] | None:
+        with self._session_lock:
+            return self._session.resumed
 
-    def _greet(self) -> None:
-        resumed = self._session.resumed
-        if resumed is not None:
-            self._hello_due = False
-            self._say(remote.BulkHello(*resumed))
-
-    def _ask(self) -> None:
-        resumed = self._session.resumed
+    def _greet(self) -> bool:
+        """Say hello, if that is due and the session is resumed; return whether it was said."""
+        if not (self._hello_due and self._connected):
+            return False
+        resumed = self._resumed()
         if resumed is None:
-            return
-        for number, pull in list(self._pulls.items())[:PULLS]:
-            for offset, nbytes in pull.wants():
-                self._say(remote.BulkWant(resumed[0], number, offset, nbytes))
+            return False
+        with self._lock:
+            self._hello_due = False
+        self._say(remote.BulkHello(*resumed))
+        return True
+
+    def _ask(self) -> bool:
+        """Ask for chunks; return whether any were asked for."""
+        if not (self._greeted and self._pulls):
+            return False
+        resumed = self._resumed()
+        if resumed is None:
+            return False
+        with self._lock:
+            pulls = list(itertools.islice(self._pulls.items(), PULLS))
+        wants = [(number, *want) for number, pull in pulls for want in pull.wants()]
+        for number, offset, nbytes in wants:
+            self._say(remote.BulkWant(resumed[0], number, offset, nbytes))
+        return bool(wants)
 
     def _take(self, raw: memoryview) -> None:
         try:
@@ -164,19 +194,23 @@ class BulkChannel:
             message = remote.TO_REMOTE_BULK.decode(header)
             match message:
                 case remote.BulkWelcome():
-                    self._greeted = True
-                    for pull in self._pulls.values():
-                        pull.restart()
+                    with self._lock:
+                        self._greeted = True
+                        for pull in self._pulls.values():
+                            pull.restart()
                 case remote.BulkWant():
                     self._serve(message)
                 case remote.BulkData(_, number, offset):
                     self._take_chunk(number, offset, frames)
                 case remote.HelloWanted():
-                    self._greeted = False  # it is said once the session is resumed
+                    self._hear()  # the connection may be new
+                    with self._lock:
+                        self._greeted = False  # it is said once the session is resumed
                 case remote.RemoteGoodbye():
                     pass  # the session hears of it too
         except (errors.ProtocolError, ValueError) as error:
-            self._session.broken(errors.ProtocolError(f"the gateway's bulk connection: {error}"))
+            with self._session_lock:
+                self._session.broken(errors.ProtocolError(f"the gateway's bulk connection: {error}"))
 
     def _take_chunk(self, number: int, offset: int, frames: list[memoryview]) -> None:
         pull = self._pulls.get(number)
@@ -184,11 +218,15 @@ class BulkChannel:
             return
         pull.take(offset, frames[0])
         if pull.whole:
-            del self._pulls[number]
-            self._session.downloaded(number, pull.buffer)
+            with self._lock:
+                if self._pulls.pop(number, None) is not pull:
+                    return
+            with self._session_lock:
+                self._session.downloaded(number, pull.buffer)
 
     def _serve(self, want: remote.BulkWant) -> None:
-        blob = self._session.upload(want.id)
+        with self._session_lock:
+            blob = self._session.upload(want.id)
         if blob is not None:
             data = blob.pieces(want.offset, want.nbytes)
             self._say(remote.BulkData(want.epoch, want.id, want.offset), data)
@@ -196,3 +234,12 @@ class BulkChannel:
     def _say(self, message: remote.FromRemoteBulk, data: Sequence[Buffer] = ()) -> None:
         header = remote.FROM_REMOTE_BULK.encode(message)
         self._wire.send(chunk_message(header, data) if data else [header])
+
+
+def _room(nbytes: int) -> memoryview:
+    """Return memory for a blob, which the kernel makes as it is written: to clear it first would take as long."""
+    made = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if nbytes >= HUGE_BYTES:
+        with contextlib.suppress(OSError):  # a kernel without huge pages
+            made.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(made)

@@ -24,6 +24,11 @@ ASIDE_S: Final = 0.1
 threads; nothing that the watcher does for an idle client is as urgent."""
 
 
+FLUSH_S: Final = 0.001
+"""How long a call that is made while earlier ones are unanswered may wait for others to travel with, if no thread waits
+for any reply meanwhile."""
+
+
 class Driven(Protocol):
     """What an engine drives. All but `call_back` is called with the lock held."""
 
@@ -31,14 +36,18 @@ class Driven(Protocol):
     def watching_until_ns(self) -> int | None:
         """When the first of the replies expires that have callbacks, CLOCK_MONOTONIC; None if there are none."""
 
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether any call is unanswered."""
+
     def signed(self, sign: Sign) -> None:
         """Take in what the monitor says."""
 
     def take(self, message: memoryview) -> None:
         """Take a message in."""
 
-    def flush(self) -> None:
-        """Send what waits."""
+    def flush(self) -> bool:
+        """Send what waits; return whether anything was sent."""
 
     def expire(self) -> None:
         """End the replies with callbacks whose deadline has passed."""
@@ -79,6 +88,10 @@ class Engine:
         for descriptor in (wire.fileno, wire.monitor_fileno, self._wake):
             self._poll.register(descriptor, select.EPOLLIN)
         self.closed = False
+        self._flusher: threading.Thread | None = None
+        self._flushing = False
+        """The flusher is about to look."""
+        self._flush_wanted: Final = threading.Semaphore(0)
         self._watcher: Final = threading.Thread(target=self._watch, name="atomr-mp remote", daemon=True)
 
     def start(self) -> None:
@@ -93,6 +106,19 @@ class Engine:
         """After a message was sent, with the lock held: whoever polls may not be told of what has come meanwhile."""
         if self._leader.locked() and self._wire.readable:
             os.eventfd_write(self._wake, 1)
+
+    def flush_soon(self) -> None:
+        """Send what waits if no thread waits for a reply soon, which sends it; with the lock held.
+
+        To wake a thread for each burst of calls would cost a third of their rate.
+        """
+        if self._flushing or self.closed:
+            return
+        self._flushing = True
+        if self._flusher is None:
+            self._flusher = threading.Thread(target=self._flush_late, name="atomr-mp remote flusher", daemon=True)
+            self._flusher.start()
+        self._flush_wanted.release()
 
     def kick(self) -> None:
         """Have whoever leads look around; with the lock held."""
@@ -150,8 +176,11 @@ class Engine:
             self.closed = True
             os.eventfd_write(self._wake, 1)
             self._take_over.set()
+            self._flush_wanted.release()
         if self._watcher.is_alive() and self._watcher is not threading.current_thread():
             interrupts.wait(self._watcher.join)
+        if self._flusher is not None:
+            interrupts.wait(self._flusher.join)
         with self._leader, self._lock:
             self._wire.close(linger_ms)
             self._poll.close()
@@ -181,7 +210,7 @@ class Engine:
         with self._lock:
             if self.closed:
                 return
-            self._work()
+            self._work(reply)  # libzmq's descriptor tells of changes only: what was sent may have taken one
             if reply is not None and reply.done:
                 return
             until_ns = self._driven.watching_until_ns
@@ -196,26 +225,52 @@ class Engine:
         with self._lock:
             if self._is_closed():
                 return
-            if any(descriptor == self._wake for descriptor, _ in ready):
-                with contextlib.suppress(BlockingIOError):
-                    os.eventfd_read(self._wake)
-            self._work()
+            for descriptor, _ in ready:
+                if descriptor == self._wake:
+                    with contextlib.suppress(BlockingIOError):
+                        os.eventfd_read(self._wake)
+                elif descriptor != self._wire.fileno:
+                    self.hear()
+            self._work(reply)
             self._driven.expire()
 
     def _is_closed(self) -> bool:
         return self.closed
 
-    def _work(self) -> None:
-        """Take in all that has come, and send what waits."""
+    def hear(self) -> None:
+        """Take in what the monitor has said, with the lock held. Its descriptor tells of all: nobody else reads it."""
+        for sign in self._wire.signs():
+            self._driven.signed(sign)
+
+    def _work(self, until: Reply | None = None) -> None:
+        """Take in all that has come, and send what waits.
+
+        Args:
+            until: If it is there, and nothing else is waited for, nobody looks for more: each question to libzmq costs
+                a call some hundredths of its time.
+        """
         wire, driven = self._wire, self._driven
-        while True:
-            for sign in wire.signs():
-                driven.signed(sign)
-            while not self.closed and (message := wire.receive()) is not None:
+        while not self.closed:
+            message = wire.receive()
+            if message is None:
+                if not driven.flush() or not wire.readable:
+                    return
+            else:
                 driven.take(message)
-            driven.flush()
-            if not wire.readable:
-                return
+                if until is not None and until.done and not driven.awaits_answers:
+                    return
+
+    def _flush_late(self) -> None:
+        """Send what nobody who waits has sent, until there is nothing; the flusher's thread."""
+        while True:
+            self._flush_wanted.acquire()
+            time.sleep(FLUSH_S)
+            with self._lock:
+                self._flushing = False
+                if self.closed:
+                    return
+                if self._driven.flush():
+                    self.look()
 
     def _follow(self, reply: Reply, timeout_s: float) -> None:
         """Wait until the leader has received the reply, or has left the lead to us."""
@@ -251,6 +306,8 @@ class Engine:
     def _watch(self) -> None:
         """Lead while no caller does; the watcher's thread."""
         leads = 0
+        with self._lock:
+            self.hear()  # libzmq's descriptor tells of nothing until somebody has looked once in vain
         while not self.closed:
             if self._callers or leads != self._leads:
                 leads = self._leads

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
 A = TypeVar("A")
@@ -149,15 +149,28 @@ class CallStep(NamedTuple, Generic[A]):
     """The answer that was kept."""
 
 
+class Tally:
+    """Bytes that the calls of all sessions take in the gateway."""
+
+    __slots__ = ("nbytes",)
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+
 class CallTable(Generic[A]):
     """The gateway's side of a session: what runs, and which answers are kept.
 
+    Each call takes the table's steps (UNSEEN, OFFER), (RUNNING, ANSWER) and (ANSWERED, SETTLE): they are written out.
+
     Args:
         most: How many calls may be open, running or answered.
+        tally: Counts the bytes of all sessions.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, tally: Tally | None = None) -> None:
         self._most = most
+        self._tally = Tally() if tally is None else tally
         self._open: dict[int, A | None] = {}
         """Answers of open calls; None while a call runs."""
         self._bytes: dict[int, int] = {}
@@ -189,13 +202,21 @@ class CallTable(Generic[A]):
         Raises:
             ValueError: The client has more calls open than it may, or leaves more gaps among its ids.
         """
-        if self.state(number) is CallState.UNSEEN and len(self._open) >= self._most:
+        if number in self._open or number in self._settled:
+            return self._step(number, CallEvent.OFFER, None, nbytes)
+        if len(self._open) >= self._most:
             raise ValueError(f"more than {self._most} calls are open")
-        return self._step(number, CallEvent.OFFER, None, nbytes)
+        self._open[number] = None
+        self._count(number, nbytes)
+        return _RUN
 
     def answer(self, number: int, answer: A, nbytes: int) -> CallStep[A]:
         """Take the answer of a call that runs."""
-        return self._step(number, CallEvent.ANSWER, answer, nbytes)
+        if self._open.get(number, _ABSENT) is not None:
+            return self._step(number, CallEvent.ANSWER, answer, nbytes)
+        self._open[number] = answer
+        self._count(number, nbytes)
+        return _KEEP
 
     def settle(self, number: int) -> CallStep[A]:
         """Take in that the client has a call's answer, or wants it no more.
@@ -203,7 +224,12 @@ class CallTable(Generic[A]):
         Raises:
             ValueError: The client leaves more gaps among its ids than it may have calls.
         """
-        step = self._step(number, CallEvent.SETTLE, None, 0)
+        kept = self._open.get(number)
+        if kept is None:
+            step = self._step(number, CallEvent.SETTLE, None, 0)
+        else:
+            self._forget(number)
+            step = CallStep(CallAction.DROP, kept)
         if len(self._settled) > self._most + 1:
             raise ValueError(f"more than {self._most} gaps among the ids of calls")
         return step
@@ -227,15 +253,32 @@ class CallTable(Generic[A]):
         kept = self._open.get(number)
         state, action = CALLS[self.state(number), event]
         if state is CallState.SETTLED:
-            if number in self._open:
-                del self._open[number]
-                self.kept_bytes -= self._bytes.pop(number)
-            self._settled.add(number)
+            self._forget(number)
         elif action in {CallAction.RUN, CallAction.KEEP}:
             self._open[number] = answer
-            self.kept_bytes += nbytes - self._bytes.get(number, 0)
-            self._bytes[number] = nbytes
+            self._count(number, nbytes)
         return CallStep(action, kept)
+
+    def close(self) -> None:
+        """Forget all calls."""
+        self._tally.nbytes -= self.kept_bytes
+        self.kept_bytes = 0
+        self._open.clear()
+        self._bytes.clear()
+
+    def _count(self, number: int, nbytes: int) -> None:
+        more = nbytes - self._bytes.get(number, 0)
+        self.kept_bytes += more
+        self._tally.nbytes += more
+        self._bytes[number] = nbytes
+
+    def _forget(self, number: int) -> None:
+        if number in self._open:
+            del self._open[number]
+            nbytes = self._bytes.pop(number)
+            self.kept_bytes -= nbytes
+            self._tally.nbytes -= nbytes
+        self._settled.add(number)
 
 
 class OpenCalls(Generic[T]):
@@ -277,3 +320,8 @@ class OpenCalls(Generic[T]):
         """Return what is unanswered, for a new connection; what is settled is told by that."""
         self._settled.clear()
         return list(self.unanswered)
+
+
+_ABSENT: Final = object()
+_RUN: Final[CallStep[Any]] = CallStep(CallAction.RUN, None)
+_KEEP: Final[CallStep[Any]] = CallStep(CallAction.KEEP, None)

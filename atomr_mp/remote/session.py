@@ -31,7 +31,7 @@ from atomr_mp.remote.wire import RemoteWire, Sign
 if TYPE_CHECKING:
     import asyncio
 
-MESSAGE_CALLS: Final = 16
+MESSAGE_CALLS: Final = 32
 """Most calls put into one message; more would make the pool wait for the first."""
 
 MESSAGE_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
@@ -165,6 +165,8 @@ class RemoteSession:
                 self._open_bulk()
             if not self._backlog and self._has_room(nbytes):
                 self._take_call(reply, facts)
+                if self.state is RemoteLinkState.OPEN:
+                    self._send_soon(reply)
                 return
             waiting = len(self._backlog)
             if not wait or waiting >= self._max_waiting or self._backlog_bytes + nbytes > self._window_bytes:
@@ -207,19 +209,29 @@ class RemoteSession:
         return unanswered < self.window_requests and (not unanswered or self._open_bytes + nbytes <= self._window_bytes)
 
     def _take_call(self, reply: Reply, facts: Facts) -> None:
-        """Give a call its id, and send it if there is a connection."""
+        """Give a call its id; it is sent with others."""
         reply.state = ReplyState.WAITING
         reply.id = self.calls.add(reply)
         self._facts[reply.id] = facts
         self._open_bytes += facts.nbytes
         self._outbox.append(reply)
-        if self.state is not RemoteLinkState.OPEN:
-            return
+
+    def _send_soon(self, reply: Reply) -> None:
+        """Send a call that was just taken, now or with others."""
         if len(self.calls.unanswered) == 1 or len(self._outbox) >= MESSAGE_CALLS:
             self.flush()
             self.engine.look()
         elif len(self._outbox) == 1:
-            self.engine.kick()  # whoever receives sends it, with what is called until then
+            loop = getattr(reply.lane, "loop", None)
+            if loop is None:
+                self.engine.flush_soon()
+            else:  # all that is called in this turn of the loop travels together
+                loop.call_soon(self._flush_turn)
+
+    def _flush_turn(self) -> None:
+        with self.lock:
+            if self.flush():
+                self.engine.look()
 
     def _admit(self) -> None:
         """Let in what there is room for."""
@@ -228,6 +240,7 @@ class RemoteSession:
             self._backlog_bytes -= facts.nbytes
             if not reply.done:
                 self._take_call(reply, facts)
+                self.engine.flush_soon()
                 self.changed.notify_all()
 
     def cancel(self, reply: Reply) -> None:
@@ -366,6 +379,7 @@ class RemoteSession:
                 if decoded.epoch == self._epoch and self.state is RemoteLinkState.RESUMING:
                     self._feed(RemoteLinkEvent.RESUMED, decoded)
             case remote.HelloWanted():
+                self.engine.hear()  # that the connection is new, else two hellos would go
                 self._feed(RemoteLinkEvent.UNKNOWN)
             case remote.RemoteTold(number, answer):
                 if number in self._questions:
@@ -379,8 +393,14 @@ class RemoteSession:
             case remote.RemotePing():
                 pass
 
-    def flush(self) -> None:
-        """Send what waits."""
+    @property
+    def awaits_answers(self) -> bool:
+        """Whether any call is unanswered."""
+        return bool(self.calls.unanswered)
+
+    def flush(self) -> bool:
+        """Send what waits; return whether anything was sent."""
+        sent = False
         while self._outbox and self.state is RemoteLinkState.OPEN:
             self._send_releases()
             together: list[Reply] = []
@@ -397,9 +417,12 @@ class RemoteSession:
                 together.append(self._outbox.popleft())
             if together and not self._send_calls(together):
                 self._outbox.extendleft(reversed(together))
-                return
+                return sent
+            sent = True
         if self.calls.untold >= TELL_SETTLED and self.state is RemoteLinkState.OPEN:
             self._send_calls([])
+            sent = True
+        return sent
 
     def expire(self) -> None:
         """End the replies with callbacks whose deadline has passed."""

@@ -74,6 +74,8 @@ class Lane(ABC):
         self._retry: Final = Retry(client, links, outcomes, sender, backlog, admission)
         self._failover: Final = Failover(client, self, outcomes, sender, receiver, self._retry, admission)
         self._lost: errors.PoolLost | None = None
+        self._corked = False
+        """More is about to be called, and travels together."""
 
     # --- what replies and the client call --------------------------------------------------------------------------
 
@@ -284,6 +286,7 @@ class Lane(ABC):
         refs: int = 0,
         kept: Sequence[object] = (),
         copies: Sequence[Placement] = (),
+        callback: Callback | None = None,
     ) -> Reply:
         """Send a request whose arguments were encoded elsewhere; see `submit`.
 
@@ -298,12 +301,15 @@ class Lane(ABC):
             refs: How many refs are among the arguments.
             kept: Objects that live until it is answered.
             copies: Arguments of it that lie in shared memory of this client.
+            callback: Called with the reply once it is there; see `Reply.add_done_callback`.
         """
         alone = None
         if method in self._suspicions.methods and not refs and not copies:
             alone = self._suspicions.admit(method, values.Decoder[Any]().decode(body, payload))
         reply = Reply(self, request_id, method, deadline_ns, body)
         reply.priority, reply.refs, reply.kept, reply.copies, reply.payload = priority, refs, kept, copies, payload
+        if callback is not None:
+            reply.callbacks = [callback]
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
@@ -316,12 +322,14 @@ class Lane(ABC):
             reply.device, reply.pinned = link.device, device is not None
             if alone is not None:
                 self._retry.isolate(reply, alone)
-            elif in_flight == 1 and link.sending:
+            if alone is None and in_flight == 1 and link.sending and not self._corked:
                 self._send(link, [reply])  # the worker has nothing of ours
-                return reply
-            self._sender.put(link, reply)
-            if link.sending and link.outbox:
-                self._queued(link)
+            else:
+                self._sender.put(link, reply)
+                if link.sending and link.outbox:
+                    self._queued(link)
+        if callback is not None:
+            self.watch(reply)
         return reply
 
     @interrupts.defer_interrupts

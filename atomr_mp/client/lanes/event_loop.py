@@ -168,9 +168,18 @@ class EventLoopLane(Lane):
                         self._client.memory.abandoned(reply.copies, reply.deadline_ns)
                 self._failover.disconnect(link)
 
+    def cork(self) -> None:
+        """Have what is called until `uncork` travel together, the first call too."""
+        self._corked = True
+
+    def uncork(self) -> None:
+        """Send what was called since `cork`."""
+        self._corked = False
+        self._flush_all()
+
     def _queued(self, _link: DeviceLink) -> None:
         """Let all that is called in this turn of the loop travel together."""
-        if not self._flushing:
+        if not (self._flushing or self._corked):
             self._flushing = True
             self._loop.call_soon(self._flush_all)
 
