@@ -51,13 +51,13 @@ _LOG: Final = logging.getLogger("atomr_mp")
 MAX_LANE: Final = 255
 
 MAX_SENT_BYTES: Final = 64 * 2**20
-"""What is kept of all streams so that they can go on elsewhere with what was sent."""
+"""Most bytes of parts kept for all streams, so that resumable ones can go on elsewhere."""
 
 MAX_WAITING: Final = 65_536
-"""How many calls of an event loop may wait for room, if the application does not say."""
+"""Default of how many calls of an event loop may wait for room."""
 
 READ_EVERY_NS: Final = 1_000_000
-"""Calls look at the session first, so that they do not go to a worker that is known to be dead; not more often."""
+"""Calls look at the session first, at most this often, so that they do not go to a worker known to be dead."""
 
 
 class Client:
@@ -80,7 +80,7 @@ class Client:
     """
 
     workers_live = False
-    """Our session has ended, not the pool: its workers will not disconnect."""
+    """Only the session has ended, not the pool: its workers will not disconnect."""
     forked = False
     """This process was forked from the client's: nothing can be done with it here."""
 
@@ -111,23 +111,23 @@ class Client:
         self._own_courier: Final = courier is None
         self.session_descriptor: Final = connection.fileno()
         self.devices = list(welcome.devices)
-        """The devices as last heard of."""
+        """The devices, as the supervisor last reported them."""
         self.max_replays: Final = welcome.max_replays if max_replays is None else max_replays
         self.suspicions: Final = KnownSuspicions(welcome.suspicions)
         self.methods: dict[str, devices.MethodInfo] = {}
         """The pool's requests by "Actor.method"."""
         self.actors: list[devices.ActorInfo] = []
-        """The same, as it was told."""
+        """The actors, as the supervisor reported them."""
         self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
         """Called with every lifecycle event, on whichever thread reads it; must be short."""
         self.lost: errors.PoolLost | None = None
         self._lost_listeners: list[Callable[[errors.PoolLost], object]] = []
         self._learn(welcome.actors)
         self.session_polled_ns = 0
-        """When the session was last seen to have been read, CLOCK_MONOTONIC; never too late."""
+        """Latest time at which the session is known to have been read, CLOCK_MONOTONIC."""
         self._session_lock = threading.RLock()
         self._waiting: set[int] = set()
-        """Descriptors of threads in `wait_until`, which want to know of every event."""
+        """Descriptors of threads in `wait_until`; every event wakes them."""
         self._sending = threading.Lock()
         """Held to send in the session."""
         self._questions = itertools.count(1)
@@ -136,7 +136,7 @@ class Client:
         self._answers: dict[int, Answered | None] = {}
         """Answers in the session for which threads wait."""
         self._memory_lock = threading.Lock()
-        """Held to make what is below."""
+        """Held to make the objects below."""
         self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
         self._results_read: deque[tuple[int, int]] = deque()
         """Ended incarnations whose results have all been read, to be reported."""
@@ -266,7 +266,7 @@ class Client:
 
     @interrupts.defer_interrupts
     def read_session(self) -> None:
-        """Take in what the supervisor has said, without waiting."""
+        """Read the supervisor's messages, without waiting."""
         with self._session_lock:
             if self.lost is not None:
                 return
@@ -320,7 +320,7 @@ class Client:
 
     @property
     def window(self) -> Window:
-        """How much may be unanswered per device."""
+        """The limit of unanswered requests per device."""
         return self.login.window
 
     @property
@@ -332,7 +332,7 @@ class Client:
 
     @property
     def memory(self) -> ClientMemory:
-        """What this client holds of shared memory."""
+        """This client's shared memory."""
         return self._memory or self._make_memory()
 
     @interrupts.defer_interrupts  # half-imported packages cannot be imported again
@@ -423,22 +423,22 @@ class Client:
 
     @interrupts.defer_interrupts
     def tell(self, message: session.FromClient) -> None:
-        """Say something in the session that is not answered; nothing if the pool is lost."""
+        """Send a message that is not answered in the session; nothing if the pool is lost."""
         with contextlib.suppress(errors.PoolLost):
             self._say(lambda: message)
 
     def report(self, device: int, generation: int, requests: list[suspects.RequestKey]) -> int:
-        """Say what of ours ran when an incarnation ended; return the number of the answer, `suspects.Suspicions`."""
+        """Report which requests ran when an incarnation ended; return the number of the answer, `Suspicions`."""
         number = next(self._questions)
         self.tell(suspects.Suspect(number, device, generation, requests[: suspects.MAX_SUSPECTS]))
         return number
 
     def tell_reach(self, device: int, generation: int, failures: int) -> None:
-        """Say how attempts to connect to a worker that lives fare; 0 if one has succeeded."""
+        """Report failed attempts in a row to connect to a living worker; 0 after a success."""
         self.tell(session.Reach(device, generation, failures))
 
     def keep_sent(self, nbytes: int) -> bool:
-        """Keep so much more of what streams have received, less if negative; False if that would be too much in all."""
+        """Reserve room for so many more bytes of streams' parts (give it back if negative); False beyond the limit."""
         with self._sent_lock:
             if nbytes > 0 and self._sent_bytes + nbytes > MAX_SENT_BYTES:
                 return False
@@ -446,7 +446,7 @@ class Client:
         return True
 
     def acquit(self, reply: Reply) -> None:
-        """Say that a request has run alone and its worker lives, if that is how it has ended."""
+        """Report a suspect as acquitted, if it has run alone and its worker lives."""
         request = reply.alone
         if request is not None and was_answered(reply):
             self.tell(suspects.Acquit(request))
@@ -473,7 +473,7 @@ class Client:
 
     @interrupts.defer_interrupts
     def close_streams(self) -> None:
-        """End all streams of this client: nobody will read them, and a worker that leaves would wait for them."""
+        """End all streams of this client: nobody will read them, and a leaving worker would wait for them."""
         for lane in (self._blocking, *list(self._loops.values())):
             lane.close_streams(errors.PoolLost("this client was closed"))
 
@@ -588,7 +588,7 @@ class Client:
             _tell(listener, lost)
 
     def forget_in_child(self) -> None:
-        """Let go, in a forked child: one that kept the session's descriptor would keep the session alive."""
+        """Close the session's descriptor in a forked child, which would otherwise keep the session alive."""
         if not self._closed:
             self.forked = True
             self._session_lock = threading.RLock()  # a thread of the parent may hold the other
@@ -600,7 +600,7 @@ class Client:
 
 
 def check_max_waiting(max_waiting: int) -> int:
-    """Return a limit that can be one."""
+    """Return a valid limit."""
     if max_waiting < 0:
         raise errors.InvalidRequest(f"max_waiting must be at least 0, got {max_waiting}")
     return max_waiting
@@ -611,7 +611,7 @@ class Answered(NamedTuple):
 
     message: session.Answer | session.SlabOpened
     descriptor: int | None
-    """What came with it; the asker's to close."""
+    """The descriptor that came with it; the asker closes it."""
 
 
 def _tell(listener: Callable[[Any], object], message: object) -> None:

@@ -1,4 +1,4 @@
-"""Lets calls in that wait beyond the window, as soon as there is room."""
+"""Admits waiting calls as soon as the window has room."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BacklogAdmission:
 
     Args:
         links: The lane's links, by device.
-        backlog: What waits.
+        backlog: The waiting calls.
         outcomes: Ends replies.
         sender: Sends requests.
     """
@@ -36,13 +36,13 @@ class BacklogAdmission:
         self._admitting = False
 
     def settle(self) -> None:
-        """Send what was put back into queues, and what there is room for, to whichever device."""
+        """Send requests that were put back into queues, and waiting calls that have room, to any device."""
         if self._backlog.count:
             self.admit()
         self._sender.flush_ready()
 
     def admit(self) -> None:
-        """Send what waits, as far as there is room; end what waits for a device that takes no work."""
+        """Send waiting calls while there is room; end those that wait for a device that takes no work."""
         if self._admitting:  # to send may show that a connection is lost
             return
         self._admitting = True

@@ -15,11 +15,11 @@ from atomr_mp.protocol.words import counted
 class Backlog:
     """The calls of a lane that wait for room.
 
-    A call for a named device waits for that one. Any other takes the first room that there is, so a device that is lost
-    holds up nothing that others can do. While calls wait for a device, its window admits none that come later.
+    A call for a named device waits for that one. Any other takes the first room, so a lost device does not hold up
+    calls that others can take. While calls wait for a device, its window admits no later ones.
 
     Args:
-        flights: What counts the window of each device.
+        flights: The window of each device.
         most_calls: How many may wait.
         most_bytes: How many bytes their arguments may take. A single larger call waits if no other does.
     """
@@ -41,11 +41,11 @@ class Backlog:
         Args:
             reply: The call.
             device: For which device; None for any.
-            window_bytes: What it counts for in a window.
-            nbytes: What its arguments take, those in shared memory included.
+            window_bytes: Bytes that it counts for in a window.
+            nbytes: Bytes of its arguments, with those in shared memory.
 
         Raises:
-            Overloaded: Too many wait; it does not.
+            Overloaded: Too many calls wait; this one was refused.
         """
         if self.count >= self._most_calls or (self.count and self._bytes + nbytes > self._most_bytes):
             raise errors.Overloaded(
@@ -86,19 +86,19 @@ class Backlog:
         return reply
 
     def remove(self, reply: Reply) -> None:
-        """Have a call wait no more."""
+        """Remove a call from those that wait."""
         for queue in (self._anywhere, *self._pinned):
             if reply.id in queue:
                 self._take(queue, reply.id)
                 return
 
     def replies(self, device: int | None = None) -> Iterator[Reply]:
-        """Return those that wait: for a device, or with None for any."""
+        """Return the calls that wait for a device, or with None for any device."""
         queue = self._anywhere if device is None else self._pinned[device]
         return iter([reply for reply, _, _ in queue.values()])
 
     def all(self) -> list[Reply]:
-        """Return all that wait, in the order of each device."""
+        """Return all waiting calls, in order for each device."""
         return [reply for queue in (self._anywhere, *self._pinned) for reply, _, _ in queue.values()]
 
     def _take(self, queue: OrderedDict[int, tuple[Reply, int, int]], request_id: int) -> None:
@@ -108,7 +108,7 @@ class Backlog:
         self._close()
 
     def _close(self) -> None:
-        """Let nothing overtake what waits."""
+        """Close the device's window, so that no later call overtakes the waiting ones."""
         waits = bool(self._anywhere)
         for flight, queue in zip(self._flights, self._pinned, strict=True):
             flight.closed = waits or bool(queue)

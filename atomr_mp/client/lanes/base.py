@@ -1,4 +1,4 @@
-"""What both kinds of lanes share, and how their parts are put together; see the package for the theory."""
+"""The base of both kinds of lanes, which puts their parts together; see the package for the theory."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 FORKED: Final = "this process was forked from the client's; connect again in the child"
 
 Told = DeviceChanged | IncarnationStopped | IncarnationEnded | Suspicions | errors.PoolLost
-"""What the supervisor says, for lanes."""
+"""Messages of the supervisor to lanes."""
 
 
 class Lane(ABC):
-    """What both kinds share: where requests go, and how they end.
+    """Base of both kinds of lanes: where requests go, and how they end.
 
     Args:
         client: The lane's client.
@@ -195,7 +195,7 @@ class Lane(ABC):
         self.watch_stream(stream)
 
     def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return the next part of a stream that is there, None if none is; let the worker go on."""
+        """Return the next part that a stream has, None if none; let the worker go on."""
         try:
             part = stream.arrived.popleft()
         except IndexError:
@@ -213,7 +213,7 @@ class Lane(ABC):
 
     @interrupts.defer_interrupts
     def close_stream(self, stream: StreamReply) -> None:
-        """Let go of a stream: its worker is told that nobody reads it any more. From any thread."""
+        """Close a stream and tell its worker that nobody reads it any more. From any thread."""
         with self._lock:
             if not stream.done:
                 self._outcomes.feed(stream, ReplyEvent.EXPIRE, errors.Cancelled("closed", maybe_executed=True))
@@ -221,7 +221,7 @@ class Lane(ABC):
         self.call_back()
 
     def close_streams(self, error: errors.AtomrError) -> None:
-        """Let go of all streams, which end with an error. From any thread."""
+        """Close all streams, which end with an error. From any thread."""
         with self._lock:
             for link in self._links:
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
@@ -230,7 +230,7 @@ class Lane(ABC):
         self.call_back()
 
     def watch_stream(self, _stream: StreamReply) -> None:  # noqa: B027 - threads look at deadlines when they wait
-        """See that a stream's deadline is looked at."""
+        """Watch a stream's deadline."""
 
     def _hold(self, reply: Reply, device: int | None, payload_bytes: int, alone: RequestKey | None) -> None:
         """Let a call wait for room. With the lock held.
@@ -367,7 +367,7 @@ class Lane(ABC):
         return False
 
     def awaits(self, device: int, generation: int) -> bool:
-        """Return whether answers of an incarnation may still be taken in."""
+        """Return whether answers of an incarnation may still arrive."""
         link = self._links[device]
         with self._lock:
             return any(reply.generation == generation for _, reply in link.flight.items())
@@ -455,14 +455,14 @@ class Lane(ABC):
     # --- on whichever thread, without the lock ---------------------------------------------------------------------
 
     def _paid(self, link: DeviceLink, connection: ClientEnd) -> None:
-        """Take in that a connection owes nothing any more: its worker has let it in, or it has ended."""
+        """Record that a connection owes nothing any more: its worker has admitted it, or it has ended."""
         with self._lock:
             self._failover.login_over(link, connection)
         self.call_back()
 
     @interrupts.defer_interrupts
     def _retry_link(self, link: DeviceLink, number: int) -> None:
-        """Take in that a timer has run out."""
+        """React to a timer that has run out."""
         with self._lock:
             self._failover.retry(link, number)
         self.call_back()
@@ -474,11 +474,11 @@ class Lane(ABC):
         """Watch a new connection's descriptor."""
 
     def repeat_releases(self, link: DeviceLink) -> None:  # noqa: B027 - a loop's lane sends none
-        """Send again what the incarnation has not acknowledged, if it was sent on this lane."""
+        """Repeat the releases of this lane that the incarnation has not acknowledged."""
 
     @abstractmethod
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
-        """Have `_retry_link` called with this number, after a time."""
+        """Call `_retry_link` with this number, after a time."""
 
     @abstractmethod
     def _disconnecting(self, _link: DeviceLink, connection: ClientEnd) -> None:
@@ -490,15 +490,15 @@ class Lane(ABC):
 
     @abstractmethod
     def _give_back(self, link: DeviceLink) -> None:
-        """Send due releases to a link's incarnation; what is called from now on comes after it."""
+        """Send due releases to a link's incarnation; later calls come after them."""
 
     @abstractmethod
     def watch(self, reply: Reply) -> None:
-        """See that a reply with a callback is received though nobody waits for it. Without the lock."""
+        """Receive a reply with a callback in the background, though nobody waits for it. Without the lock."""
 
     @abstractmethod
     def _queued(self, link: DeviceLink) -> None:
-        """Send a link's outbox, now or soon: what is called meanwhile travels together."""
+        """Send a link's outbox, now or soon: calls made meanwhile travel together."""
 
     def _expire(self, reply: Reply) -> None:
         """End a reply whose deadline has passed; its credit comes back with its late answer."""
@@ -511,7 +511,7 @@ class Lane(ABC):
         self.call_back()
 
     def _make_room(self) -> None:
-        """Let in what there may be room for, since another request needs none any more. With the lock held."""
+        """Admit waiting calls after a request has given back its room. With the lock held."""
         if self._backlog.count:
             self._admission.admit()
 
@@ -530,7 +530,7 @@ _AT_WORKER: Final = frozenset({ReplyState.SENT, ReplyState.STREAMING, ReplyState
 
 
 def _too_late(reply: Reply) -> errors.DeadlineExceeded:
-    """Return what a reply ends with whose deadline has passed."""
+    """Return the error of a reply whose deadline has passed."""
     sent = reply.state in _AT_WORKER
     if isinstance(reply, StreamReply) and reply.credit.received:
         late = reply.deadline_ns >= reply.until_ns

@@ -1,4 +1,4 @@
-"""A lane's connection to one device, through all its incarnations, and what is on its way there."""
+"""A lane's connection to one device, through all its incarnations, and the requests on it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from atomr_mp.wire.ends import ClientEnd
 
 
 class Attached(NamedTuple):
-    """A connection to another incarnation than the one that is called."""
+    """A connection to the incarnation before or after the one that takes calls."""
 
     connection: ClientEnd
     generation: int
     releases: Releases
     number: int
-    """What distinguishes it from the session's other connections."""
+    """Number that distinguishes it from the session's other connections."""
 
 
 class DeviceLink:
@@ -41,28 +41,28 @@ class DeviceLink:
         self.held: deque[Reply] = deque()
         """Requests that wait for an incarnation, in order."""
         self.parked: dict[Reply, Lost] = {}
-        """Requests of an ended incarnation, until the supervisor has said what is held of them."""
+        """Requests of an ended incarnation that wait for the supervisor's verdict."""
         self.outbox: list[Reply] = []
         """Requests that wait to be sent together."""
         self.connection: ClientEnd | None = None
         self.generation = 0
         """The incarnation of `connection`."""
         self.former: Attached | None = None
-        """The incarnation before it, whose place a standby has taken: it may still answer."""
+        """The incarnation that a standby has replaced: it may still answer."""
         self.standby: Attached | None = None
-        """What may be the next incarnation: connected to beforehand, and not used before."""
+        """The standby, possibly the next incarnation: connected beforehand, and not used before."""
         self.token = token.pack(bytes(16), info.index, 0)
         self.releases = Releases(self.token)
-        """What is to be given back to the incarnation of `connection`."""
+        """Releases due to the incarnation of `connection`."""
         self.state = LinkState.HOLDING
         self.sending = False
         """Whether the state is `SERVING`: requests may be sent now. If not, they are held, or refused."""
         self.failures = 0
-        """Attempts to connect that have failed in a row."""
+        """Failed attempts to connect, in a row."""
         self.told_failures = 0
-        """How many of them the supervisor was told."""
+        """How many of these failures the supervisor was told."""
         self.lacks_descriptor = False
-        """The last of them failed in this process, for which the next call may be a reason to try again."""
+        """The last attempt failed for want of a descriptor in this process; the next call tries again."""
         self.lost: list[int] = []
         """Numbers of lost connections to this incarnation; the worker may not know of the loss."""
         self.timer = 0
@@ -108,7 +108,7 @@ class DeviceLink:
 
 
 def unavailable(link: DeviceLink) -> errors.DeviceUnavailable:
-    """Return what is raised for a device that takes no work, or cannot be reached."""
+    """Return the error for a device that takes no work, or cannot be reached."""
     info = link.info
     why = f"is {info.state.value}: {info.reason or 'no reason given'}"
     retry_after_s = info.retry_after_s(time.time())

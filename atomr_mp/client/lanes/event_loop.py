@@ -59,7 +59,7 @@ class EventLoopLane(Lane):
         return loop is self._loop
 
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
-        """Wait in a thread for what the loop receives."""
+        """Wait in a thread for an answer that the loop receives."""
         if self._loop.is_closed():
             raise RuntimeError("the event loop to which this reply belongs is closed")
         if _running_loop() is self._loop:
@@ -81,7 +81,7 @@ class EventLoopLane(Lane):
             self._call_soon(self.cancel, reply)
 
     def take(self, message: Told) -> None:
-        """Take a lifecycle event, in the loop; in the order in which they came, whoever has received them."""
+        """Take a lifecycle event, in the loop; in the order of arrival, whichever thread has received it."""
         in_loop = _running_loop() is self._loop
         with self._telling:
             self._told.append(message)
@@ -111,7 +111,7 @@ class EventLoopLane(Lane):
             return message
 
     def _forget_passed(self) -> None:
-        """Drop what a loop that has not run for long need not hear, as of generations that have come and gone."""
+        """Drop events that a loop which has not run for long need not hear, such as those of past generations."""
         last = {told.device.index: told for told in self._told if isinstance(told, DeviceChanged)}
 
         def counts(told: Told) -> bool:
@@ -147,7 +147,7 @@ class EventLoopLane(Lane):
         self._close()
 
     def _call_soon(self, callback: Callable[..., object], *arguments: object) -> bool:
-        """Have the loop call something, from any thread; False if it is closed, which it may be from any moment on."""
+        """Schedule a call in the loop, from any thread; False if the loop is closed, which may happen at any moment."""
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
         except RuntimeError:
@@ -178,7 +178,7 @@ class EventLoopLane(Lane):
         self._flush_all()
 
     def _queued(self, _link: DeviceLink) -> None:
-        """Let all that is called in this turn of the loop travel together."""
+        """Let all calls of this turn of the loop travel together."""
         if not (self._flushing or self._corked):
             self._flushing = True
             self._loop.call_soon(self._flush_all)
@@ -209,17 +209,17 @@ class EventLoopLane(Lane):
             self._loop.remove_reader(connection.fileno())
 
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
-        """Have the loop call back."""
+        """Schedule the retry in the loop."""
         self._loop.call_later(delay_s, self._retry_link, link, number)
 
     def _paid(self, link: DeviceLink, connection: ClientEnd) -> None:
         self._call_soon(super()._paid, link, connection)
 
     def _finished(self, reply: Reply) -> None:
-        """Nobody waits in this lane but by futures and callbacks."""
+        """Do nothing: this lane's waiters use futures and callbacks."""
 
     def watch(self, reply: Reply) -> None:
-        """See that the loop looks at a reply's deadline; from any thread."""
+        """Have the loop watch a reply's deadline; from any thread."""
         if _running_loop() is not self._loop:
             self._call_soon(self.watch, reply)
             return
@@ -227,7 +227,7 @@ class EventLoopLane(Lane):
             self._set_timer(reply.deadline_ns)
 
     def watch_stream(self, stream: StreamReply) -> None:
-        """See that the loop looks at a stream's deadline."""
+        """Have the loop watch a stream's deadline."""
         self.watch(stream)
 
     def _grant(self, stream: StreamReply) -> None:
@@ -235,14 +235,14 @@ class EventLoopLane(Lane):
         self.watch(stream)
 
     def close_stream(self, stream: StreamReply) -> None:
-        """Let go of a stream; from any thread."""
+        """Close a stream; from any thread."""
         if _running_loop() is self._loop or self._loop.is_closed():
             super().close_stream(stream)
         else:
             self._call_soon(self.close_stream, stream)
 
     def close_streams(self, error: errors.AtomrError) -> None:
-        """Let go of all streams; from any thread."""
+        """Close all streams; from any thread."""
         if _running_loop() is self._loop or not self._loop.is_running():
             super().close_streams(error)
         else:

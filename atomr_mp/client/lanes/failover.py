@@ -1,6 +1,6 @@
-"""Carries out what the table of a link's life says: connections, and what becomes of the requests on them.
+"""Carries out the actions of a link's life: connections, and the fates of the requests on them.
 
-`retry` decides what becomes of each request that an incarnation's end took along.
+`retry` decides the fate of each request that an incarnation's end took along.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.wire.ends import ClientEnd
 
 DRAIN_MS: Final = 1000
-"""How long workers may take to end whose supervisor has; what they answer meanwhile stands."""
+"""How long workers may take to end after their supervisor; their answers meanwhile stand."""
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Connections(Protocol):
-    """Makes a lane's connections, sees that they are read, and keeps its timers."""
+    """Makes a lane's connections, has them read, and keeps its timers."""
 
     def connect(self, link: DeviceLink, endpoint: str) -> ClientEnd:
         """Connect to an incarnation; raises `OSError` if no descriptor is left."""
@@ -47,10 +47,10 @@ class Connections(Protocol):
         """Close a connection."""
 
     def repeat_releases(self, link: DeviceLink) -> None:
-        """Send again what the incarnation has not acknowledged, if it was sent on this lane."""
+        """Repeat the releases of this lane that the incarnation has not acknowledged."""
 
     def retry_later(self, link: DeviceLink, number: int, delay_s: float) -> None:
-        """Have `Failover.retry` called with this number, after a time."""
+        """Call `Failover.retry` with this number, after a time."""
 
 
 class Failover:
@@ -62,8 +62,8 @@ class Failover:
         outcomes: Ends replies.
         sender: Sends requests.
         receiver: Takes in answers.
-        retry: Sends again what an incarnation's end took along, or fails it.
-        admission: Sends what may be sent.
+        retry: Sends again the requests that an incarnation's end took along, or fails them.
+        admission: Sends waiting calls.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Failover:
     # --- events ----------------------------------------------------------------------------------------------------
 
     def changed(self, link: DeviceLink, info: DeviceInfo) -> None:
-        """Take in a device's new state."""
+        """React to a device's new state."""
         link.info = info
         event = heard(link.generation, info)
         if event is LinkEvent.OFFERED:
@@ -103,11 +103,11 @@ class Failover:
             self._prepare(link, info.standby)
 
     def ends(self, link: DeviceLink) -> None:
-        """Take in that an incarnation has answered that it ends."""
+        """React to an incarnation's answer that it ends."""
         self._feed(link, LinkEvent.FATAL)
 
     def stopped(self, link: DeviceLink, ended: IncarnationEnded) -> None:
-        """If no answer of an incarnation can be on its way, it has ended for this lane: to wait is of no use."""
+        """End an incarnation early for this lane, if none of its answers can be on the way."""
         former = link.former is not None and link.former.generation == ended.generation
         if not former and (link.generation != ended.generation or link.let_go):
             return
@@ -124,16 +124,16 @@ class Failover:
         self.ended(link, ended)
 
     def ended(self, link: DeviceLink, ended: IncarnationEnded) -> None:
-        """Take in an incarnation's end. Whatever it has sent is here to be received."""
+        """React to an incarnation's end. Everything that it has sent can be received."""
         current = ended.generation == link.generation
         self._feed(link, LinkEvent.ENDED if current else LinkEvent.FORMER_ENDED, ended)
 
     def pool_lost(self, link: DeviceLink, lost: errors.PoolLost) -> None:
-        """Take in that a device is not coming back."""
+        """React to the loss of the pool: the device does not come back."""
         self._feed(link, LinkEvent.POOL_LOST, lost)
 
     def cut(self, link: DeviceLink, connection: ClientEnd) -> None:
-        """Take in that a connection has ended, after all that had been sent."""
+        """React to a connection's end, after everything sent on it was received."""
         if connection is not link.connection:
             return
         if link.state in _ATTEMPTS:
@@ -146,7 +146,7 @@ class Failover:
         self._feed(link, LinkEvent.CUT)
 
     def broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
-        """Take in that a message with these requests could not be sent: its worker has it not, or not whole."""
+        """React to a message with these requests that could not be sent: the worker does not have it, or not whole."""
         for reply in reversed(replies):
             self._outcomes.feed(reply, ReplyEvent.LEFT)
         self._receive(link)  # what was sent before
@@ -154,7 +154,7 @@ class Failover:
             self.cut(link, link.connection)
 
     def login_over(self, link: DeviceLink, connection: ClientEnd) -> None:
-        """Take in that the worker has let a connection in, or has turned it away."""
+        """React to a login: the worker has admitted a connection, or refused it."""
         if connection is not link.connection:
             return
         if connection.ended:
@@ -163,24 +163,24 @@ class Failover:
             self._admitted(link)
 
     def retry(self, link: DeviceLink, number: int) -> None:
-        """Take in that a timer has run out."""
+        """React to a timer that has run out."""
         if number == link.timer and link.state in _BETWEEN_ATTEMPTS:
             self._feed(link, LinkEvent.RETRY)
 
     def reach(self, link: DeviceLink) -> None:
-        """Try again now, if no descriptor was left in this process: there may be one."""
+        """Try again now, if no descriptor was left in this process before."""
         if link.lacks_descriptor and link.state in _BETWEEN_ATTEMPTS:
             self._feed(link, LinkEvent.RETRY)
 
     def disconnect(self, link: DeviceLink) -> None:
-        """Close what is connected to a device's incarnations, past and to come."""
+        """Close the connections to a device's incarnations, past and future."""
         link.timer += 1
         self._close_former(link)
         self._prepare(link, None)
         self._close(link)
 
     def _feed(self, link: DeviceLink, event: LinkEvent, told: IncarnationEnded | errors.PoolLost | None = None) -> None:
-        """Do what an event means for a link, and then what the actions have led to."""
+        """Carry out an event's actions for a link, and then the events that follow from them."""
         self._events.append((link, event, told))
         if self._feeding:
             return
@@ -256,7 +256,7 @@ class Failover:
             self._receive(link, former=True)  # unread bytes that its descriptor does not signal any more
 
     def _connect(self, link: DeviceLink) -> None:
-        """Connect to the incarnation that was told of last, and feed the result."""
+        """Connect to the latest known incarnation, and feed the result."""
         info, standby = link.info, link.standby
         if link.generation != info.generation:
             link.lost.clear()
@@ -289,7 +289,7 @@ class Failover:
         self._feed(link, LinkEvent.ADMITTED)
 
     def _repeat(self, link: DeviceLink) -> None:
-        """Say what never arrived on lost connections, in either direction."""
+        """Report what never arrived on lost connections, in either direction."""
         connection, releases = link.connection, link.releases
         assert connection is not None
         for number in link.lost:
@@ -303,7 +303,7 @@ class Failover:
         self._feed(link, failed(link.failures) if link.state in _ATTEMPTS else LinkEvent.REFUSED)
 
     def _prepare(self, link: DeviceLink, standby: StandbyInfo | None) -> None:
-        """Connect to a standby, so that nothing but a message is needed once it takes calls."""
+        """Connect to a standby beforehand, so that it can be called at once."""
         if link.standby is not None:
             self._connections.disconnect(link, link.standby.connection)
             link.standby = None
@@ -333,7 +333,7 @@ class Failover:
         self.disconnect(link)
 
     def _unsend(self, link: DeviceLink) -> None:
-        """Put back what waits for a login that is not over."""
+        """Put back requests that wait for an unfinished login."""
         if link.connection is not None and not link.connection.ready:
             lost = errors.Cancelled("cancelled before it was sent")
             for reply in reversed(_requests(link)):
@@ -351,7 +351,7 @@ class Failover:
             )
 
     def _resolve_requests(self, link: DeviceLink, ended: IncarnationEnded, only: Container[int] | None = None) -> None:
-        """Fail what was on an incarnation that has ended; what it certainly has not started, by intent, moves on.
+        """Fail the requests of an ended incarnation; after a planned end, unstarted ones move on.
 
         Args:
             link: The link.
@@ -387,7 +387,7 @@ def _requests(link: DeviceLink) -> list[Reply]:
 
 
 def _is_on(reply: Reply, generation: int) -> bool:
-    """Return whether an incarnation has a request, or had it when it was last heard of."""
+    """Return whether an incarnation has a request, as far as is known."""
     return reply.generation == generation and reply.state is not ReplyState.PARKED
 
 

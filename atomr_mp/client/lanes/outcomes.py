@@ -1,4 +1,4 @@
-"""Carries out what the table of a reply's life says: outcomes, credit, leases, callbacks."""
+"""Carries out the actions of a reply's life: outcomes, credit, leases, callbacks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from atomr_mp.protocol.messages.devices import Resumes
 Callback = Callable[[Reply], object]
 
 MAX_SENT_BYTES: Final = 4 * 2**20
-"""What is kept of a stream so that it can go on elsewhere with what was sent."""
+"""Most bytes of parts kept for one stream, so that it can go on elsewhere."""
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -32,9 +32,9 @@ class AnswerFacts(NamedTuple):
     message: data.CallReply | data.Part
     frames: Sequence[memoryview]
     releases: Releases
-    """Of the incarnation that has sent it."""
+    """The releases of the incarnation that has sent it."""
     failed: dict[int, errors.AtomrError]
-    """What items ended with, by place."""
+    """Errors of items, by place."""
 
 
 class Outcomes:
@@ -57,18 +57,18 @@ class Outcomes:
         self._called_back: Final[deque[Reply]] = deque()
         """Finished replies whose callbacks are to be run once the lock is free."""
         self.leading: Reply | None = None
-        """What the thread waits for that receives for all, while it polls."""
+        """The reply awaited by the thread that receives for all, while it polls."""
 
     def feed(
         self, reply: Reply, event: ReplyEvent, error: errors.AtomrError | None = None, answer: AnswerFacts | None = None
     ) -> None:
-        """Do what an event means for a reply.
+        """Carry out an event's actions for a reply.
 
         Args:
             reply: The reply.
             event: What has happened.
-            error: What the reply ends with, if it ends; None for the answer's result.
-            answer: What has arrived, if anything has.
+            error: The reply's error, if it ends with one; None for the answer's result.
+            answer: The answer that has arrived, if any.
         """
         reply.state, actions = step(reply.state, event)
         if answer is not None and reply.copies and reply.state is ReplyState.OVER:
@@ -109,7 +109,7 @@ class Outcomes:
                 pass
 
     def _take(self, reply: Reply, action: ReplyAction, answer: AnswerFacts) -> None:
-        """Do what concerns the content of an answer."""
+        """Carry out the actions that concern an answer's content."""
         message, frames, releases, failed = answer
         if action is ReplyAction.GIVE_BACK:
             releases.give_back(message.leases)
@@ -144,7 +144,7 @@ class Outcomes:
             set_done(stream.future)
 
     def _keep_sent(self, stream: StreamReply, part: ArrivedPart) -> None:
-        """Keep a part with which the stream may have to go on elsewhere."""
+        """Keep a part that the stream may need to go on elsewhere."""
         nbytes = len(part.body)
         is_plain = not part.frames and part.leases is None
         if is_plain and stream.sent_bytes + nbytes <= MAX_SENT_BYTES and self._client.keep_sent(nbytes):
@@ -160,7 +160,7 @@ class Outcomes:
             stream.sent, stream.sent_bytes = [], 0
 
     def settle_copies(self, reply: Reply, releases: Releases, message: data.CallReply | data.Part) -> None:
-        """Settle what an answered call has copied into shared memory."""
+        """Settle an answered call's copies in shared memory."""
         assert isinstance(message, data.CallReply)  # a part answers nothing
         executed = message.error is None or bool(message.error.fields.get("maybe_executed", True))
         copies, reply.copies = reply.copies, ()
@@ -187,7 +187,7 @@ class Outcomes:
             self._called_back.append(reply)
 
     def tell_news(self, reply: Reply) -> None:
-        """Wake the threads that wait for something else to become of a reply than its end alone."""
+        """Wake the threads that wait for more than a reply's end."""
         news, reply.news = reply.news, None
         if news is not None:
             news.state, news.done = ReplyState.OVER, True

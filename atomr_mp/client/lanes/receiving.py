@@ -1,4 +1,4 @@
-"""Takes in what workers answer."""
+"""Receives workers' answers."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ class Receiver:
         self._room = room
         self._settle = settle
         self._goes_again = False
-        """A request was put back whose worker has answered that it is to be sent again."""
+        """A request was put back because its worker asked for it again."""
 
     def receive(self, link: DeviceLink, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
-        """Take in what has arrived on a link; stop early once the reply `until` is there, or nothing is to come.
+        """Receive what has arrived on a link; stop early once the reply `until` is there, or nothing more can come.
 
         Args:
             link: The link.
-            until: What is waited for.
-            former: Look only at what the former incarnation has sent, and take in all of it.
+            until: The awaited reply.
+            former: Receive only from the former incarnation, and everything.
         """
         connection, releases, number = link.connection, link.releases, link.number
         if link.former is not None:
@@ -144,7 +144,7 @@ class Receiver:
         *,
         former: bool,
     ) -> None:
-        """Take in parts of streams."""
+        """Receive parts of streams."""
         releases.unheard = 0
         releases.read[number] = message.number
         generation = _generation_of(link, former=former)
@@ -176,7 +176,7 @@ class Receiver:
         *,
         former: bool,
     ) -> None:
-        """Take in an answer that is no plain result of a call that is waited for."""
+        """Receive any answer but the plain result of an awaited call."""
         if isinstance(reply, StreamReply) and reply.generation != _generation_of(link, former=former):
             releases.give_back(message.leases)  # it has gone on elsewhere
             return
@@ -206,7 +206,7 @@ class Receiver:
         self._outcomes.feed(reply, event, error or reply.poison_error, AnswerFacts(message, frames, releases, failed))
 
     def _say_whole(self, reply: Reply, message: data.CallReply) -> bool:
-        """Have a request sent again whose worker does not know its program; False if it was answered something else."""
+        """Send a request again whose worker does not know its program; False for any other answer."""
         if message.error is None or message.error.code != errors.ProgramUnseen.code or reply.state not in _AT_WORKER:
             return False
         from atomr_mp.client.programs import say_whole
@@ -227,7 +227,7 @@ class Receiver:
 
 
 def _generation_of(link: DeviceLink, *, former: bool) -> int:
-    """Return the incarnation that has sent what is received."""
+    """Return the incarnation that the received answers come from."""
     return link.former.generation if former and link.former is not None else link.generation
 
 

@@ -1,4 +1,4 @@
-"""Sends the requests again that a lane has lost with a worker, has them wait, or fails them.
+"""Sends the requests again that a lane has lost with a worker, parks them, or fails them.
 
 `retry_policy` decides which may be sent again, and how.
 """
@@ -31,8 +31,8 @@ class Retry:
         links: The lane's links, by device.
         outcomes: Ends replies.
         sender: Sends requests.
-        backlog: What waits for room.
-        admission: Sends what may be sent.
+        backlog: Calls that wait for room.
+        admission: Sends waiting calls.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class Retry:
         self._admission = admission
 
     def isolate(self, reply: Reply, request: RequestKey) -> None:
-        """Have a request run alone, and the supervisor told if its worker lives."""
+        """Send a request to run alone, and tell the supervisor if its worker lives."""
         if reply.alone is None:
             reply.callbacks = [*(reply.callbacks or ()), self._client.acquit]
         reply.alone = request
 
     def resolve(self, link: DeviceLink, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
-        """Send again what was on an incarnation that has ended, if it may be, and fail the rest.
+        """Send the requests of an ended incarnation again where allowed, and fail the rest.
 
-        If the incarnation may have died of any of it, that waits for the supervisor's verdict.
+        Those that the incarnation may have died of wait for the supervisor's verdict.
         """
         suspects: dict[Reply, RequestKey] = {}
         items: list[RequestKey] = []
@@ -84,7 +84,7 @@ class Retry:
             self._park(link, reply, Lost(report, error, suspects.get(reply), self._may_replay(reply)))
 
     def lose(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
-        """Send again what was on a connection that is lost, if it may be, and fail the rest."""
+        """Send the requests of a lost connection again where allowed, and fail the rest."""
         for reply in reversed(replies):
             error = reply.poison_error or errors.ConnectionLost(
                 f"the connection to device {link.device} ended before the answer to {reply.method} came; its worker "
@@ -102,7 +102,7 @@ class Retry:
                 self._client.memory.sent_again(copies)
 
     def move(self, link: DeviceLink) -> None:
-        """Have streams go on elsewhere at once that can, for their worker is told to finish."""
+        """Move resumable streams elsewhere at once, since their worker is told to finish."""
         for _, stream in reversed(link.flight.items()):
             if (
                 isinstance(stream, StreamReply)
@@ -160,7 +160,7 @@ class Retry:
         self._outcomes.feed(reply, ReplyEvent.FAIL, error)
 
     def _another(self, link: DeviceLink, reply: Reply) -> DeviceLink:
-        """Choose the device to which a request is sent again; what may end workers stays where it was."""
+        """Choose the device that a request is sent to again; a suspect stays where it was."""
         if reply.pinned or (reply.alone is not None and link.state not in REFUSING):
             return link
         try:
@@ -180,7 +180,7 @@ class Retry:
         return to
 
     def _look_again(self, link: DeviceLink) -> None:
-        """Apply new verdicts to what waits to be sent, as when it was called."""
+        """Apply new verdicts to requests that wait to be sent, as at their call."""
         for reply in [*link.held, *link.outbox]:
             if isinstance(reply, ItemsReply) and reply.method in self._client.suspicions.methods:
                 error = errors.InvalidRequest(f"some request of {reply.method} has ended workers")
@@ -197,7 +197,7 @@ class Retry:
                 self._sender.put(link, reply)
 
     def _look_at_backlog(self) -> None:
-        """Apply new verdicts to what waits for room."""
+        """Apply new verdicts to calls that wait for room."""
         for reply in self._backlog.all():
             found = self._held_of(reply, None)
             if found is None:
@@ -208,7 +208,7 @@ class Retry:
                 self.isolate(reply, found.request)
 
     def _held_of(self, reply: Reply, request: RequestKey | None) -> Suspicion | None:
-        """Return what is held of a request, which may be known already."""
+        """Return the verdict on a request, if one is known already."""
         if reply.method not in self._client.suspicions.methods:
             return None
         if request is None:
