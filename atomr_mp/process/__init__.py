@@ -1,4 +1,4 @@
-"""Processes of the operating system, and what they leave on disk. An edge: it translates.
+"""Processes of the operating system, and their files. An edge: it translates.
 
 The supervisor uses it from its one main thread. `spawn` starts, kills and reaps a worker, and `adopt` ends
 what a worker's own children become after it; `prctl` and `cgroup` are the kernel interfaces behind "no child

@@ -1,4 +1,4 @@
-"""What there really is of a pool, as the kernel tells: processes, descriptors, memory, sockets. An edge; it only reads.
+"""The pool as the kernel shows it: processes, descriptors, memory, sockets. An edge; it only reads.
 
 All processes of this user are looked at, whoever their parent is by now. Those that end meanwhile are left out.
 """
@@ -27,7 +27,7 @@ NVML_S: Final = 5.0
 
 
 def look(run_dir: Path, *, gpus: bool) -> Observed:
-    """Return what there is.
+    """Return the processes, slabs and sockets that were found.
 
     Args:
         run_dir: The pool's run directory, absolute.
@@ -61,7 +61,7 @@ def _process(
     listening: Mapping[str, str],
     listeners: Mapping[str, list[int]],
 ) -> Process:
-    """Return what a process is and has; adds to what was found of slabs and of who listens."""
+    """Return a process's description; adds to what was found of slabs and of who listens."""
     fields = stat_fields(pid)
     started = _boot_time() + int(fields[19]) / os.sysconf("SC_CLK_TCK")
     kinds: Counter[str] = Counter()
@@ -125,7 +125,7 @@ def _descriptors(pid: int) -> Iterator[tuple[str, str]]:
 
 
 def _kind(link: str) -> str:
-    """Return what a descriptor is, in a word."""
+    """Return a descriptor's kind, in a word."""
     if link.startswith("/memfd:"):
         return "slab" if process_tags.owner(_memfd_name(link)) is not None else "memfd"
     if link.startswith("/"):

@@ -1,4 +1,4 @@
-"""What a supervisor tells systemd, by datagrams as sd_notify(3) has them. An edge; without systemd it does nothing."""
+"""A supervisor's notifications to systemd, datagrams as in sd_notify(3). An edge; without systemd it does nothing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def point(at: Literal["nvml", "disk"]) -> None:
 
 
 def arm(directory: str | None) -> None:
-    """Have the faults in a directory carried out from here on; None for none."""
+    """Carry out the faults in a directory from here on; None for none."""
     global hook  # noqa: PLW0603 - one look at a module's name is all that production is to pay
     hook = None if directory is None else lambda at: _meet(Path(directory), at)
 

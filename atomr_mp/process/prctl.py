@@ -21,7 +21,7 @@ def set_child_subreaper(*, enabled: bool = True) -> None:
 
 
 def die_with_parent(expected_ppid: int) -> None:
-    """Have the kernel kill this process when its parent ends; exit at once if that has already happened.
+    """Make the kernel kill this process when its parent ends; exit at once if that has already happened.
 
     What counts as the parent's end is the end of the *thread* that started this process (prctl(2)), which is
     why `spawn` is for the main thread only. The setting survives exec, but not fork.

@@ -1,4 +1,4 @@
-"""What the kernel tells of how a process gets on: its threads' states, and how long they ran and waited to. An edge."""
+"""A process's progress, from the kernel: its threads' states, and how long they ran and waited to. An edge."""
 
 from __future__ import annotations
 

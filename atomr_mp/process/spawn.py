@@ -167,7 +167,7 @@ class WorkerProcess:
                     yield thread
 
     def reap(self) -> ExitCause:
-        """Kill what is left of the process group, take the exit status, close the pidfd; say how it ended.
+        """Kill the rest of the process group, take the exit status, close the pidfd; say how it ended.
 
         To be called once `pidfd` is readable. By then processes that the worker had started are children of
         the subreaper, `adopt.kill_adopted` ends those that left the group and reaps them all. A second call
@@ -235,7 +235,7 @@ def spawn(
         generation: The incarnation.
         env: Its whole environment.
         output_fd: Takes its standard output and error; stays the caller's.
-        argv: What to run instead of the workers' package; the options above are added.
+        argv: The command to run instead of the workers' package; the options above are added.
         core_dumps: Leave the limit of core dumps as it is. Otherwise a crash writes none: with gigabytes
             mapped the dump would delay the death by as long as it takes to write.
 
@@ -270,7 +270,7 @@ def spawn(
 
 
 def adopt_forked(fork: Callable[[int, int], int], *, generation: int, core_dumps: bool = False) -> WorkerProcess:
-    """Have a worker process made that becomes our child by adoption, and hold it.
+    """Make a worker process that becomes a child by adoption, and hold it.
 
     Args:
         fork: Makes the process: takes its end of the control channel and the descriptor of its board, which stay

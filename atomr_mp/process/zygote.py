@@ -42,7 +42,7 @@ class Zygote:
 
     def __init__(self, pool: str, backend: str, preload: Sequence[str], output_fd: int) -> None:
         self.missing: list[str] | None = None
-        """What it could not import; None until it has imported the rest, and forks."""
+        """Modules that it could not import; None until it has imported the rest, and forks."""
         self._last_id = 0
         try:
             with contextlib.ExitStack() as undo:
@@ -76,7 +76,7 @@ class Zygote:
             raise errors.SetupFailed(f"no zygote could be started: {error}") from error
 
     def listen(self) -> None:
-        """Take in what it has said."""
+        """Read its messages."""
         with contextlib.suppress(OSError, errors.ProtocolError):
             message = self._receive()
             if isinstance(message, zygote.Warmed):
@@ -85,7 +85,7 @@ class Zygote:
     def fork(
         self, environment: Mapping[str, str], output_fd: int, *, generation: int, core_dumps: bool
     ) -> WorkerProcess:
-        """Have a worker forked, see `spawn.spawn`; waits for it.
+        """Fork a worker, see `spawn.spawn`; waits for it.
 
         Raises:
             NoForkError: It was not.

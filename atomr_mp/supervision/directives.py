@@ -1,4 +1,4 @@
-"""What an error asks of the supervisor: one table. Pure."""
+"""The supervisor's reaction to an error: one table. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from atomr_mp import errors
 
 
 class Directive(StrEnum):
-    """What is to be done about the worker on which an error arose."""
+    """The reaction to an error of a worker."""
 
     RESUME = auto()
     """Nothing: the request has its error, the worker goes on. If it has ended all the same: `RESTART`."""
@@ -48,5 +48,5 @@ DIRECTIVES: Final[dict[type[errors.AtomrError], Directive]] = {
 
 
 def directive(error: errors.AtomrError) -> Directive:
-    """Return what `error` asks for."""
+    """Return the reaction to an error."""
     return next(DIRECTIVES[cls] for cls in type(error).__mro__ if cls in DIRECTIVES)

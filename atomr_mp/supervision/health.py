@@ -1,4 +1,4 @@
-"""What is to be done about what the driver reports of a GPU: two tables. Pure.
+"""The reaction to the driver's reports of a GPU: two tables. Pure.
 
 The rows of `XIDS` are the immediate actions of NVIDIA's catalog ("Analyzing Xid Errors with the Xid Catalog",
 docs.nvidia.com/deploy/xid-errors, for A100, H100, B100 and GB200), those of `RECOVERY` the flags of "Error Recovery and
@@ -16,16 +16,16 @@ from atomr_mp.protocol.messages.health import GpuState, XidSeen
 
 
 class Measure(StrEnum):
-    """What is done about a device."""
+    """The measure for a device."""
 
     NOTE = auto()
     """Nothing: it is told to the operator."""
     RESTART = auto()
     """The process it concerns has to be replaced, which it asks for by itself."""
     DRAIN = auto()
-    """Its worker is replaced after it has finished what it holds."""
+    """Its worker is replaced after it has finished its requests."""
     RETIRE = auto()
-    """Its worker finishes what it holds, and nothing is started before the GPU was reset."""
+    """Its worker finishes its requests, and nothing is started before the GPU was reset."""
     QUARANTINE = auto()
     """Its worker is killed, and nothing is started before the GPU was reset."""
     RECOVER = auto()

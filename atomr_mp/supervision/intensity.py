@@ -53,7 +53,7 @@ class Intensity(msgspec.Struct, frozen=True):
 
 
 class History(msgspec.Struct, frozen=True):
-    """What the policy judges by."""
+    """The facts that the policy judges by."""
 
     restarts: tuple[float, ...] = ()
     """When restarts were granted, oldest first, as far back as they count."""

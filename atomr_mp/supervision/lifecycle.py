@@ -26,7 +26,7 @@ State = DeviceState
 
 
 class LifecycleEvent(StrEnum):
-    """What can happen to a device."""
+    """The events of a device."""
 
     START = auto()
     """The device is started: for the first time, or since it was no fault of its own that had stopped it."""
@@ -82,7 +82,7 @@ class LifecycleEvent(StrEnum):
 
 
 class Action(StrEnum):
-    """What the supervisor is to do."""
+    """The supervisor's actions."""
 
     SPAWN = auto()
     """Make the standby the active incarnation, if there is one; else start a process under the next generation. Start
@@ -106,7 +106,7 @@ class Action(StrEnum):
     RESET_INTENSITY = auto()
     """Forget all ends: an operator closes the circuit."""
     WANT_STANDBY = auto()
-    """See that there is a standby, if the pool is to have them: not before its predecessor has ended, whose memory it
+    """Start a standby, if the pool has them: not before its predecessor has ended, whose memory it
     needs."""
     SPAWN_STANDBY = auto()
     """Start a process under the next generation, to wait."""

@@ -1,4 +1,4 @@
-"""Which of a machine's GPUs a pool gets, and what its workers see of them. Pure.
+"""The GPUs that a pool gets, and how its workers see them. Pure.
 
 GPUs are named as for CUDA_VISIBLE_DEVICES ("CUDA Environment Variables" in NVIDIA's CUDA C++ Programming Guide), but
 always numbered as by NVML and `nvidia-smi`, in the order of the PCI bus. And where CUDA silently ends its list at a
@@ -40,7 +40,7 @@ class Gpu:
     memory_bytes: int = 0
     """Its own memory; 0 if it has none, but shares the machine's."""
     used_bytes: int = 0
-    """What is taken of it, by whomever."""
+    """Memory in use, by anybody."""
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     pids: tuple[int, ...] = ()
     """Processes that compute on it."""
@@ -83,7 +83,8 @@ def choose(gpus: Sequence[Gpu], wanted: str) -> list[Gpu]:
             GPU that is divided stands for all of its slices. A comma behind a single index tells it from a number.
 
     Raises:
-        ConfigurationError: Something wanted is not there, or cannot be used; the message says what was found.
+        ConfigurationError: Something wanted is not there, or cannot be used; the message names the GPUs that were
+            found.
     """
     devices = [device for gpu in gpus for device in gpu.devices]
     source = f"--gpus {wanted}"
@@ -104,9 +105,10 @@ def choose(gpus: Sequence[Gpu], wanted: str) -> list[Gpu]:
 
 
 def environment(own: Gpu, pool: Sequence[Gpu]) -> dict[str, str]:
-    """Return what makes a worker's CUDA see its own device first, as ordinal 0, and the pool's others behind it.
+    """Return the environment in which a worker's CUDA sees its own device first, then the pool's others.
 
-    It needs the others to open their memory. A process sees one slice or any number of GPUs that are not divided.
+    Its own is ordinal 0. It needs the others to open their memory. A process sees one slice or any number of GPUs that
+    are not divided.
     """
     others = [gpu.uuid for gpu in pool if gpu != own and not (gpu.is_slice or own.is_slice)]
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", VISIBLE: ",".join([own.uuid, *others])}
@@ -126,7 +128,7 @@ def check_standby(gpu: Gpu, standby: str) -> None:
 
 
 def notes(gpu: Gpu, mps: str = "") -> list[str]:
-    """Return what an operator should know of a device that was chosen, a sentence each.
+    """Return an operator's notes on a chosen device, a sentence each.
 
     Args:
         gpu: The device.
@@ -165,7 +167,7 @@ def describe(gpu: Gpu) -> str:
 
 
 def _named(gpus: Sequence[Gpu], names: str, source: str) -> list[Gpu]:
-    """Return what a list of indices and UUIDs names.
+    """Return the GPUs that a list of indices and UUIDs names.
 
     Raises:
         ConfigurationError: A name is none, or of several; or a device would come twice.

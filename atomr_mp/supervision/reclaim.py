@@ -16,7 +16,7 @@ Worker = tuple[int, int]
 
 
 class Due(NamedTuple):
-    """A session whose memory is to be given back, now and once."""
+    """A session whose memory has to be given back now, once."""
 
     number: int
     workers: list[Worker]

@@ -1,4 +1,4 @@
-"""When a worker is to be replaced although it is well: limits on what it may have done, been or taken. Pure.
+"""When a healthy worker is replaced: limits on what it may have done, been or taken. Pure.
 
 It is for what grows by itself: leaks, fragments, caches. Times are seconds.
 """
@@ -55,7 +55,7 @@ class RecycleLimits(msgspec.Struct, frozen=True):
 
 
 class Life(NamedTuple):
-    """What a worker that is ready has done, been and taken."""
+    """The counts, age and memory of a ready worker."""
 
     age_s: float
     early: float
@@ -68,13 +68,13 @@ class Life(NamedTuple):
     waited_s: float = 0.0
     """How long it has been due."""
     device_bytes: int = 0
-    """What it takes of its device's memory."""
+    """Its device memory."""
     by_driver: bool = False
     """The driver has told that; otherwise it is what the worker itself has counted."""
 
 
 def due(limits: RecycleLimits, life: Life) -> str:
-    """Return why a worker is to be replaced, with the numbers; empty if it is not."""
+    """Return the reason to replace a worker, with the numbers; empty if it is not."""
     if 0 < limits.max_requests <= life.requests:
         return f"it has run {counted(life.requests, 'request')} (max_requests {limits.max_requests})"
     if 0 < limits.max_age_s * (1 - JITTER * life.early) <= life.age_s:
@@ -88,7 +88,7 @@ def due(limits: RecycleLimits, life: Life) -> str:
 
 
 def choose(limits: RecycleLimits, ready: Mapping[int, Life], *, away: int) -> tuple[int, str] | None:
-    """Return which device's worker is to be replaced now, and why; None if none is.
+    """Return the device whose worker has to be replaced now, and the reason; None if none is.
 
     One at a time: nobody is replaced while another device is away. The one that has passed its limit for the longest
     is not known; the oldest goes first, so that each has its turn.

@@ -1,4 +1,4 @@
-"""What is known of a remote client's calls beyond the life of the gateway that made them. Pure.
+"""Records of a remote client's calls beyond the life of the gateway that made them. Pure.
 
 The ids of a remote session's calls are those of the requests in the pool. So boards say which of them have started,
 and the next gateway can say so of each that the last one left without an outcome.
@@ -17,7 +17,7 @@ as maybe started."""
 
 
 class Fates(NamedTuple):
-    """What has started of a session's calls."""
+    """The started calls of a session."""
 
     started: list[int]
     known_since_ns: int
@@ -69,7 +69,7 @@ class RemoteRecord:
         self._unclosed = {each for each in self._unclosed if each[1] != worker}
 
     def add(self, started: Iterable[int], known_since_ns: int, now_ns: int) -> None:
-        """Take in what a worker has started, as its board tells."""
+        """Record the calls that a worker has started, by its board."""
         self._started.update(started)
         self._known_since_ns = max(self._known_since_ns, known_since_ns)
         if len(self._started) > MOST_STARTED:
@@ -77,6 +77,6 @@ class RemoteRecord:
             self._known_since_ns = max(self._known_since_ns, now_ns)
 
     def fates(self, unanswered: Iterable[int]) -> Fates:
-        """Return what has started of the calls without an outcome; all others are settled, and forgotten here."""
+        """Return the started calls without an outcome; all others are settled, and forgotten here."""
         self._started.intersection_update(unanswered)
         return Fates(sorted(self._started), self._known_since_ns)

@@ -39,7 +39,7 @@ class Key(NamedTuple):
 
 
 class Shape(NamedTuple):
-    """What a blob consists of."""
+    """The content of a blob."""
 
     layout: bytes
     """A digest of the names, shapes and element types of its arrays."""
@@ -119,11 +119,11 @@ class Registry:
 
     @property
     def nbytes(self) -> int:
-        """What they take together, or will when they are filled."""
+        """Their size together, once they are filled."""
         return sum(blob.shape.nbytes for blob in self.blobs)
 
     def filled_by(self, worker: Worker, key: Key) -> ResidentBlob:
-        """Return a blob that a process is to fill.
+        """Return a blob for a process to fill.
 
         Raises:
             ProtocolError: It is not.
@@ -217,7 +217,7 @@ class Registry:
             name: Of the blobs.
             device: In whose memory; None for any.
             version: Which; None for any.
-            force: Free what is in use too.
+            force: Free blobs in use too.
 
         Raises:
             InvalidRequest: There is no such blob, or one is in use or being filled.
@@ -262,7 +262,7 @@ class Registry:
         return None
 
     def _elect_next(self, blob: ResidentBlob) -> list[Action]:
-        """Have whoever has waited longest fill it; forget it if nobody has."""
+        """Elect the process that has waited longest to fill it; forget it if nobody has."""
         if not blob.waiters:
             del self._blobs[blob.key]
             return []

@@ -1,4 +1,4 @@
-"""What the stacks of a worker that hangs tell: which thread it is, and in what kind of code. Pure.
+"""Reads the stacks of a hung worker: which thread it is, and in what kind of code. Pure.
 
 They are as Python's `faulthandler` writes them: a paragraph for each thread, the innermost frame first.
 """
@@ -28,7 +28,7 @@ code there are no frames: where that waits, the device's unfinished work tells."
 
 
 class CallSite(StrEnum):
-    """In what kind of code a worker hangs."""
+    """The kind of code in which a worker hangs."""
 
     PYTHON = "python"
     NATIVE = "native"
@@ -46,7 +46,7 @@ class StackFrame(NamedTuple):
 
 
 class HangReport(NamedTuple):
-    """What there is to say of a hang."""
+    """The description of a hang."""
 
     where: CallSite
     stack: str
@@ -58,7 +58,7 @@ class HangReport(NamedTuple):
 
 
 def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = False) -> HangReport:
-    """Return what the stacks tell of a request that hangs.
+    """Return the description of a hung request, by the stacks.
 
     Args:
         text: All stacks; empty if the process has not even written them.

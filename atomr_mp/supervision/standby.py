@@ -1,4 +1,4 @@
-"""Standbys: what a pool may have, and how soon one that failed is followed by another. Pure.
+"""Standbys: the modes, and how soon a failed one is followed by another. Pure.
 
 A standby's end costs nobody anything, so it is not judged by the restart intensity. But one that cannot start must not
 be tried without end: after `MAX_FAILURES` in a row there is none until the device's next start.
@@ -21,7 +21,7 @@ SETTLED_S: Final = 10.0
 
 
 class StandbyMode(StrEnum):
-    """What stands behind each worker."""
+    """The standby of each worker."""
 
     HOT = "hot"
     """A second process, set up."""
@@ -76,7 +76,7 @@ class Turns:
         self._waiting: deque[tuple[int, Callable[[], None]]] = deque()
 
     def ask(self, device: int, call: Callable[[], None]) -> None:
-        """Have `call()` called when it is a device's turn, maybe at once; nothing if it has asked already."""
+        """Call `call()` when it is a device's turn, maybe at once; nothing if it has asked already."""
         if device not in self._has and all(device != other for other, _ in self._waiting):
             self._waiting.append((device, call))
             self._next()

@@ -1,4 +1,4 @@
-"""Which requests are held to end workers: from the ends that they were part of to a verdict. Pure.
+"""The requests that are held to end workers: from the ends that they were part of to a verdict. Pure.
 
 A worker's end makes suspects of all that ran then. A suspect runs alone from then on, until it has done so and its
 worker has lived; if the worker ends again, that is the proof. So nobody is condemned for what ran beside it.
@@ -33,7 +33,7 @@ STRUCK_S: Final = 60.0
 """How long an unexplained signal anywhere in the pool speaks for all requests that it did not strike."""
 
 REPORT_S: Final = 1.0
-"""How long a client may take to say what of its requests ran when a worker ended, while a verdict waits for it."""
+"""How long a verdict waits for a client's report of its requests that ran when a worker ended."""
 
 FAULT_SIGNALS: Final = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"})
 """Signals that the kernel sends to a process for what it does itself."""

@@ -1,4 +1,4 @@
-"""What a device has done in all its incarnations together. Pure.
+"""The counts of a device in all its incarnations together. Pure.
 
 A board ends with its incarnation; whoever counts over weeks needs sums that only grow.
 """
@@ -25,12 +25,12 @@ class Tally:
         self._ends: Counts[str] = Counts()
 
     def add(self, board: BoardReader | None, cause: str, *, lost: bool) -> None:
-        """Take in the board of an incarnation that has ended.
+        """Add the board of an ended incarnation.
 
         Args:
             board: Read for the last time; None if it is not believed.
             cause: Why it ended, one of few words.
-            lost: What it held has failed, and not moved on.
+            lost: Its requests have failed, and not moved on.
         """
         self._ends[cause] += 1
         if board is None:

@@ -26,7 +26,7 @@ Key = tuple[int, int, int]
 
 
 class Thread(NamedTuple):
-    """What the kernel has counted for a thread of the worker."""
+    """The kernel's counts for a thread of the worker."""
 
     state: str
     """As /proc shows it: "R" runs or waits for a processor, "T" and "t" are stopped."""
@@ -70,11 +70,11 @@ class HangWatch:
         """When something was last seen to have ended in each place, in that time."""
 
     def look(self, now_ns: int, able_ns: int, running: Sequence[Entry], ended_ns: Mapping[Place, int]) -> Entry | None:
-        """Take in a look at the board; return the oldest request that hangs, if there is one.
+        """Judge a look at the board; return the oldest request that hangs, if there is one.
 
         Args:
             now_ns: The clock's time, which is that of deadlines.
-            able_ns: What counts of the time since the last look.
+            able_ns: The part of the time since the last look that counts.
             running: What runs.
             ended_ns: When a request has last ended in each place.
         """

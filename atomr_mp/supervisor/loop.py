@@ -49,7 +49,7 @@ class Loop:
         self._new.add(descriptor)
 
     def rewatch(self, descriptor: int, events: int) -> None:
-        """Change what a descriptor is watched for."""
+        """Change the events that a descriptor is watched for."""
         self._epoll.modify(descriptor, events)
 
     def forget(self, descriptor: int) -> None:
@@ -87,7 +87,7 @@ class Loop:
         self._run_afterwards()
 
     def stop(self) -> None:
-        """Have `run` return after this round."""
+        """Make `run` return after this round."""
         self._stopped = True
 
     def close(self) -> None:

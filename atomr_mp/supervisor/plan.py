@@ -1,4 +1,4 @@
-"""What a supervisor is told to run: everything decided, nothing left to detect. Crosses to its process as JSON."""
+"""The pool that a supervisor has to run: everything decided, nothing left to detect. Crosses to its process as JSON."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     uuid: str = ""
     """The GPU's; empty on the host backend."""
     notes: list[str] = []
-    """What an operator should know of it."""
+    """Notes for the operator."""
 
 
 class GatewayPlan(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class GatewayPlan(msgspec.Struct, frozen=True):
 
 
 class PlanSource(msgspec.Struct, frozen=True):
-    """What a plan was made from, to make it again."""
+    """The sources of a plan, to make it again."""
 
     file: str
     """The configuration file, absolute."""
@@ -126,7 +126,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
-    """Return the plan that a running pool can go over to, and what in `new` needs a restart of the pool instead.
+    """Return the plan that a running pool can adopt, and the settings in `new` that need a restart of the pool.
 
     What its workers are told when they start can change with them; what the supervisor or the clients hold cannot.
     """

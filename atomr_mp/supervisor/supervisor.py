@@ -79,7 +79,7 @@ class Supervisor:
         self._gateway: GatewayKeeper | None = None
         self._reload: Reload | None = None
         self._has_orphans = False
-        """What dead workers have left could not be looked for."""
+        """The search for leftovers of dead workers failed."""
         self._strangers = set(adopted_children(set()))
         """Children that this process had before it became a supervisor, as those of a script that has done so."""
         self._started_at = time.time()
@@ -183,7 +183,7 @@ class Supervisor:
     # --- orders ----------------------------------------------------------------------------------------------------
 
     def restart(self, device: int) -> None:
-        """Have a device's worker replaced."""
+        """Replace a device's worker."""
         if device >= len(self.devices):
             raise errors.InvalidRequest(f"there is no device {device}; this pool has {len(self.devices)}")
         if self._stopping:
@@ -233,7 +233,7 @@ class Supervisor:
         self._reload.start()
 
     def stop(self, why: str) -> None:
-        """Let the workers finish what they hold, then end."""
+        """Let the workers finish their requests, then end."""
         if self._stopping:
             return
         self._stopping = True
@@ -288,7 +288,7 @@ class Supervisor:
         self._gateway.read_keys(done)
 
     def _notes(self, device: SupervisedDevice) -> list[str]:
-        """Return what an operator has to know of a device."""
+        """Return an operator's notes on a device."""
         return [*self._health.notes(device.index), *self._sessions.notes(device.index, device.generation)]
 
     def inventory(self, request_id: int) -> operators.Inventory:
@@ -403,7 +403,7 @@ class Supervisor:
         self._end_orphans()
 
     def _end_orphans(self) -> None:
-        """End what dead workers have left behind; called again by SIGCHLD for what does not end at once."""
+        """End the processes that dead workers have left behind; called again by SIGCHLD until all have ended."""
         self._strangers = still_running(self._strangers)
         workers = {worker.pid for device in self.devices for worker in (*device.workers, *device.quarantine.stuck)}
         try:

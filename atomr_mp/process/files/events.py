@@ -147,7 +147,7 @@ def read_events(path: Path, *, on_skipped: Callable[[Path, int], None] | None = 
 
 
 class Follower:
-    """Reads what is appended to an event log from now on, across its rotations.
+    """Reads new lines of an event log, across its rotations.
 
     Args:
         path: The log's newest part; it need not exist.

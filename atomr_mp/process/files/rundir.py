@@ -68,7 +68,7 @@ def find_run_dir(pool: str | None, run_dir: str | Path | None) -> Path:
 
 
 class PoolState(StrEnum):
-    """What `list_pools` tells of a run directory."""
+    """A run directory, as `list_pools` returns it."""
 
     RUNNING = "running"
     STALE = "stale"

@@ -1,4 +1,4 @@
-"""What hardware there is, as far as can be told without CUDA."""
+"""The machine's hardware, as far as can be told without CUDA."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CUDA_MAJORS: Final = (12, 13)
 
 
 def nvidia_hardware() -> str:
-    """Return what NVIDIA GPUs this machine shows, in words; empty if it shows none.
+    """Return this machine's NVIDIA GPUs, in words; empty if it shows none.
 
     Looks at the PCI bus and for the driver's devices, so a GPU whose driver is broken is seen too.
     """
@@ -42,7 +42,7 @@ def mps_server() -> str:
 
 
 def missing_for_cuda(survey: Survey) -> str:
-    """Return what the cuda backend lacks on a machine whose driver answers, in words; empty if it can run."""
+    """Return the missing parts of the cuda backend on a machine whose driver answers, in words; empty if it can run."""
     if not survey.cuda[0]:
         return (
             "libcuda.so.1, the NVIDIA driver's part that computes, was not found; a container gets it by "

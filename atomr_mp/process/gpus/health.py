@@ -1,4 +1,4 @@
-"""What NVML tells of GPUs' health: their errors as they happen, and how they are. An edge.
+"""GPUs' health from NVML: their errors as they happen, and how they are. An edge.
 
 Every call may block for ever, so it is used in a process of its own, which nobody waits for.
 """

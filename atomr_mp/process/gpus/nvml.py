@@ -1,4 +1,4 @@
-"""What NVML, the driver's library for managing GPUs, tells of this machine. An edge; it never initialises CUDA.
+"""This machine's GPUs, from NVML, the driver's library for managing them. An edge; it never initialises CUDA.
 
 A call into it lasts for as long as the driver is stuck. So all of them are made by a thread that can be left behind.
 """
@@ -33,7 +33,7 @@ _NOT_TOLD: Final = {3, 4, 6, 12, 13}
 
 @dataclass(frozen=True)
 class Survey:
-    """What NVML has told."""
+    """The answers of NVML."""
 
     driver: str
     """Its version, as "580.65.06"."""
@@ -44,7 +44,7 @@ class Survey:
 
 
 def survey(deadline_s: float = DEADLINE_S) -> Survey:
-    """Ask NVML what GPUs there are.
+    """Ask NVML for the GPUs.
 
     Raises:
         ConfigurationError: It cannot be asked, has none, or does not answer in time; the message says why.
@@ -211,7 +211,7 @@ def _slices(nvml: Any, handle: Any) -> Iterator[Any]:
 
 
 def _told(nvml: Any, call: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a call returns; None if this is something that the GPU or the driver does not tell."""
+    """Return a call's result; None if this is something that the GPU or the driver does not tell."""
     try:
         return call(*arguments)
     except nvml.NVMLError as error:

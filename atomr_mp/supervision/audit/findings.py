@@ -1,4 +1,4 @@
-"""What a look at a pool finds, and which of it lasts. Pure.
+"""The findings of a look at a pool, and which of them last. Pure.
 
 What changes between the two sides of a look is no finding yet, so an `Inspection` takes several
 looks, and tells only of differences that last.
@@ -15,7 +15,7 @@ LASTS_S: Final = 2.5
 
 
 class State(StrEnum):
-    """How a finding is to be taken."""
+    """The state of a finding."""
 
     OK = "ok"
     """It is there, and has to be."""
@@ -42,7 +42,7 @@ class Finding(NamedTuple):
 
     state: State
     kind: str
-    """What it is about: "supervisor", "process", "session", "memory", "descriptor", "socket", "note", "gpu"."""
+    """Its subject: "supervisor", "process", "session", "memory", "descriptor", "socket", "note", "gpu"."""
     what: str
     remedy: str = ""
     """For an operator; empty if there is nothing to do."""

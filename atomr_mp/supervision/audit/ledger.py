@@ -1,4 +1,4 @@
-"""What there is of a pool against what its supervisor believes to be there, as one look has found it. Pure."""
+"""The pool as one look has found it, against its supervisor's account. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from atomr_mp.supervision.audit.observed import (
 
 
 def compare(observed: Observed, supervision: Supervision, believed: Inventory | None) -> list[Finding]:
-    """Return what one look says.
+    """Return the findings of one look.
 
     Args:
         observed: What there is.

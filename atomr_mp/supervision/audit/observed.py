@@ -1,4 +1,4 @@
-"""What there really is of a pool, as one look has found it. Pure; `process/census` looks."""
+"""The pool as one look has found it. Pure; `process/census` looks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Socket(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """What one look has found."""
+    """The findings of one look."""
 
     processes: Mapping[int, Process]
     """All of this user, by pid."""
@@ -87,12 +87,12 @@ def ancestors(process: Process, processes: Mapping[int, Process]) -> Iterator[in
 
 
 def worker_name(worker: Worker) -> str:
-    """Return what a worker is called."""
+    """Return a worker's name."""
     return f"device {worker[0]} generation {worker[1]}"
 
 
 def slab_size(slab: Memfd) -> str:
-    """Return what shared memory is called, by its size."""
+    """Return shared memory's name, with its size."""
     return f"a slab of {slab.nbytes:,} bytes"
 
 

@@ -1,1 +1,1 @@
-"""What keeps a running pool well: hangs, GPU health, recycling, reloads, metrics."""
+"""Looks after a running pool: hangs, GPU health, recycling, reloads, metrics."""

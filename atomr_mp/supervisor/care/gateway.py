@@ -65,7 +65,7 @@ class GatewayKeeper:
         loop: The supervisor's loop.
         helpers: Start processes.
         note: Notes events.
-        remotes: What is known of remote sessions.
+        remotes: The records of remote sessions.
 
     Raises:
         ConfigurationError: The address cannot be used.
@@ -160,7 +160,7 @@ class GatewayKeeper:
         )
 
     def read_keys(self, done: Done) -> None:
-        """Have the gateway read the admitted keys again; the next one reads them anyway."""
+        """Tell the gateway to read the admitted keys again; the next one reads them anyway."""
         if self._control is None or not self._figures.listening:
             done(None)
             return
@@ -169,7 +169,7 @@ class GatewayKeeper:
         self._send(remote.KeysChanged(self._questions))
 
     def close(self, why: str) -> None:
-        """Have it say goodbye, and stop listening. Blocks for a moment."""
+        """Tell it to say goodbye, and stop listening. Blocks for a moment."""
         self._stopping = True
         if self._control is not None:
             self._send(remote.GatewayStops(why))
@@ -223,7 +223,7 @@ class GatewayKeeper:
             self._loop.forget(self._control.fileno())  # it is about to end, which its pidfd tells
 
     def _read(self) -> bool:
-        """Take in what the gateway has said; False if it says nothing any more."""
+        """Read the gateway's messages; False if it says nothing any more."""
         assert self._control is not None
         while True:
             try:
@@ -270,13 +270,13 @@ class GatewayKeeper:
 
 
 class Remotes(Protocol):
-    """What is known of remote sessions."""
+    """The records of remote sessions."""
 
     def find(self, key: str, session: bytes) -> bool:
         """Return whether a remote session is known whose gateway has ended."""
 
     def when_known(self, key: str, session: bytes, unanswered: Sequence[int], done: Callable[[Fates], object]) -> None:
-        """Call `done` with what has started, once nothing of former gateways is started any more."""
+        """Call `done` with the started calls, once nothing of former gateways starts any more."""
 
     def when_quiet(self, key: str, session: bytes, done: Callable[[], object]) -> None:
         """Call `done` once nothing of former gateways runs any more."""

@@ -1,4 +1,4 @@
-"""Does what the driver's reports of the GPUs ask for; keeps the process running that gets them."""
+"""Reacts to the driver's reports of the GPUs; keeps the process running that gets them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HealthWatch:
         self._health = {index: GpuHealth() for index in uuids}
         self._notes: dict[int, str] = {}
         self._taken: dict[int, dict[int, int]] = {}
-        """What processes take of their devices' memory, by device and pid, as was told last."""
+        """The device memory of processes, by device and pid, as last reported."""
         self._heard_s = time.monotonic()
         self._again_s = AGAIN_S
         self._ours: socket.socket | None = None
@@ -87,7 +87,7 @@ class HealthWatch:
             self._ours = None
 
     def notes(self, device: int) -> list[str]:
-        """Return what an operator should know of a device's GPU."""
+        """Return an operator's note on a device's GPU."""
         if device not in self._uuids:
             return []
         notes = [self._notes[device]] if device in self._notes else []
@@ -97,7 +97,7 @@ class HealthWatch:
         return notes
 
     def taken_bytes(self, device: int, pid: int) -> int | None:
-        """Return what a process takes of its GPU, as told some seconds ago; None if the driver does not tell."""
+        """Return a process's GPU memory, as reported some seconds ago; None if the driver does not tell."""
         if time.monotonic() - self._heard_s > SILENT_S:
             return None
         return self._taken.get(device, {}).get(pid)

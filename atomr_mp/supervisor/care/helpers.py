@@ -1,4 +1,4 @@
-"""Processes that the supervisor starts beside the workers, for what its own loop must not wait for."""
+"""Processes beside the workers, for work that the supervisor's loop must not wait for."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Helpers:
 
     @property
     def pids(self) -> set[int]:
-        """Processes that nobody else is to reap."""
+        """Processes that nobody else reaps."""
         return set(self._running)
 
     def start(
@@ -47,7 +47,7 @@ class Helpers:
         Args:
             module: Its name; its first argument is the supervisor's pid, for `prctl.die_with_parent`.
             arguments: Further arguments.
-            descriptors: What it inherits, under the same numbers; stay the caller's.
+            descriptors: Descriptors that it inherits, under the same numbers; stay the caller's.
             ended: Called with its status, as `subprocess` has it, when it has ended.
             environment: Added to this process's own.
 
@@ -97,7 +97,7 @@ class Helpers:
             environment: Added to this process's own.
 
         Returns:
-            What kills it before its time.
+            Kills it early.
 
         Raises:
             OSError: No process can be made.

@@ -1,4 +1,4 @@
-"""All that a supervisor knows to be there, for whoever compares it with what there is."""
+"""The supervisor's own account of the pool, to compare with the kernel's."""
 
 from __future__ import annotations
 

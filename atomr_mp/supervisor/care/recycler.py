@@ -15,7 +15,7 @@ from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop, Timer
 
 LOOK_S: Final = 0.25
-"""How often it is looked: what a worker has done and taken is no event, and it is not to be delayed by telling."""
+"""How often it is looked: a worker's counts are no events, and reporting them must not delay it."""
 
 
 class Recycler:
@@ -26,7 +26,7 @@ class Recycler:
         devices: The pool's devices.
         limits: Returns the policy.
         pausing: Returns whether nobody is to be replaced now.
-        driver_bytes: Returns what a process takes of a device's memory, by device and pid; None if no driver tells it.
+        driver_bytes: Returns a process's device memory, by device and pid; None if no driver tells it.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Recycler:
         self._driver_bytes = driver_bytes
         self._timer: Timer | None = None
         self._early: dict[tuple[int, int], float] = {}
-        """What each incarnation has drawn for its jitter, by device and generation; of the current ones."""
+        """The jitter of each incarnation, by device and generation; of the current ones."""
         self._due_s: dict[tuple[int, int], float] = {}
         """When each incarnation became due; CLOCK_MONOTONIC."""
 
@@ -72,7 +72,7 @@ class Recycler:
             self._devices[index].replace("recycle", f"its worker is replaced: {why}")
 
     def _life(self, device: SupervisedDevice, limits: RecycleLimits) -> Life | None:
-        """Return what a device's worker has done and taken; None if its board is not believed."""
+        """Return the counts and the memory of a device's worker; None if its board is not believed."""
         worker = device.active
         assert worker is not None
         board = worker.live_board.read()

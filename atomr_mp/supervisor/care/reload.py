@@ -1,6 +1,6 @@
 """A rolling reload: the configuration is read again, and the workers are replaced one device at a time.
 
-What can be tried before anything is replaced is tried beside the running workers: a process of its own reads the
+As much as possible is tried beside the running workers before anything is replaced: a process of its own reads the
 configuration, another imports the actors. Where there are standbys, each device's new worker is set up as its standby,
 and takes over only when it is ready. If any of that fails, the old worker goes on, and the error is the command's.
 """
@@ -62,7 +62,7 @@ class Reload:
         self._left = list(devices)
         """Devices that are not done; the first of them is being replaced once `_generation` is set."""
         self._generation = 0
-        """What the first device's was before it was replaced; 0 before that."""
+        """The first device's generation before its replacement; 0 before that."""
         self._restarts = 0
         """How often the first device had restarted before it was replaced; 0 before that."""
         self._lost: errors.AtomrError | None = None
@@ -97,12 +97,12 @@ class Reload:
             self._next()
 
     def give_up(self, error: errors.AtomrError) -> None:
-        """End it before its time: what was replaced stays so."""
+        """End it before its time: replaced workers stay."""
         if not self._over:
             self._give_up(error)
 
     def _planned(self, status: int | None, content: bytes) -> None:
-        """Take the plan that was made anew."""
+        """Adopt the new plan."""
         if self._over:
             return
         try:
@@ -117,7 +117,7 @@ class Reload:
         self._check()
 
     def _check(self) -> None:
-        """Have the actors imported beside the workers that run."""
+        """Import the actors in a process beside the running workers."""
         actors, limit_s = msgspec.json.encode(self._new.actors), self._new.start_timeout_s
         self._ask(IMPORT_CHECK, actors, limit_s, self._checked, self._new.devices[0].environment)
 

@@ -1,4 +1,4 @@
-"""What a process takes, and since when it runs, as the kernel tells."""
+"""Memory and start time of a process, from the kernel."""
 
 from __future__ import annotations
 

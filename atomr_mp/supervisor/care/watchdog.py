@@ -109,7 +109,7 @@ class _DeviceWatch:
         return self._watch.look(now_ns, able_ns(elapsed_ns, before, self._threads), running, ended_ns)
 
     def _ask(self, worker: Incarnation, entry: Entry) -> None:
-        """Have a worker write its stacks."""
+        """Ask a worker for its stacks."""
         self._asked = worker
         board = worker.board
         board.clear_stack()
@@ -122,7 +122,7 @@ class _DeviceWatch:
         """Take the stacks once they are written, or it takes too long; then judge.
 
         Args:
-            worker: Who was asked.
+            worker: The incarnation that was asked.
             entry: The request that seems to hang.
             asked_ns: When its interpreter was asked.
             before: The stacks at the last look.

@@ -63,8 +63,8 @@ class Deaths:
         plans: Its plans.
         log: Its events.
         loop: The supervisor's loop.
-        sessions: Who is told.
-        residents: Who keeps what outlives the processes.
+        sessions: Tells the clients.
+        residents: Keeps the memory that outlives the processes.
         run_dir: Notes which processes there are.
         output: Where the processes print.
         ends: Tells how each has ended.
@@ -122,7 +122,7 @@ class Deaths:
         self._life.take(lambda: self._on_late(worker))
 
     def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
-        """A process says what is no message."""
+        """A process has sent bytes that are no message."""
         self.failed(worker, errors.SetupFailed(f"the worker broke the protocol: {error}"))
 
     def failed(self, worker: Incarnation, fault: errors.AtomrError, *, settled: bool = False) -> None:
@@ -144,7 +144,7 @@ class Deaths:
 
         Args:
             worker: The process.
-            fault: What the requests end with that are on it.
+            fault: The error of the requests on it.
             stacks: Of all its threads, for the logs.
         """
         hung_ns = time.monotonic_ns()
@@ -155,7 +155,7 @@ class Deaths:
 
         Args:
             worker: The process.
-            why: What is wrong with the board, for a person.
+            why: The damage to the board, for a person.
         """
         self._life.take(lambda: self._on_damaged(worker, why))
 

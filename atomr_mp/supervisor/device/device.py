@@ -1,4 +1,4 @@
-"""One device under supervision: builds its parts, and is what the rest of the supervisor sees of it."""
+"""One device under supervision: builds its parts, and is their face to the rest of the supervisor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.processes.starter import Starter
 
 INFO_CHARS: Final = 1200
-"""Longest text in what is told of a device: with 64 of them a welcome stays below the limit of a message, and one
+"""Longest text in a device's description: with 64 of them a welcome stays below the limit of a message, and one
 actor's long message does not keep clients from connecting. The worker's log and the event log have it whole."""
 
 
@@ -49,10 +49,10 @@ class SupervisedDevice:
         run_dir: Where sockets and logs are.
         log: The event log.
         epoch: The pool's.
-        sessions: Who is told.
+        sessions: Tells the clients.
         factory: Makes the processes.
         turns: Grants standbys their starts.
-        residents: Who keeps what outlives the processes.
+        residents: Keeps the memory that outlives the processes.
         ended: Called after each process end, when it has been reaped.
         changed: Called after each change of state; must not act on the device at once.
     """
@@ -77,7 +77,7 @@ class SupervisedDevice:
         self.name: Final = device.name
         self.notes: Final = device.notes
         self.output: Final = RotatedOutput(run_dir.log(f"device-{device.index}"), max_bytes=plan.log_max_bytes)
-        """What its processes print."""
+        """The output of its processes."""
         self._loop = loop
         self._sessions = sessions
         self._residents = residents
@@ -86,7 +86,7 @@ class SupervisedDevice:
         self._changed = changed
         self._actors: list[ActorInfo] = []
         self._stopping = False
-        """The pool stops, and nothing is to be started any more."""
+        """The pool stops, and nothing is started any more."""
         self._plans: Final = Plans(plan, device.index)
         self._roles: Final = Roles()
         self._log: Final = DeviceLog(device.index, lambda: self._roles.generation, loop, log)
@@ -230,7 +230,7 @@ class SupervisedDevice:
 
     @property
     def actors(self) -> list[ActorInfo]:
-        """What the latest incarnation that was ready offers."""
+        """The actors of the latest ready incarnation."""
         return self._actors
 
     @property
@@ -273,11 +273,11 @@ class SupervisedDevice:
         )
 
     def standby_status(self) -> StandbyStatus:
-        """Return what an operator is told of the standby, or of what the next worker is forked from."""
+        """Return the standby's status, or the zygote's."""
         return self._takeover.status(self._factory)
 
     def figures(self) -> Figures:
-        """Return what all incarnations have done, those that run among them."""
+        """Return the counts of all incarnations, running ones included."""
         return self._ends.figures((self.active, self.predecessor))
 
     @property
@@ -313,7 +313,7 @@ class SupervisedDevice:
         return self._takeover.is_hot and well and self.state is State.READY and self.predecessor is None
 
     def set_up(self, plan: Plan, done: Callable[[errors.AtomrError | None], None]) -> None:
-        """Have the next worker set up by another plan beside the one that runs, as its standby.
+        """Set up the next worker by another plan, as the running one's standby.
 
         Args:
             plan: The plan; `take_plan` ends the attempt.
@@ -360,7 +360,7 @@ class SupervisedDevice:
         self._log.note(event, text, generation)
 
     def note_health(self, measure: str, text: str) -> None:
-        """Write down what the driver has reported of the GPU, beside whatever happens to the worker meanwhile."""
+        """Log the driver's report of the GPU."""
         self._log.note("gpu", text, measure=measure, pid=self.active.pid if self.active else None)
 
     def _replace(self, event: str, why: str, *, anew: bool) -> None:
@@ -447,7 +447,7 @@ class SupervisedDevice:
     # --- a planned end; others are `Deaths`' -----------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """`DRAIN`: tell the worker to finish what it holds and leave."""
+        """`DRAIN`: tell the worker to finish its requests and leave."""
         worker = self.active
         if worker is None:  # none could be made, which is the next event
             return

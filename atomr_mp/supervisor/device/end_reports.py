@@ -28,7 +28,7 @@ class EndReports:
 
     Args:
         device: The device, as clients are shown it.
-        sessions: Who is told.
+        sessions: Tells the clients.
         log: The device's events.
         plans: Decide whether requests are suspected.
         restarts: Counts the ends.
@@ -52,7 +52,7 @@ class EndReports:
         self._release = release
         self._last_fault = (0.0, "")
         self._known: dict[int, IncarnationEnd] = {}
-        """What became of the requests, by generation, from the first word of an end until the process is let go."""
+        """Fates of the requests, by generation, from the first sign of an end until the process is released."""
         self._tally: Final = Tally()
 
     @property
@@ -61,7 +61,7 @@ class EndReports:
         return self._last_fault
 
     def over(self, worker: Incarnation) -> errors.AtomrError | None:
-        """Tell what became of the requests that were on an incarnation; return why it ended, None if it was told to."""
+        """Report the fates of the requests on an incarnation; return why it ended, None if it was told to."""
         self._restarts.add(worker)
         ending = self.tell(worker)
         self._release(worker)
@@ -71,12 +71,12 @@ class EndReports:
         return None if ending.planned and not worker.parting.retires else ending.lost
 
     def foretell(self, worker: Incarnation) -> None:
-        """Tell what will become of the requests on an incarnation that has hung up nothing yet, but does not run."""
+        """Report the fates of the requests on an incarnation that does not run any more, but has closed nothing yet."""
         if worker.generation not in self._known:
             self._tell(worker, self._sessions.incarnation_stopped)
 
     def tell(self, worker: Incarnation) -> IncarnationEnd:
-        """Tell what became of the requests that were on an incarnation that has ended; once."""
+        """Report the fates of the requests on an ended incarnation; once."""
         ending = self._known.get(worker.generation)
         if ending is None or not ending.is_told:
             ending = self._tell(worker, self._sessions.incarnation_ended)
@@ -84,7 +84,7 @@ class EndReports:
         return ending
 
     def figures(self, workers: Iterable[Incarnation | None]) -> Figures:
-        """Return what all incarnations have done, those that run among them."""
+        """Return the counts of all incarnations, running ones included."""
         running = [each for each in workers if each is not None and each.generation not in self._known]  # else tallied
         boards = [worker.live_board.read() or worker.live_board.last for worker in running]
         return self._tally.figures(board for board in boards if board is not None)

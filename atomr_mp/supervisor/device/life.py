@@ -4,7 +4,7 @@ Theory of operation. The loop, a worker or an operator tells a fact: a process h
 is wanted. A fact is a callable. `Life.take` puts it into a queue and handles the queue in order; a fact that comes up
 while another is handled waits for its turn. So no fact ever sees the device between two actions of a step.
 
-A fact looks at what holds when its turn has come, and calls `step` with an event of the table. `step` carries out the
+A fact is judged when its turn has come, and calls `step` with an event of the table. `step` carries out the
 actions of the row. The last action of a row may lead on: it returns the next event, which is stepped before anything
 else happens (`ASK_RESTART` returns the verdict, `CALL_STANDBY` returns `TAKE_OVER`). Clients are told the state in
 which such a chain ends, and not those it has passed through: a standby's promotion waits for no message.
@@ -27,7 +27,7 @@ Act = Callable[[], LifecycleEvent | None]
 
 
 class DeviceLife:
-    """A device's state, and the queue of what happens to it.
+    """A device's state, and the queue of its events.
 
     Args:
         index: The device's index.

@@ -1,4 +1,4 @@
-"""Whom a device tells of its life: what it needs of the sessions, and of whoever keeps resident memory."""
+"""Whom a device tells of its life: the parts of the sessions, and of the keeper of resident memory, that it needs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class DeviceListener(Protocol):
     """The sessions, as a device sees them."""
 
     def introductions(self, device: DeviceView) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
-        """Return what a device's worker must know of every client that may call; the descriptors are the receiver's."""
+        """Return the messages that introduce every client to a device's worker; the descriptors are the receiver's."""
 
     def device_changed(self, device: DeviceView, actors: list[ActorInfo] | None = None) -> None:
         """Tell every client the device's new state."""

@@ -18,7 +18,7 @@ class Plans:
         self._held = self._in_use = self._of_standby = plan
         self._trial: Plan | None = None
         self._beside: Plan | None = None
-        """What standbys are started by while a reload sets one up."""
+        """The plan of standbys while a reload sets one up."""
 
     @property
     def held(self) -> Plan:

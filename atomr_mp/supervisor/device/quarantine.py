@@ -1,4 +1,4 @@
-"""Why nothing is to be started on a device: a process that does not end, or a GPU that needs a reset."""
+"""The reason why nothing is started on a device: a process that does not end, or a GPU that needs a reset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 
 class Quarantine:
-    """What keeps a device from being used, as far as there is something.
+    """The reasons that keep a device out of use, if there are any.
 
     Args:
         index: The device's index.
@@ -72,7 +72,7 @@ class Quarantine:
         return "" if overruled else self.reason
 
     def fall_sick(self, why: str, *, at_once: bool) -> None:
-        """Have nothing run on the device before it has recovered; may be called again.
+        """Keep the device out of use until it has recovered; may be called again.
 
         Args:
             why: The reason, for a person.

@@ -33,7 +33,7 @@ class Restarts:
         plans: Its plans, whose restart intensity holds.
         log: Its events.
         loop: The supervisor's loop.
-        quarantine: Why nothing is to be started.
+        quarantine: The reason why nothing is started.
         tell: Tells the clients that the circuit has changed while the state has not.
         reports_due_s: Return how long to wait at most for what clients say of ends that may be forgiven.
     """
@@ -239,7 +239,7 @@ class Restarts:
         return intensity.ask(self._plans.held.intensity, self._history, time.monotonic())
 
     def _take(self, history: intensity.History) -> None:
-        """Have a verdict hold on the end of the active incarnation."""
+        """Apply a verdict on the end of the active incarnation."""
         generation = self._roles.generation
         changed = history is not self._history
         self._history = history
@@ -255,5 +255,5 @@ class Restarts:
 
 
 def _ends_for_good(lost: errors.AtomrError) -> bool:
-    """Whether no process is to follow one that has ended by an error, however often it has."""
+    """Whether no process follows one that has ended by an error, at the first end already."""
     return directive(lost) in {Directive.STOP, Directive.ESCALATE}

@@ -6,7 +6,7 @@ from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 
 class Roles:
-    """The processes of a device, by what they are for. A process changes its role here and nowhere else."""
+    """The processes of a device, by role. A process changes its role here and nowhere else."""
 
     def __init__(self) -> None:
         self._active: Incarnation | None = None
@@ -53,7 +53,7 @@ class Roles:
         self._generation = generation
 
     def stand_by(self, worker: Incarnation) -> None:
-        """Have a process stand by."""
+        """Make a process the standby."""
         assert self._standby is None
         self._standby = worker
 

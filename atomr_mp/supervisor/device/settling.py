@@ -1,4 +1,4 @@
-"""What waits after a promotion until the promoted process has answered the calls that had waited for it.
+"""Work that waits after a promotion until the promoted process has answered the calls that waited for it.
 
 To start the next standby takes processors, and on a GPU the driver's lock; to end a poisoned process takes that lock
 too, for more than a tenth of a second. Nobody waits for either. So both come when the promoted process has nothing left

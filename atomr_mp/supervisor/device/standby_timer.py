@@ -1,4 +1,4 @@
-"""When a device's standby is started, and what is told of it: the policy's and the turns' keeper."""
+"""When a device's standby is started, and its status: the policy's and the turns' keeper."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 
 TAKE_OVER_S: Final = 0.001
-"""What a standby that is ready takes to take over, before one was measured."""
+"""Assumed time of a takeover, before one was measured."""
 
 
 class StandbyTimer:
-    """What a device's standbys, one after the other, have in common.
+    """The common state of a device's successive standbys.
 
     Args:
         device: The device's index.
@@ -35,13 +35,13 @@ class StandbyTimer:
         self.mode: Final = mode
         self.policy = policy
         self.note = ""
-        """What an operator should know."""
+        """A note for the operator."""
         self.ended = 0
         """How many have ended without being needed."""
         self.start_s: float | None = None
-        """What the latest start of a process has taken."""
+        """Duration of the latest start of a process."""
         self.take_over_s: float | None = None
-        """What the latest promotion has taken, from the fault's being seen."""
+        """Duration of the latest promotion, from the fault's detection."""
         self._device: Final = device
         self._loop = loop
         self._turns = turns

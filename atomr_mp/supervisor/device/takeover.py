@@ -1,4 +1,4 @@
-"""Who comes after a device's worker: its standby, from the wish for one to its promotion.
+"""The successor of a device's worker: its standby, from the wish for one to its promotion.
 
 Theory of operation. A device that takes calls may have a second process, the *standby*, which has done all that comes
 before it is ready, and waits. `WANT_STANDBY` asks for one whenever a worker has become ready. `StandbyTimer` lets the
@@ -66,11 +66,11 @@ class Takeover:
         plans: Its plans.
         log: Its events.
         loop: The supervisor's loop.
-        sessions: Who is told.
+        sessions: Tells the clients.
         starter: Makes the processes.
         turns: Grants standbys their starts.
         restarts: Judges whether a standby may take over.
-        quarantine: Why nothing is to be started.
+        quarantine: The reason why nothing is started.
         release: Called with a standby that has ended.
 
     Attributes:
@@ -108,7 +108,7 @@ class Takeover:
         """The standby that a reload has set up, while its outcome is awaited."""
         self._set_up_done: Callable[[errors.AtomrError | None], None] | None = None
         self._foreseen: control.MakeReady | None = None
-        """What the worker was used for, as far as is known."""
+        """The libraries that the worker used, as far as is known."""
         self.settling: Final = Settling(loop, roles, lambda: life.take(self._on_settled))
         plan = plans.held
         self._timer: Final = StandbyTimer(
@@ -261,7 +261,7 @@ class Takeover:
         return self._timer.mode is StandbyMode.HOT
 
     def set_up(self, plan: Plan, done: Callable[[errors.AtomrError | None], None]) -> None:
-        """Have a standby set up by another plan in the place of the one that there is; see `SupervisedDevice.set_up`.
+        """Set up a standby by another plan in the place of the present one; see `SupervisedDevice.set_up`.
 
         This is part of a fact.
         """
@@ -279,7 +279,7 @@ class Takeover:
             self.dismiss()
 
     def status(self, factory: ProcessFactory) -> StandbyStatus:
-        """Return what an operator is told of the standby."""
+        """Return the standby's status."""
         return self._timer.status(self._roles.standby, factory)
 
     @property
@@ -305,7 +305,7 @@ class Takeover:
             self._set_up_over(None)
 
     def _set_up_over(self, error: errors.AtomrError | None) -> None:
-        """Tell the outcome of what a reload has set up; later, for this is in the middle of a step."""
+        """Report the outcome of a reload's standby; later, for this is in the middle of a step."""
         done, self._set_up_done, self._set_up_generation = self._set_up_done, None, 0
         if done is not None:
             self._loop.call_later(0, lambda: done(error))
@@ -339,7 +339,7 @@ class Takeover:
 
 
 def _end_of(predecessor: Incarnation) -> Descriptor | None:
-    """Return what tells of a killed process's end; None for one that finishes what it holds, maybe for long."""
+    """Return a descriptor that signals a killed process's end; None for one that is drained."""
     if predecessor.drained:
         return None
     try:

@@ -1,4 +1,4 @@
-"""What a device's processes say: that they are ready, whom they have admitted, what clients share with them."""
+"""Messages of a device's processes: that they are ready, whom they have admitted, what clients share with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from atomr_mp.transport.descriptors import Descriptor
 
 
 class WorkerMessages:
-    """Takes in what processes say, and hands it to whom it concerns.
+    """Receives processes' messages, and hands them to the parts that they concern.
 
     Args:
         device: The device, as clients are shown it.
@@ -52,7 +52,7 @@ class WorkerMessages:
         self._deaths = deaths
 
     def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:  # noqa: C901 - one case for each kind
-        """Take in what a process says."""
+        """Receive a process's message."""
         match message:
             case control.Ready(actors):
                 self._life.take(lambda: self._on_ready(worker, actors))
@@ -80,7 +80,7 @@ class WorkerMessages:
                 self._deaths.failed(worker, info.error(), settled=settled)
 
     def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
-        """End a process that says what is no message."""
+        """End a process that has sent bytes that are no message."""
         self._deaths.garbled(worker, error)
 
     def caught_up(self, worker: Incarnation) -> None:

@@ -1,1 +1,1 @@
-"""The processes of a device: how each is made, what is known of it, how it ended."""
+"""The processes of a device: how each is made, its state, how it ended."""

@@ -1,4 +1,4 @@
-"""Writes what happens to one device into the event log, and onto the screen."""
+"""Writes one device's events into the event log, and onto the screen."""
 
 from __future__ import annotations
 

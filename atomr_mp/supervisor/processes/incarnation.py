@@ -34,13 +34,13 @@ LOOKS: Final = 15
 
 
 class MessageListener(Protocol):
-    """Who is told of what a process says."""
+    """Receives a process's messages."""
 
     def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
         """It has said something; the descriptor is the caller's."""
 
     def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
-        """It has said what is no message."""
+        """It has sent bytes that are no message."""
 
     def caught_up(self, worker: Incarnation) -> None:
         """All that it was to be told has been sent."""
@@ -101,7 +101,7 @@ class Incarnation:
         self.pid: Final = process.pid
         self.cgroup: Final = cgroup
         self.parting: Final = Parting()
-        """Why it is to end."""
+        """The reason of its end."""
         self._started_s = time.monotonic()
         self._ready_s: float | None = None
         self._promoted_s: float | None = None
@@ -167,12 +167,12 @@ class Incarnation:
 
     @property
     def drained(self) -> bool:
-        """Whether it was told to finish what it holds."""
+        """Whether it was told to finish its requests."""
         return self.parting.drained
 
     @property
     def actors(self) -> list[ActorInfo]:
-        """What it offers, once it is ready."""
+        """Its actors, once it is ready."""
         return self._actors
 
     @property
@@ -216,13 +216,13 @@ class Incarnation:
         """Tell it to take calls.
 
         Args:
-            predecessor_end: What tells it of the predecessor's end; owned from here on.
+            predecessor_end: The descriptor that signals the predecessor's end; owned from here on.
         """
         self.tell(control.Promote(), predecessor_end)
         self._promoted_s = time.monotonic()
 
     def drain(self, timeout_s: float, on_timeout: Callable[[], None]) -> None:
-        """Tell it to finish what it holds and leave; start the timer of that anew."""
+        """Tell it to finish its requests and leave; start the timer of that anew."""
         self.parting.told_to_finish()
         self.tell(control.Drain())
         self.set_timer(timeout_s, on_timeout)
@@ -267,11 +267,11 @@ class Incarnation:
             descriptor.close()
 
     def withdraw(self, session: int) -> bool:
-        """Drop what waits here of a session that has ended; False if the process may have heard of it."""
+        """Drop messages that wait here for an ended session; False if the process may have heard of it."""
         return self._outbox.withdraw(session)
 
     def listen(self) -> bool:
-        """Take in what it has said; return False if its control channel has ended."""
+        """Read its messages; return False if its control channel has ended."""
         while not self._over:
             try:
                 packet, descriptor = descriptors.receive(self.process.control, MAX_SESSION_MESSAGE_BYTES)
@@ -323,7 +323,7 @@ class Incarnation:
             self._timer = None
 
     def close(self) -> None:
-        """Let go of it, once it has ended."""
+        """Release it, once it has ended."""
         self._over = True
         self._forget_threads()
         self.cancel_timer()

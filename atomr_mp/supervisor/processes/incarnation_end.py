@@ -1,4 +1,4 @@
-"""How an incarnation ended, and what became of the requests that were on it."""
+"""How an incarnation ended, and the fates of its requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 
 def error_of_requests(worker: Incarnation) -> errors.AtomrError:
-    """Return what the requests that were on an incarnation end with."""
+    """Return the error of an incarnation's requests."""
     fault = worker.parting.fault
     if isinstance(fault, errors.ContextPoisoned | errors.WorkerHung):
         fault.device, fault.generation = worker.device, worker.generation
@@ -95,7 +95,7 @@ class IncarnationEnd:
         """What it says of the requests that it may have died of, of all sessions."""
 
     def told(self, number: int) -> IncarnationEnded:
-        """Return what a session is told of it."""
+        """Return the message about it for a session."""
         worker = self._worker
         return IncarnationEnded(
             device=worker.device,

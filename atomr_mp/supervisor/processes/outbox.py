@@ -52,7 +52,7 @@ class Outbox:
         return True
 
     def withdraw(self, session: int) -> bool:
-        """Drop what waits here of a session that has ended; False if the process may have heard of it.
+        """Drop messages that wait here for an ended session; False if the process may have heard of it.
 
         Else a process that does not read would be owed two messages for each session that comes and goes.
         """

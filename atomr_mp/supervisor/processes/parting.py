@@ -1,4 +1,4 @@
-"""Why a process is to end, as far as its supervisor has decided it or the process has said so."""
+"""The reason of a process's end, by the supervisor's decision or the process's own word."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from atomr_mp import errors
 
 
 class Parting:
-    """What is known of a process's end before it comes. Each fact is written by one method."""
+    """Facts of a process's end before it comes. Each fact is written by one method."""
 
     def __init__(self) -> None:
         self._wish = ""
@@ -23,7 +23,7 @@ class Parting:
 
     @property
     def drained(self) -> bool:
-        """Whether the process was told to finish what it holds."""
+        """Whether the process was told to finish its requests."""
         return self._drained
 
     @property
@@ -56,7 +56,7 @@ class Parting:
         self._wish = wish
 
     def told_to_finish(self) -> None:
-        """The process is told to finish what it holds."""
+        """The process is told to finish its requests."""
         self._drained = True
 
     def took_too_long(self, limit_s: float) -> None:

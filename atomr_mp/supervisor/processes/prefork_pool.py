@@ -1,4 +1,4 @@
-"""Workers' processes that are forked ahead, and wait to be told what they are to be."""
+"""Worker processes that are forked ahead, and wait for their role."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class PreforkPool:
         return {process.pid for process in (*self._waiting.values(), *self._leaving)}
 
     def fill(self, device: int, fork: Callable[[], WorkerProcess]) -> None:
-        """See that there is one for a device, unless several have ended in a row.
+        """Fork one for a device, unless several have ended in a row.
 
         Args:
             device: The device's index.

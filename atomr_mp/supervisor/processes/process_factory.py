@@ -52,7 +52,7 @@ class ProcessFactory:
         self._warm_s: float | None = None
         """Since when it forks."""
         self._preloaded: list[str] = []
-        """What the zygote was told to import besides."""
+        """Further modules that the zygote was told to import."""
         self._begin: Callable[[], None] | None = None
         self._patience: Timer | None = None
         """Until `_begin` is called though there is no zygote."""
@@ -77,7 +77,7 @@ class ProcessFactory:
         return {self.pid} | self._reserve.pids
 
     def open(self, begin: Callable[[], None]) -> None:
-        """Start the zygote, if there is to be one; call `begin` once workers can be made as they should."""
+        """Start the zygote, if the pool has one; call `begin` once workers can be made as they should."""
         if self.output is None:
             begin()
             return
@@ -156,7 +156,7 @@ class ProcessFactory:
             self._start()
 
     def close(self) -> None:
-        """End the zygote and what was made ahead; no worker is made any more. May be called twice."""
+        """End the zygote and the processes forked ahead; no worker is made any more. May be called twice."""
         self._begin = None
         self._closed = True
         self._reserve.close()

@@ -18,7 +18,7 @@ from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.transport.descriptors import Descriptor
 
 Introductions = Callable[[], Iterable[tuple[control.FromSupervisor, Descriptor | None]]]
-"""Return what a process must know of every client that may call; the descriptors are the receiver's."""
+"""Return the messages that introduce every client to a process; the descriptors are the receiver's."""
 
 Adopt = Callable[[WorkerProcess, WorkerCgroup | None, float], Incarnation]
 """Take charge of a process that was just started, with its cgroup, and the time that it may take to end when killed."""
@@ -37,7 +37,7 @@ class Starter:
         run_dir: Where sockets and logs are.
         epoch: The pool's.
         factory: Makes the processes.
-        introductions: What each must know of the clients.
+        introductions: Messages that introduce the clients to each.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Starter:
         return worker
 
     def make_ahead(self) -> None:
-        """Have the next process forked before it is needed."""
+        """Fork the next process before it is needed."""
         self._factory.make_ahead(self._index, self._environment, self._output.fileno())
 
     def discard_ahead(self) -> None:

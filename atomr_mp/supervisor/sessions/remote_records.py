@@ -19,7 +19,7 @@ up, and its clients to connect to it."""
 
 
 class RemoteRecords:
-    """What is known of remote sessions.
+    """The records of remote sessions.
 
     Args:
         grace_s: How long a gateway keeps sessions after a cut.
@@ -102,7 +102,7 @@ class RemoteRecords:
         return record is not None and record.local == 0
 
     def when_known(self, key: str, session: bytes, unanswered: Sequence[int], done: Callable[[Fates], object]) -> None:
-        """Call `done` with what has started, once nothing of former gateways is started any more."""
+        """Call `done` with the started calls, once nothing of former gateways starts any more."""
 
         def known() -> None:
             record = self._records.get((key, session))
@@ -135,7 +135,7 @@ class RemoteRecords:
         self._origins = {number: of for number, of in self._origins.items() if of != key}
 
     def _read_board(self, record: RemoteRecord, number: int, worker: Worker) -> None:
-        """Take in what a living worker has started of a session; all may have, if its board is not believed."""
+        """Record the calls that a living worker has started; all may have, if its board is not believed."""
         index, generation = worker
         process = self._devices()[index].worker(generation)
         if process is None:  # its end is told by itself

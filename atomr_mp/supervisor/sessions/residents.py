@@ -40,7 +40,7 @@ _Answer = control.ResidentFill | control.ResidentAdopt | control.ResidentRefused
 
 
 class _Sealed(NamedTuple):
-    """What opens a blob, and what it must contain."""
+    """The descriptor of a blob, and its expected content."""
 
     descriptor: Descriptor
     checksum: bytes
@@ -72,15 +72,15 @@ class ResidentKeeper:
 
     @property
     def descriptors(self) -> list[int]:
-        """What is kept open here."""
+        """The descriptors that are kept open here."""
         return [sealed.descriptor.fileno() for sealed in self._sealed.values()]
 
     def limit(self, max_bytes: int) -> None:
-        """Have another limit hold for what comes."""
+        """Set another limit for further blobs."""
         self._registry.max_bytes = max_bytes
 
     def heard(self, worker: Worker, message: control.OfResident, descriptor: Descriptor | None) -> None:
-        """Take in what a process says.
+        """Receive a process's message.
 
         Args:
             worker: Which.
@@ -122,7 +122,7 @@ class ResidentKeeper:
                 return operators.Residents(request_id, [self._info(blob) for blob in freed], self._registry.max_bytes)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
         for sealed in self._sealed.values():
             sealed.descriptor.close()
         self._sealed.clear()

@@ -25,7 +25,7 @@ MAX_RESULT_SLABS: Final = 256
 
 
 class KeptSlab(NamedTuple):
-    """A slab, and what opens it."""
+    """A slab, and its descriptor."""
 
     nbytes: int
     descriptor: Descriptor
@@ -51,7 +51,7 @@ class KeptResultSlabs:
 
     @property
     def descriptors(self) -> list[Descriptor]:
-        """What is kept open."""
+        """The descriptors that are kept open."""
         return [slab.descriptor for slabs in self._kept.values() for slab in slabs.values()]
 
     def hand_in(self, worker: Worker, message: control.ResultSlab, descriptor: Descriptor | None) -> None:
@@ -79,7 +79,7 @@ class KeptResultSlabs:
         slabs[message.slab] = KeptSlab(message.nbytes, descriptor.share())
 
     def freed(self, worker: Worker, message: control.ResultSlabFreed) -> None:
-        """Let go of a slab that its worker has freed."""
+        """Release a slab that its worker has freed."""
         slabs = self._kept.get((message.number, worker), {})
         slab = slabs.pop(message.slab, None)
         if slab is not None:
@@ -105,7 +105,7 @@ class KeptResultSlabs:
             self._forget(*oldest)
 
     def given_back(self, number: int, worker: Worker) -> None:
-        """Let go of what a session has of an incarnation."""
+        """Release a session's slabs of an incarnation."""
         self._forget(number, worker)
 
     def session_ended(self, number: int) -> None:

@@ -63,7 +63,7 @@ class Orders(Protocol):
         """
 
     def restart(self, device: int) -> None:
-        """Have a device's worker replaced.
+        """Replace a device's worker.
 
         Raises:
             InvalidRequest: There is no such device.
@@ -194,7 +194,7 @@ class Sessions:
         return self._slabs.descriptors
 
     def listen(self, listener: SessionListener) -> None:
-        """Take in whoever connects."""
+        """Accept new connections."""
 
         def accept(_events: int) -> None:
             try:
@@ -243,7 +243,7 @@ class Sessions:
     # --- what devices tell -----------------------------------------------------------------------------------------
 
     def introductions(self, device: DeviceView) -> Iterable[tuple[control.FromSupervisor, Descriptor | None]]:
-        """Yield what a device's worker must know of every client that may call; the descriptors are the receiver's."""
+        """Yield the messages that introduce every client to a device's worker; the descriptors are the receiver's."""
         for each in list(self._sessions.values()):
             if each.may_call:
                 yield _introduction(each), None
@@ -282,7 +282,7 @@ class Sessions:
         return self.suspects.reports_due_s
 
     def incarnation_over(self, device: DeviceView, generation: int) -> None:
-        """Let go of what clients and other workers had of an incarnation that has ended."""
+        """Release what clients and other workers had of an ended incarnation."""
         self._slabs.incarnation_over(device.index, generation)
         self._reclaim.worker_ended((device.index, generation))
         self.remotes.worker_ended((device.index, generation))

@@ -47,7 +47,7 @@ class Loan(NamedTuple):
 
 
 class Lent(NamedTuple):
-    """What opens it."""
+    """Its descriptor."""
 
     nbytes: int
     handle: bytes
@@ -73,12 +73,12 @@ class _Ask(NamedTuple):
 
     @property
     def worker(self) -> Worker:
-        """Who was asked."""
+        """The incarnation that was asked."""
         return self.request.device, self.request.generation
 
 
 class Slabs:
-    """Carries out what clients ask about slabs.
+    """Carries out clients' requests about slabs.
 
     Args:
         devices: Returns the pool's devices, by index.
@@ -101,7 +101,7 @@ class Slabs:
         self._last_ask = 0
 
     def hear(self, number: int, request: Request, descriptor: Descriptor | None = None) -> None:
-        """Do what a session asks; it is answered now or later.
+        """Carry out a session's request; it is answered now or later.
 
         Args:
             number: The session's number.
@@ -143,7 +143,7 @@ class Slabs:
                 yield _foreign(number, loan, lent)
 
     def exported(self, worker: Worker, message: control.SlabExported, descriptor: Descriptor | None) -> None:
-        """Hand on what a worker answers.
+        """Hand on a worker's answer.
 
         Args:
             worker: Which.
@@ -164,7 +164,7 @@ class Slabs:
                 descriptor.close()
 
     def incarnation_over(self, device: int, generation: int) -> None:
-        """Answer what an incarnation was asked for and will not answer; tell the other workers that it is over.
+        """Answer the questions that an incarnation will not answer; tell the other workers that it is over.
 
         What it has lent is over with it; what it was lent is for the next one. Results that it has handed in stay.
         """
@@ -185,7 +185,7 @@ class Slabs:
                     worker.tell(control.IncarnationOver(device, generation))
 
     def session_ended(self, number: int) -> None:
-        """Let go of what a session has here."""
+        """Release a session's slabs."""
         self._results.session_ended(number)
         held = self._holdings.pop(number, None)
         if held is not None:
@@ -198,7 +198,7 @@ class Slabs:
 
     @property
     def descriptors(self) -> list[int]:
-        """What is kept open here."""
+        """The descriptors that are kept open here."""
         held = self._holdings.values()
         mine = [slab.descriptor for each in held for slab in each.slabs.values()]
         lent = [loan.descriptor for each in held for loan in each.loans.values() if loan.descriptor is not None]

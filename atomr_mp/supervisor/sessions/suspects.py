@@ -1,4 +1,4 @@
-"""What clients say of requests that ran when workers ended, and what all of them are told of it."""
+"""Clients' reports of requests that ran when workers ended, and the verdicts for all clients."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Suspects:
 
     @property
     def known(self) -> list[suspects.Suspicion]:
-        """What is held of requests."""
+        """The verdicts on requests."""
         return self._docket.known()
 
     @property
     def quarantined(self) -> list[operators.QuarantinedRequest]:
-        """What is refused, as an operator is to see it."""
+        """The refused requests, for an operator."""
         began = time.time() - time.monotonic()
         return [
             operators.QuarantinedRequest(
@@ -78,7 +78,7 @@ class Suspects:
         self._announce(released)
 
     def hear(self, number: int, message: suspects.Suspect | suspects.Acquit) -> None:
-        """Take in what a client says."""
+        """Receive a client's report."""
         match message:
             case suspects.Suspect():
                 now_s = time.monotonic()
