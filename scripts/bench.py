@@ -30,7 +30,7 @@ def main() -> int:
     """Measure, and return the exit status: 0 whatever the numbers are."""
     arguments = _arguments()
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
-    sizes = Sizes.of(rounds, quick=arguments.quick, backend=arguments.backend)
+    sizes = Sizes.of(rounds, quick=arguments.quick, backend=arguments.backend, kills=arguments.kills)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # either way the processes are to be ended
     facts = machine.facts()
     print(report.facts_text(facts))
@@ -101,6 +101,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument(
         "--backend", choices=("host", "cuda"), default="host", help="what the model of `embed` runs on; default: host"
+    )
+    parser.add_argument(
+        "--kills", type=_positive, metavar="N", help="workers killed in a round, of each kind; default: four or less"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured there")
     return parser.parse_args()

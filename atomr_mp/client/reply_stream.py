@@ -80,6 +80,11 @@ class ReplyStream:
         """Whether it has ended; parts may be left to be read."""
         return self._reply.done
 
+    @property
+    def has_part(self) -> bool:
+        """Whether a part has arrived that was not read: to read it waits for nothing."""
+        return bool(self._reply.arrived) and not self._closed
+
     # --- threads ---------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:

@@ -26,6 +26,13 @@ from atomr_mp.serve.values.schemas import ArgumentPlan
 STATUS_S: Final = 10.0
 """How long the status waits for the first part: proxies give up an answer that does not begin."""
 
+AHEAD: Final = 64
+AHEAD_BYTES: Final = 512 * 2**10
+"""Parts, and their bytes, that are made before the client has read them: what a stalled client holds here."""
+
+JOIN_BYTES: Final = 64 * 2**10
+"""Parts that have arrived together are sent together, up to so many bytes: each write costs more than most parts."""
+
 LINES_TYPES: Final = frozenset({b"application/jsonl", b"application/x-ndjson"})
 
 EVENTS_TYPES: Final = frozenset({b"*/*", b"text/*", b"text/event-stream"})
@@ -92,10 +99,8 @@ class StreamCalls:
         del args, kwargs  # decoded, they may take many times what was sent, and the stream may be long
         async with opened as parts:
             try:
-                found = await parts.begin(form.headers, form.comment)
-                while found is not None:
-                    await exchange.send(form.part(encode_json(found[0])))
-                    found = await parts.next()
+                first = await parts.begin(form.headers, form.comment)
+                await parts.send(first, lambda part: form.part(encode_json(part)))
                 end = {"parts": parts.count, "result": await parts.result()}
                 await exchange.end(form.last(encode_json(end), "end"))
             except (errors.AtomrError, Problem) as error:
@@ -118,9 +123,8 @@ class StreamCalls:
         more: dict[str, Any] = {} if between_s is None else {"between_s": between_s}
         first_s = seconds(exchange, b"x-first-s")
         self._streams.check()
-        stream = pool.stream(
-            method, *args, kwargs=kwargs, first_s=first_s, deadline_s=deadline_s, priority=priority, **more
-        )
+        more |= {"first_s": first_s, "ahead": AHEAD, "ahead_bytes": AHEAD_BYTES}
+        stream = pool.stream(method, *args, kwargs=kwargs, deadline_s=deadline_s, priority=priority, **more)
         return ServedStream(exchange, stream, self._streams, self._health, self._counters)
 
 
@@ -199,6 +203,25 @@ class ServedStream:
         self._counters.own[PARTS] += 1
         self._health.note(self._stream.device)
         return (found,)
+
+    async def send(self, first: tuple[Any] | None, write: Callable[[Any], bytes]) -> None:
+        """Send all parts to the client, each as soon as it is there; those that are there already go together.
+
+        Args:
+            first: The first, see `begin`.
+            write: Returns a part as it is sent.
+        """
+        found = first
+        while found is not None:
+            together = [write(found[0])]
+            nbytes = len(together[0])
+            try:
+                while nbytes < JOIN_BYTES and self._stream.has_part and (found := await self.next()) is not None:
+                    together.append(write(found[0]))
+                    nbytes += len(together[-1])
+            finally:  # whatever has become of a later one
+                await self._exchange.send(b"".join(together))
+            found = await self.next()
 
     async def result(self) -> Any:
         """Return what the method has returned, at the end."""

@@ -11,16 +11,25 @@ from typing import Any
 import msgspec
 import uvicorn
 
+from atomr_mp.serve.http import events
 from atomr_mp.serve.http.exchange import DIRECT
 from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.server.connection import HttpConnection
+from benchmarks.contestant import STREAM_PARTS
 
 HEADERS = [(b"content-type", b"application/json"), (b"content-length", b"4")]
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
-    """Read JSON, and answer JSON, in as few steps as the connection allows."""
+    """Read JSON, and answer JSON, in as few steps as the connection allows; or stream numbers."""
     assert scope["type"] == "http"
+    if scope["path"] == "/stream":
+        await send({"type": "http.response.start", "status": 200, "headers": events.HEADERS})
+        for number in range(STREAM_PARTS):
+            part = events.event(msgspec.json.encode(number))
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        await send({"type": "http.response.body", "body": events.event(b"{}", "end")})
+        return
     direct = scope["extensions"][DIRECT]
     sent = direct.body()
     msgspec.json.decode((await receive())["body"] if sent is None else sent)

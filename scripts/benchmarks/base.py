@@ -39,6 +39,8 @@ class Base(Contestant):
         super().__init__(directory)
         self._workers: list[subprocess.Popen[bytes]] = []
         self._connections: list[Connection] = []
+        self._runtimes: list[Contestant] = []
+        """Of which there is at most one, the pool that a server is compared with."""
 
     def start(self, workers: int) -> None:
         """Spawn all, then call each."""
@@ -87,7 +89,20 @@ class Base(Contestant):
                 if time.monotonic() > until_s:
                     raise
                 time.sleep(0.01)  # nothing tells when it listens
-        return Serving(port, http_request("/call/Echo.again", b"{}"), more_us=_pool_call_us(self.directory))
+        return Serving(
+            port,
+            http_request("/call/Echo.again", b"{}"),
+            http_request("/stream", b"{}"),
+            more_us=_pool_call_us(self.directory),
+        )
+
+    def served_embedding(self, backend: str) -> Embed:
+        """Return the example's actor in a pool, without HTTP."""
+        from benchmarks.runtime import Runtime
+
+        runtime = Runtime(self.directory)
+        self._runtimes.append(runtime)
+        return runtime.embedding(backend)
 
     def embedding(self, backend: str) -> Embed:
         """Return the model itself, in this process."""
@@ -109,6 +124,8 @@ class Base(Contestant):
         while self._workers:
             with self._workers.pop() as worker:
                 worker.kill()
+        while self._runtimes:
+            self._runtimes.pop().stop()
 
     def _open(self, index: int) -> Connection:
         connection = Connection(self._endpoint(index))

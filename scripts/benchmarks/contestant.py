@@ -85,6 +85,10 @@ class Arrays:
     """Make a call with a number; make the same call with an array that is on the device."""
 
 
+STREAM_PARTS: Final = 2000
+"""Of a stream over HTTP; each is sent as soon as it is there."""
+
+
 @dataclass(frozen=True)
 class Serving:
     """A server that answers HTTP on loopback."""
@@ -92,6 +96,8 @@ class Serving:
     port: int
     request: bytes
     """A whole request, which asks for as little as there is."""
+    stream: bytes = b""
+    """A whole request for a stream of `STREAM_PARTS` numbers; empty if the server has none."""
     more_us: float = 0.0
     """What is to be added to each call: of a server that does less than is compared."""
     worker_pid: Callable[[], int] | None = None
@@ -123,6 +129,8 @@ class Contestant(ABC):
     """The statement that imports it."""
     used: str
     """The statement that imports what every application needs of it: where a package loads late, that is more."""
+    bears_kills: bool = False
+    """Whether its server is measured while its workers are killed."""
     joinable: bool = True
     """Whether `connect` works in other processes than that of `start`."""
 
@@ -186,6 +194,11 @@ class Contestant(ABC):
 
     def serving(self) -> Serving | None:
         """Start a server for HTTP with one worker, or None if there is no such thing."""
+        return None
+
+    def served_embedding(self, backend: str) -> Embed | None:
+        """Do what `embedding` does over HTTP; the base has its texts embedded by the pool itself."""
+        assert backend
         return None
 
     def embedding(self, backend: str) -> Embed | None:

@@ -28,14 +28,22 @@ SEED: Final = 1
 
 def embed(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
     """Return the rates, of texts of all lengths and of about one."""
+    use_half_the_cores()
+    way = contestant.embedding(sizes.backend)
+    return {} if way is None else rates(way, sizes.embed_s)
+
+
+def use_half_the_cores() -> None:
+    """Have the model compute with half the cores, wherever it runs."""
     os.environ["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // 2))
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    way = contestant.embedding(sizes.backend)
-    if way is None:
-        return {}
+
+
+def rates(way: Embed, seconds: float) -> dict[str, float]:
+    """Return the rates, of texts of all lengths and of about one."""
     mixed = texts()
     alike = [text for text in mixed if len(text) in ALIKE]
-    return {"embed": _rate(way, mixed, sizes.embed_s), "embed_alike": _rate(way, alike, sizes.embed_s)}
+    return {"embed": _rate(way, mixed, seconds), "embed_alike": _rate(way, alike, seconds)}
 
 
 def texts() -> list[str]:

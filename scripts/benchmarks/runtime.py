@@ -10,6 +10,8 @@ from time import sleep
 from typing import TYPE_CHECKING, Any, Final
 
 from benchmarks.contestant import (
+    BATCH,
+    STREAM_PARTS,
     Arrays,
     AsyncClient,
     Client,
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 EMBED: Final = Path(__file__).parents[2] / "examples" / "embed.py"
 ACTOR: Final = Path(__file__).with_name("echo_actor.py")
+STREAMING: Final = Path(__file__).with_name("streaming_actor.py")
 TORCH_ACTOR: Final = Path(__file__).with_name("torch_actor.py")
 HOLD_S: Final = 60.0
 """How long a held request sleeps, if it is not killed."""
@@ -37,6 +40,7 @@ class Runtime(Contestant):
     name = "runtime"
     package = "import atomr_mp"
     used = "import atomr_mp.startup.config; atomr_mp.start, atomr_mp.connect"
+    bears_kills = True
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -159,27 +163,11 @@ class Runtime(Contestant):
 
     def serving(self) -> Serving:
         """Start `atomr-mp serve` with a pool of its own, and join that to see its processes."""
-        import re
-        import subprocess
-        import sys
-
-        import atomr_mp
-
-        command = [
-            *(sys.executable, "-m", "atomr_mp", "serve", "--port", "0", "--actor", f"Echo={ACTOR}:Echo"),
-            *("--backend", "host", "--gpus", "1", "--standby", "hot", "--run-dir", str(self._run_dir)),
-            *("--set", "max_restarts=10000", "--set", "max_suspicions=0"),
-        ]
-        server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        self._others.callback(server.wait)
-        self._others.callback(server.terminate)
-        assert server.stdout is not None
-        told = "".join(server.stdout.readline() for _ in range(3))
-        port, token = re.search(r":(\d+)$", told, re.MULTILINE), re.search(r"Bearer ([^']+)'", told)
-        assert port is not None
-        assert token is not None
-        self._pool = pool = atomr_mp.connect(run_dir=self._run_dir)
-        pool.wait_ready()
+        port, token = self._serve(
+            *("--actor", f"Echo={ACTOR}:Echo", "--actor", f"Stream={STREAMING}:Stream", "--backend", "host"),
+            *("--standby", "hot", "--set", "max_restarts=10000", "--set", "max_suspicions=0"),
+        )
+        pool = self._joined()
 
         def worker_pid() -> int:
             pool.wait_ready()
@@ -189,8 +177,39 @@ class Runtime(Contestant):
             found = pool.status().workers[0].standby
             return found.standby_pid if found is not None and found.state == "ready" else None
 
-        request = http_request("/call/Echo.again", b"{}", token[1])
-        return Serving(int(port[1]), request, worker_pid=worker_pid, standby_pid=standby_pid)
+        request = http_request("/call/Echo.again", b"{}", token)
+        stream = http_request("/call/Stream.count", b"[%d]" % STREAM_PARTS, token)
+        return Serving(port, request, stream, worker_pid=worker_pid, standby_pid=standby_pid)
+
+    def _serve(self, *options: str) -> tuple[int, str]:
+        """Start `atomr-mp serve` with one worker, and join its pool; return the port and the token."""
+        import re
+        import subprocess
+        import sys
+
+        import atomr_mp
+
+        command = [sys.executable, "-m", "atomr_mp", "serve", "--port", "0", "--gpus", "1"]
+        server = subprocess.Popen(
+            [*command, "--run-dir", str(self._run_dir), *options], stdout=subprocess.PIPE, text=True
+        )
+        self._others.callback(server.wait)
+        self._others.callback(server.terminate)
+        assert server.stdout is not None
+        told = "".join(server.stdout.readline() for _ in range(3))
+        port, token = re.search(r":(\d+)$", told, re.MULTILINE), re.search(r"Bearer ([^']+)'", told)
+        assert port is not None
+        assert token is not None
+        self._pool = atomr_mp.connect(run_dir=self._run_dir)
+        self._pool.wait_ready()
+        return int(port[1]), token[1]
+
+    def served_embedding(self, backend: str) -> Embed:
+        """Return the example's actor over HTTP, with as many texts under way as make two batches."""
+        from benchmarks.serving import asks
+
+        port, token = self._serve("--actor", f"{EMBED}:Embed", "--backend", "cuda" if backend == "cuda" else "host")
+        return asks(port, "/call/Embed.embed", token, 2 * BATCH)
 
     def embedding(self, backend: str) -> Embed:
         """Return the example's actor, through `map`."""

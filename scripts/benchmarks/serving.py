@@ -1,10 +1,13 @@
-"""Calls over HTTP: one after another, many at a time, and while workers are killed.
+"""HTTP: calls one after another, many at a time, and while workers are killed; the parts of a stream; a model.
 
-The base is the same server without a pool, plus one `Pool.call`.
+The base is the same server without a pool, plus one `Pool.call`; of the model, the pool itself.
 """
 
 from __future__ import annotations
 
+import contextlib
+import http
+import json
 import os
 import selectors
 import signal
@@ -12,14 +15,21 @@ import socket
 import statistics
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from time import perf_counter_ns
 from typing import Final
 
-from benchmarks.contestant import Contestant, Serving
+from benchmarks.contestant import STREAM_PARTS, Contestant, Embed, Serving, http_request
+from benchmarks.embedding import rates, use_half_the_cores
 from benchmarks.sizes import Sizes
 
 LOAD_CLIENTS: Final = 4
 """That call one after another while workers are killed."""
+
+STREAMS: Final = 9
+"""How many streams are measured; the median counts."""
+
+LAST_CHUNK: Final = b"0\r\n\r\n"
 
 AFTER_KILL_S: Final = 0.3
 """For how long calls are looked at after a kill."""
@@ -44,7 +54,22 @@ def serve(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
         "call_p99": percentiles[98] / 1e3 + serving.more_us,
         "flight": in_flight(serving, sizes.window, sizes.flight_calls // 2),
     }
-    return found | kills(serving, sizes.kills) if serving.standby_pid is not None else found
+    if serving.stream:
+        found["part"] = statistics.median([part_us(serving) for _ in range(STREAMS)])
+    return found
+
+
+def serve_killed(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
+    """Kill the workers of a server, if the contestant has one that is to bear it."""
+    serving = contestant.serving() if contestant.bears_kills else None
+    return {} if serving is None else kills(serving, sizes.kills)
+
+
+def serve_model(contestant: Contestant, sizes: Sizes) -> dict[str, float]:
+    """Return the rates of the model that is served."""
+    use_half_the_cores()
+    way = contestant.served_embedding(sizes.backend)
+    return {} if way is None else rates(way, sizes.embed_s)
 
 
 class HttpClient:
@@ -79,6 +104,53 @@ class HttpClient:
         return int(head[9:12])
 
 
+def part_us(serving: Serving) -> float:
+    """Return how long a part of a stream takes, in the mean of one stream."""
+    client = socket.create_connection(("127.0.0.1", serving.port))
+    with client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        begun_ns = perf_counter_ns()
+        client.sendall(serving.stream)
+        seen = b""
+        while not seen.endswith(LAST_CHUNK):
+            data = client.recv(65536)
+            if not data:
+                raise ConnectionError("the server has closed the connection")
+            seen = seen[-len(LAST_CHUNK) :] + data
+        return (perf_counter_ns() - begun_ns) / 1e3 / STREAM_PARTS
+
+
+def asks(port: int, path: str, token: str, window: int) -> Embed:
+    """Return what has texts embedded by HTTP, so many at a time, each on a connection of its own."""
+
+    def embed(texts: Iterable[str]) -> Iterator[object]:
+        left = iter(texts)
+        with contextlib.ExitStack() as closing, selectors.DefaultSelector() as selector:
+
+            def ask(client: HttpClient) -> None:
+                text = next(left, None)
+                if text is None:
+                    selector.unregister(client.socket)
+                else:
+                    client.socket.sendall(http_request(path, json.dumps([text]).encode(), token))
+
+            for _ in range(window):
+                client = HttpClient(Serving(port, b""))
+                closing.enter_context(client.socket)
+                selector.register(client.socket, selectors.EVENT_READ, client)
+                ask(client)
+            while selector.get_map():
+                for key, _ in selector.select():
+                    status = key.data.read()
+                    if status is not None:
+                        if status != http.HTTPStatus.OK:
+                            raise RuntimeError(f"an answer with status {status}")
+                        ask(key.data)
+                        yield None
+
+    return embed
+
+
 def in_flight(serving: Serving, window: int, calls: int) -> float:
     """Return how many calls a second are answered with so many at a time."""
     with selectors.DefaultSelector() as selector:
@@ -106,8 +178,8 @@ def kills(serving: Serving, count: int) -> dict[str, float]:
     Of each kill the longest call that ended soon after it is noted; the median of these is returned.
     """
     stop = threading.Event()
-    ended: list[tuple[int, int, int]] = []
-    """When each call has ended, how long it took, and its status."""
+    ended: list[tuple[int, int]] = []
+    """How long each call took, in the order in which they ended, and its status."""
 
     def load() -> None:
         client = HttpClient(serving)
@@ -117,8 +189,7 @@ def kills(serving: Serving, count: int) -> dict[str, float]:
                 status = client.call()
             except OSError:
                 status, client = 0, HttpClient(serving)
-            now_ns = perf_counter_ns()
-            ended.append((now_ns, now_ns - begun_ns, status))
+            ended.append((perf_counter_ns() - begun_ns, status))
 
     threads = [threading.Thread(target=load) for _ in range(LOAD_CLIENTS)]
     for thread in threads:
@@ -130,13 +201,18 @@ def kills(serving: Serving, count: int) -> dict[str, float]:
         for _ in range(count):
             while serving.standby_pid() is None:
                 time.sleep(0.01)  # nothing tells a client
-            killed_ns = perf_counter_ns()
+            before = len(ended)
             os.kill(serving.worker_pid(), signal.SIGKILL)
             time.sleep(AFTER_KILL_S)
-            longest_ms.append(max(took for at, took, _ in ended if at >= killed_ns) / 1e6)
+            longest_ms.append(max(took for took, _ in ended[before:]) / 1e6)
     finally:
         stop.set()
         for thread in threads:
             thread.join()
-    failed = sum(status != 200 for _, _, status in ended)
-    return {"failed": float(failed), "longest": statistics.median(longest_ms), "under_load": float(len(ended))}
+    failed = sum(status != 200 for _, status in ended)
+    return {
+        "failed": float(failed),
+        "longest": statistics.median(longest_ms),
+        "worst": max(longest_ms),
+        "under_load": float(len(ended)),
+    }

@@ -36,9 +36,10 @@ class Sizes:
     """Client processes at the same time."""
 
     @classmethod
-    def of(cls, rounds: int, *, quick: bool, backend: str) -> Sizes:
-        """Return the sizes for a run of so many rounds."""
-        kills = max(4, -(-KILLS // rounds))
+    def of(cls, rounds: int, *, quick: bool, backend: str, kills: int | None = None) -> Sizes:
+        """Return the sizes for a run of so many rounds; `kills` of a round, if they are to be more than usual."""
+        if kills is None:
+            kills = max(4, -(-KILLS // rounds))
         if quick:
             return cls(200, 2000, 10_000, 0.7, 5, kills, 6.0, 0.5, backend)
         return cls(500, 5000, 20_000, 2.0, 10, kills, 15.0, 1.0, backend)

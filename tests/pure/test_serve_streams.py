@@ -14,7 +14,7 @@ from atomr_mp.serve.http.exchange import Budget, Exchange
 from atomr_mp.serve.http.limits import DEFAULT_LIMITS
 from atomr_mp.serve.http.problems import ClientLeft, Problem
 from atomr_mp.serve.metrics import STREAMS, Counters
-from atomr_mp.serve.streams import EVENTS, LINES, ServedStream, form_of
+from atomr_mp.serve.streams import EVENTS, JOIN_BYTES, LINES, ServedStream, form_of
 
 
 class FakeStream:
@@ -31,6 +31,11 @@ class FakeStream:
         if isinstance(found, Exception):
             raise found
         return found
+
+    @property
+    def has_part(self) -> bool:
+        """Whether something comes at once."""
+        return not self.parts.empty()
 
     def close(self) -> None:
         """End whoever waits, as the real one does."""
@@ -106,6 +111,26 @@ def test_an_error_in_time_is_raised_before_the_status() -> None:
         assert client.sent == []
 
     asyncio.run(read())
+
+
+def test_parts_that_are_there_go_together_and_none_is_held_back() -> None:
+    """One write for all that has arrived, up to a limit; also where the next thing is an error."""
+
+    async def main() -> None:
+        client = Client()
+        async with client.parts as parts:
+            sending = asyncio.ensure_future(parts.send(("a",), str.encode))
+            await client.until(b"a")
+            for part in ("b", "c", "d" * JOIN_BYTES, "e"):
+                client.stream.parts.put_nowait(part)
+            await client.until(b"e")
+            client.stream.parts.put_nowait("f")
+            client.stream.parts.put_nowait(errors.ActorFailed("no more"))
+            with pytest.raises(errors.ActorFailed):
+                await sending
+        assert client.sent == [b"a", b"bc" + b"d" * JOIN_BYTES, b"e", b"f"]
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("leaves", [True, False])

@@ -74,10 +74,8 @@ class Chat:
     async def _send(self, exchange: Exchange, parts: ServedStream, completion: Completion) -> None:
         """Send the text as it is made."""
         try:
-            found = await parts.begin(events.HEADERS, events.COMMENT)
-            while found is not None:
-                await exchange.send(completion.chunk(text_of(found[0])))
-                found = await parts.next()
+            first = await parts.begin(events.HEADERS, events.COMMENT)
+            await parts.send(first, lambda part: completion.chunk(text_of(part)))
             await exchange.send(completion.chunk("", finish=finish_of(await parts.result())))
             await exchange.end(DONE)
         except (errors.AtomrError, Problem) as error:

@@ -28,6 +28,25 @@ class Echo(litserve.LitAPI):  # type: ignore[misc]  # without types where it is 
         return {"empty": None, "echo": request.get("payload"), "pid": os.getpid()}.get(request["call"])
 
 
+class Counting(litserve.LitAPI):  # type: ignore[misc]
+    """Streams numbers as quickly as can be."""
+
+    def __init__(self) -> None:
+        super().__init__(api_path="/stream", stream=True)
+
+    def setup(self, _device: str) -> None:
+        """Have nothing."""
+
+    def predict(self, request: dict[str, Any]) -> Any:
+        """Yield them."""
+        yield from range(request["upto"])
+
+    def encode_response(self, output: Any) -> Any:
+        """Return each as an event."""
+        for number in output:
+            yield f"data: {number}\n\n"
+
+
 class Embedding(litserve.LitAPI):  # type: ignore[misc]
     """Has the model, and is given batches."""
 
@@ -64,7 +83,7 @@ def main() -> None:
     """Serve."""
     port, workers, backend = sys.argv[1:]
     server = litserve.LitServer(
-        Echo() if backend == "none" else Embedding(backend),
+        [Echo(), Counting()] if backend == "none" else Embedding(backend),
         accelerator="cuda" if backend == "cuda" else "cpu",
         workers_per_device=int(workers),
         restart_workers=True,

@@ -18,6 +18,7 @@ from typing import Any, Final
 from benchmarks.contestant import (
     BATCH,
     SILENCE_S,
+    STREAM_PARTS,
     Client,
     Contestant,
     Embed,
@@ -85,7 +86,8 @@ class LitserveServer(Contestant):
     def serving(self) -> Serving:
         """Start the server."""
         self.start(1)
-        return Serving(self._port(), http_request("/predict", b'{"call": "empty"}'))
+        stream = http_request("/stream", json.dumps({"upto": STREAM_PARTS}).encode())
+        return Serving(self._port(), http_request("/predict", b'{"call": "empty"}'), stream)
 
     def embedding(self, backend: str) -> Embed:
         """Return the model's server, with as many texts under way as make two batches."""
