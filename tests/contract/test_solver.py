@@ -118,5 +118,7 @@ def test_a_sparse_matrix_is_solved_with_other_values_and_right_hand_sides(
     assert device.solver.spsolve(shifted, device.put(b)).result().shape == (50, 2)
     with pytest.raises(errors.NumericalError, match="or it is not positive definite"):
         device.solver.spsolve(shifted, device.put(b), method="cholesky").result()
+    with pytest.raises(errors.Unsupported, match=r"has no QR factors.*method='lu'"):
+        device.solver.spsolve(a, device.put(b), method="qr")
     with pytest.raises(errors.Unsupported, match="takes a in csr with int32 indices"):
         device.solver.spsolve(device.sparse.csc(laplace), device.put(b))

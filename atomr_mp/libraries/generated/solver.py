@@ -758,7 +758,8 @@ class SolverRequests(LibraryReference):
             a: A sparse matrix, as `Sparse.csr` and its like make it.
             b: Read; (rows of a), or (rows of a, any number).
             x: Written; (rows of a), or (rows of a, any number).
-            method: "lu", or "cholesky" for a symmetric or Hermitian a that is positive definite.
+            method: "lu", or "cholesky" for a symmetric or Hermitian a that is positive definite; "qr" is
+                `Unsupported`.
             deadline_s: Seconds from now until which it must have started; None for the pool's default.
 
         Raises:

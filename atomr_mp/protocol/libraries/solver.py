@@ -60,7 +60,7 @@ Vectors = Literal["V", "N"]
 """Values and vectors, values only."""
 Kind = Literal[1, 2, 3]
 """Of a generalised problem: a·v = w·b·v, a·b·v = w·v, b·a·v = w·v."""
-Factors = Literal["lu", "cholesky"]
+Factors = Literal["lu", "cholesky", "qr"]
 """Of any matrix; of a positive definite one."""
 Mode = Literal["full", "economic"]
 """All columns of q, or as many as a has independent ones."""
@@ -599,7 +599,7 @@ class Spsolve(_SolverRequest, frozen=True):
     b: Annotated[Operand, reads(sparse_sides)]
     x: Annotated[Operand | None, writes(sparse_sides)] = None
     method: Factors = "lu"
-    """"lu", or "cholesky" for a symmetric or Hermitian a that is positive definite."""
+    """"lu", or "cholesky" for a symmetric or Hermitian a that is positive definite; "qr" is `Unsupported`."""
 
     def plan_key(self) -> tuple[object, ...]:
         """Return everything that a plan may depend on: also which structure it is."""

@@ -156,6 +156,10 @@ def sparse_sides(request: Any, _sizes: Sizes) -> tuple[int, ...]:
 def is_square(request: Any, _sizes: Sizes) -> bool:
     """A sparse matrix must be square, in csr with int32 indices: that is all that cuDSS takes."""
     a = request.a
+    if request.method == "qr":
+        raise errors.Unsupported(
+            "solver.spsolve has no QR factors, for neither cuDSS nor SciPy has: take method='lu', or solver.qr"
+        )
     if a.format != "csr" or a.index != "int32":
         raise errors.Unsupported("solver.spsolve takes a in csr with int32 indices: convert it with index='int32'")
     return bool(a.shape[0] == a.shape[1])
