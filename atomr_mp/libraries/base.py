@@ -37,6 +37,8 @@ class LibraryDevice(Protocol):
 class LibraryReference:
     """Base of the references: a method for each request infers what is not given, checks, and sends.
 
+    In an actor, operands are arrays: before `_request` a method may ask them only for `shape` and `ndim`, as refs have.
+
     Args:
         device: Where requests go.
     """
