@@ -149,7 +149,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return self.error
 
     def cancel(self) -> None:
-        """Keep the request from starting; changes nothing if it has started.
+        """Keep the request from starting, and end an asynchronous one; changes nothing if another has started.
 
         The reply then ends with `Cancelled`, or with the request's outcome.
         """

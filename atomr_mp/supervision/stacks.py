@@ -71,21 +71,39 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = Fa
     if not stacks:
         return HangReport(CallSite.CUDA if unfinished else CallSite.NATIVE, "", None)
     main = next((each for each in stacks if _is_main(each[1])), stacks[-1])
+    if kind is PlaceKind.EVENT_LOOP:
+        return _of_event_loops(stacks, answers=answers, unfinished=unfinished)
     calling = [each for each in stacks if each is not main and _calls(each[1])]
     busy = not _is_idle(main[1])
     found = [main] if busy and (kind is not PlaceKind.THREAD or not calling) else calling
     if not found:
         # Nothing runs here: it was given to the GPU, which has not done it.
         return HangReport(CallSite.CUDA if kind is PlaceKind.STREAM else CallSite.PYTHON, "", None)
-    stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
-    own = list(itertools.takewhile(lambda frame: not _is(frame, "requests/request.py", "call"), inner))
     # Of another thread than the main one it cannot be told whether it runs Python code.
-    in_c = not answers or found[0] is not main
+    return _report(found, answers=answers, in_c=not answers or found[0] is not main, unfinished=unfinished)
+
+
+def _of_event_loops(
+    stacks: Sequence[tuple[str, Sequence[StackFrame]]], *, answers: bool, unfinished: bool
+) -> HangReport:
+    """Return what to say of a request on an actor's event loop: what that loop is in, if it is in something."""
+    found = [each for each in stacks if _turns(each[1]) and not _awaits(each[1][0])]
+    if not found:  # the request awaits something, and does not end though it was told to
+        return HangReport(CallSite.PYTHON, "", None)
+    return _report(found, answers=answers, in_c=True, unfinished=unfinished)
+
+
+def _report(
+    found: Sequence[tuple[str, Sequence[StackFrame]]], *, answers: bool, in_c: bool, unfinished: bool
+) -> HangReport:
+    """Return what to say of a request of which these are the stacks."""
+    stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
+    own = list(itertools.takewhile(lambda frame: not _is_call(frame), inner))
     if (in_c and unfinished) or any(CUDA.search(frame.file) for frame in own[:INNERMOST]):
         where = CallSite.CUDA
     else:
         where = CallSite.PYTHON if answers else CallSite.NATIVE
-    methods = [frame for frame, outer in pairwise(inner) if _is(outer, "requests/request.py", "call")]
+    methods = [frame for frame, outer in pairwise(inner) if _is_call(outer)]
     return HangReport(where, stack, inner[0] if inner else None, methods[0] if methods else None)
 
 
@@ -110,6 +128,21 @@ def _is_idle(stack: Sequence[StackFrame]) -> bool:
 def _calls(stack: Sequence[StackFrame]) -> bool:
     """Whether a request's method runs here."""
     return any(_is(frame, "requests/request.py", "call") for frame in stack)
+
+
+def _turns(stack: Sequence[StackFrame]) -> bool:
+    """Whether this is the thread of an actor's event loop."""
+    return any(_is(frame, "requests/off_loop/event_loop.py", "_serve") for frame in stack)
+
+
+def _awaits(frame: StackFrame) -> bool:
+    """Whether an event loop waits here; one in C has no frame of its own."""
+    return frame.file.endswith("/selectors.py") or _is(frame, "requests/off_loop/event_loop.py", "_serve")
+
+
+def _is_call(frame: StackFrame) -> bool:
+    """Whether this is what calls methods, or awaits them."""
+    return _is(frame, "requests/request.py", "call") or _is(frame, "requests/off_loop/tasks.py", "work")
 
 
 def _is(frame: StackFrame, file: str, function: str) -> bool:

@@ -4,6 +4,8 @@ A heartbeat would tell whether some thread of the worker gets the interpreter's 
 each request that runs is followed for itself: it hangs if it has run for longer than its limit, and nothing has ended
 for as long in the place where it runs (the loop, a stream), where others may come before it. An actor's threads begin
 what they are given in order; so there it is known which have begun, and each of those is judged by its own time alone.
+On an actor's event loop many run at a time, and wait there as long as they may. One of them hangs if its loop has not
+turned for as long as its limit; or, once it was told to end, or its deadline has passed, by its own time since then.
 
 A false alarm is worse than a late one. So the time that counts is not the clock's. It passes only as far as the worker
 could have done something in it: not while its threads waited for a processor or were stopped, and not while the
@@ -22,7 +24,7 @@ LOOK_NS: Final = 1_000_000_000
 """How often it is looked; more does not count at a time."""
 
 Place = tuple[PlaceKind, int]
-Key = tuple[int, int, int]
+Key = tuple[int, int, int, bool]
 
 
 class Thread(NamedTuple):
@@ -76,7 +78,7 @@ class HangWatch:
             now_ns: The clock's time, which is that of deadlines.
             able_ns: The part of the time since the last look that counts.
             running: What runs.
-            ended_ns: When a request has last ended in each place.
+            ended_ns: When a request has last ended in each place, or an event loop has turned.
         """
         self._now += able_ns
         for place, at_ns in ended_ns.items():
@@ -84,14 +86,18 @@ class HangWatch:
                 self._ended_ns[place] = at_ns
                 self._moved[place] = self._now
         watched = list(_begun(running))
-        alone = all(each.waits for _, each in watched)
+        alone = all(each.waits and each.kind is not PlaceKind.EVENT_LOOP for _, each in watched)
         since: dict[Key, int] = {}
         hung = None
         for entry, how in watched:
             if how.limit_ns and not (how.from_deadline and now_ns < entry.deadline_ns):
-                key = entry.session, entry.request_id, entry.started_ns
+                on_loop = how.kind is PlaceKind.EVENT_LOOP
+                is_told = on_loop and (not how.waits or now_ns >= entry.deadline_ns)
+                key = entry.session, entry.request_id, entry.started_ns, is_told
                 since[key] = self._since.get(key, self._now)
-                if how.waits:
+                if on_loop:
+                    moved = 0 if is_told else self._moved.get(how.place, 0)
+                elif how.waits:
                     # For others, and those are judged for themselves; unless there are none.
                     moved = max(self._moved.values(), default=0) if alone else self._now
                 else:

@@ -9,8 +9,9 @@ import pytest
 
 from atomr_mp.errors import ActorLoadFailed
 from atomr_mp.protocol.messages.control import ActorSpec
+from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp_workers import Actor, Batch, Context, Live, Steps, method
-from atomr_mp_workers.loading import load
+from atomr_mp_workers.loading import load, max_running_of
 
 
 class Good(Actor):
@@ -63,11 +64,47 @@ class Coroutine(Actor):
         return ""
 
 
+class AsyncInBatches(Actor):
+    """Is both."""
+
+    @method(batch=Batch())
+    async def tell(self, words: list[str]) -> list[str]:
+        """Return."""
+        return words
+
+
+class AsyncSteps(Actor):
+    """Is both, too."""
+
+    @method(batch=Steps())
+    async def tell(self, live: Live[str, str]) -> None:
+        """Take a step."""
+
+
+class AsyncExclusive(Actor):
+    """Has a thread with all others."""
+
+    @method(exclusive=True)
+    async def tell(self) -> AsyncIterator[str]:
+        """Yield."""
+        yield ""
+
+
+class AsyncResumable(Actor):
+    """Does not stream."""
+
+    @method(resumable=True)
+    async def tell(self, start: int) -> str:
+        """Return."""
+        return str(start)
+
+
 class AsyncSetup(Actor):
     """Would never be set up."""
 
-    async def setup(self, context: Context) -> None:  # type: ignore[override]
-        """Do nothing."""
+    async def setup(self, _context: Context) -> AsyncIterator[None]:  # type: ignore[override]
+        """Yield."""
+        yield
 
     @method
     def tell(self) -> str:
@@ -75,16 +112,22 @@ class AsyncSetup(Actor):
         return ""
 
 
-class AsyncTeardown(Actor):
-    """Would never be taken down."""
+class GoodAsync(Actor):
+    """Has an event loop."""
 
-    async def teardown(self) -> None:  # type: ignore[override]
+    async def setup(self, context: Context) -> None:
         """Do nothing."""
 
-    @method
-    def tell(self) -> str:
+    @method(idempotent=True)
+    async def say(self, word: str) -> str:
         """Return."""
-        return ""
+        return word
+
+    @method(resumable=True)
+    async def tell(self, words: int, start: int) -> AsyncIterator[str]:
+        """Yield."""
+        for n in range(start, words):
+            yield str(n)
 
 
 class Exclusive(Actor):
@@ -130,10 +173,13 @@ def test_clients_are_told_what_streams_and_of_what_kind() -> None:
     [
         ("OnLoop", r"@method\(thread=True\)"),
         ("InBatches", "leave out batch="),
-        ("Asynchronous", "asynchronous generator.*run_coroutine_threadsafe"),
-        ("Coroutine", "is a coroutine.*run_coroutine_threadsafe"),
-        ("AsyncSetup", "setup is a coroutine.*use `def`"),
-        ("AsyncTeardown", "teardown is a coroutine.*use `def`"),
+        ("Asynchronous", "asynchronous.*leave out thread="),
+        ("Coroutine", "asynchronous.*leave out thread="),
+        ("AsyncInBatches", "leave out batch="),
+        ("AsyncSteps", "leave out batch="),
+        ("AsyncExclusive", "leave out exclusive="),
+        ("AsyncResumable", "leave out resumable="),
+        ("AsyncSetup", "setup is a generator"),
         ("Exclusive", "leave out exclusive="),
         ("StepsOnLoop", "add thread=True"),
         ("StepsOfNothing", r"Live\[Arguments, Part\]"),
@@ -143,6 +189,28 @@ def test_what_cannot_stream_is_refused(name: str, advice: str) -> None:
     """When it is loaded: a call would fail each time."""
     with pytest.raises(ActorLoadFailed, match=advice):
         load(ActorSpec(name, f"{__name__}:{name}"))
+
+
+def test_what_is_asynchronous_needs_an_event_loop() -> None:
+    """Coroutines are calls, asynchronous generators are streams; other actors have no loop."""
+    actor = load(ActorSpec("GoodAsync", f"{__name__}:GoodAsync"))
+    say, tell = actor.info.methods
+    assert (say.name, say.streams, say.parameters) == ("say", False, ["word"])
+    assert (tell.name, tell.streams, tell.parameters, tell.resumes) == ("tell", True, ["words"], Resumes.START)
+    assert msgspec.json.decode(tell.schema)["result"] == {"type": "string"}
+    assert all(each.is_async for each in actor.methods)
+    assert actor.needs_loop
+    assert not load(ActorSpec("Good", f"{__name__}:Good")).needs_loop
+
+
+@pytest.mark.parametrize("count", [0, 257, "many", True])
+def test_the_number_of_running_requests_is_bounded(count: object) -> None:
+    """Each of those that run has a place on the board."""
+    actor = load(ActorSpec("GoodAsync", f"{__name__}:GoodAsync"))
+    assert max_running_of(actor) == 128
+    vars(actor.instance)["max_running"] = count
+    with pytest.raises(ActorLoadFailed, match=r"max_running.*from 1 to 256"):
+        max_running_of(actor)
 
 
 @pytest.mark.parametrize("items", [0, 1025])

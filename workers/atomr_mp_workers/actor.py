@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar, overload
 
@@ -171,6 +171,10 @@ class Actor:
     While a method runs on the loop, nothing else of this process does: no other request, no message. So anything that
     takes longer than some milliseconds and does not need the loop belongs on the thread; then only this actor's own
     thread methods wait.
+
+    Asynchronous methods (`async def`), coroutines and generators alike, run on an asyncio event loop of this actor's
+    own, in a thread of its own: a task for each request, up to `max_running` at a time. They are for engines that have
+    such an interface.
     """
 
     stream_priority: ClassVar[str] = "normal"
@@ -183,24 +187,34 @@ class Actor:
     they release the interpreter's lock, as NumPy, torch and waiting code do. Read when `setup` has ended, so `setup`
     may set it."""
 
+    max_running: int = 128
+    """How many of its asynchronous requests run at a time, on its event loop: from 1 to 256; they begin in order, and
+    others wait. A stream counts while it works, not while its reader has no room. Read when `setup` has ended, which
+    may set it."""
+
     hang_timeout_s: float | None = None
-    """How long a method may run, in seconds, before the process counts as hung and is replaced; for a method on a
-    stream: how long nothing may end there. `math.inf` for no limit. None for the pool's own (`hang_timeout_s` of its
-    settings), which begins only when the deadline has passed. A method may have another, see `method`."""
+    """How long a method may run, in seconds, before the process counts as hung and is replaced; of a method on a
+    stream, how long nothing may end there; of an asynchronous one, how long its event loop may stand still. `math.inf`
+    for no limit. None for the pool's own (`hang_timeout_s` of its settings), which begins only when the deadline has
+    passed. A method may have another, see `method`."""
 
     resend: str = "never"
     """Requests that a client sends again by itself when this worker has ended: "unstarted" for those that certainly did
     not start, "never" for none. Use "unstarted" if a request needs nothing that earlier ones have left in this process.
     Requests of idempotent methods are sent again in any case. A method may have another, see `method`."""
 
-    def setup(self, context: Context) -> None:
+    def setup(self, context: Context) -> Awaitable[None] | None:
         """Load what the methods need: weights, tables, connections. Runs once, before the first request.
 
-        An exception makes the start fail; the device is tried again within its restart intensity.
+        An exception makes the start fail; the device is tried again within its restart intensity. It may be `async
+        def`: then it runs on the actor's event loop, where it can start tasks that stay.
         """
 
-    def teardown(self) -> None:
-        """Release resources that need an orderly end. Runs when the worker is drained, never when it is killed."""
+    def teardown(self) -> Awaitable[None] | None:
+        """Release resources that need an orderly end. Runs when the worker is drained, never when it is killed.
+
+        It may be `async def`, as `setup` may. Behind it, tasks that are left on the actor's event loop are cancelled.
+        """
 
 
 @dataclass(frozen=True)
@@ -336,6 +350,10 @@ def method(
     A generator, with `thread=True`, streams: each `yield` is a part of the answer, and its return value is the stream's
     result. It is resumed when its reader has room for another part. If nobody wants more, it gets `GeneratorExit` at
     its `yield`.
+
+    A method that is a coroutine (`async def`), or an asynchronous generator, which streams, runs on the actor's event
+    loop, see `Actor.max_running`. Where nobody wants its result any more (its caller has cancelled it or is gone, its
+    deadline has passed), its task is cancelled at the `await` where it is.
 
     Args:
         function: The method, when used without arguments.

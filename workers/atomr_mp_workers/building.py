@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from atomr_mp import errors
 from atomr_mp.protocol import token
@@ -26,7 +26,7 @@ from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.libraries import Libraries
 from atomr_mp_workers.libraries.actor_libraries import InProcessLibraries
 from atomr_mp_workers.libraries.base import LibraryContext
-from atomr_mp_workers.loading import LoadedActor, Loader, threads_of
+from atomr_mp_workers.loading import LoadedActor, Loader, max_running_of, threads_of
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.resident.blobs import ResidentBlobs
 from atomr_mp_workers.memory.result_slabs import ResultSlabs
@@ -35,6 +35,7 @@ from atomr_mp_workers.requests.batches.batch_run import BatchedMethod
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
+from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.off_loop.threads import ActorThreads
 from atomr_mp_workers.requests.peers import Peers
 from atomr_mp_workers.requests.request import current_holder
@@ -43,6 +44,9 @@ from atomr_mp_workers.supervised.foresight import Readiness, Usage
 from atomr_mp_workers.supervised.hang_limits import HangLimits
 from atomr_mp_workers.supervised.stacks import show_unfinished
 from atomr_mp_workers.wire.control import ControlChannel
+
+if TYPE_CHECKING:
+    from atomr_mp_workers.requests.off_loop.event_loop import EventLoop
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,10 @@ class WorkerParts:
     actors: list[LoadedActor]
     """They have been set up."""
     envelope: Envelope
-    threads: dict[str, ActorThreads]
-    """Of actors, by method."""
+    runners: dict[str, ActorRunner]
+    """What runs the requests of actors off the loop, by method."""
+    event_loops: dict[str, EventLoop]
+    """Of actors that have something asynchronous, by actor."""
     batched: dict[str, BatchedMethod | SteppedMethod]
     """By method."""
     usage: Usage
@@ -108,12 +114,13 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         names = start.pool, start.device, start.name, start.backend, start.generation
         return Context(*names, log, memory, residents, libraries)
 
-    actors, threads = _make_actors(start, loader, context_of, device, streams)
+    rooms = Rooms(device, completions, streams, residents, board)
+    actors = rooms.make_actors(start.actors, loader, context_of)
     residents.close()
     if start.standby:
         store.slabs.keep_spares({device: 1})  # the first call that it gets has waited already
     methods = {method.name: method for actor in actors for method in actor.methods}
-    limits = HangLimits(execution.hang_timeout_s, _places(threads))
+    limits = HangLimits(execution.hang_timeout_s, _places(rooms.runners), _loops(actors, rooms.event_loops))
     libraries = Libraries(library_context)
     envelope = Envelope(
         dict(methods), board, current, libraries, store, execution.max_queue, start.window.streams, limits.word
@@ -129,7 +136,19 @@ def build(start: control.Start, channel: ControlChannel, board: BoardWriter, loa
         device.background.start()
     usage = Usage(device, channel.send)
     readiness = Readiness(store, libraries.module, envelope.make_ready, completions.wake)
-    return WorkerParts(device, completions, store, peers, actors, envelope, threads, batched, usage, readiness)
+    return WorkerParts(
+        device,
+        completions,
+        store,
+        peers,
+        actors,
+        envelope,
+        rooms.runners,
+        rooms.event_loops,
+        batched,
+        usage,
+        readiness,
+    )
 
 
 def _open_device(start: control.Start, board: BoardWriter) -> WorkerDevice:
@@ -150,41 +169,107 @@ def _make_streams(execution: control.Execution, device: WorkerDevice) -> StreamA
     )
 
 
-def _make_actors(
-    start: control.Start,
-    loader: Loader,
-    context_of: Callable[[Stream | None], Context],
-    device: WorkerDevice,
-    streams: StreamAllocator,
-) -> tuple[list[LoadedActor], dict[str, ActorThreads]]:
-    """Load the actors and have each set itself up; return them, and their threads by method."""
-    actors: list[LoadedActor] = []
-    threads: dict[str, ActorThreads] = {}
-    for spec in start.actors:
-        try:
-            actor = loader.load(spec)
-        except errors.ActorLoadFailed as error:
-            raise FatalError(error) from error
-        stream = streams.acquire(actor.name, actor.instance.stream_priority) if device.asynchronous else None
-        _set_up(actor, context_of(stream), device, stream)
-        actors.append(actor)
-        for method in actor.methods:
-            method.stream = None if method.thread else stream
-        on_thread = [method.name for method in actor.methods if method.thread]
-        if on_thread:
-            threads |= dict.fromkeys(on_thread, _make_threads(actor, device))
-    return actors, threads
+class Rooms:
+    """Where actors work: their streams, threads and event loops.
+
+    Args:
+        device: The device.
+        completions: Where requests come back.
+        streams: Hands out streams.
+        residents: Gives memory to `setup`.
+        board: Shows event loops.
+    """
+
+    def __init__(
+        self,
+        device: WorkerDevice,
+        completions: Completions,
+        streams: StreamAllocator,
+        residents: ResidentBlobs,
+        board: BoardWriter,
+    ) -> None:
+        self.runners: Final[dict[str, ActorRunner]] = {}
+        """What runs requests off the loop, by method."""
+        self.event_loops: Final[dict[str, EventLoop]] = {}
+        """By actor."""
+        self._device = device
+        self._completions = completions
+        self._streams = streams
+        self._residents = residents
+        self._board = board
+
+    def make_actors(
+        self, specs: Sequence[control.ActorSpec], loader: Loader, context_of: Callable[[Stream | None], Context]
+    ) -> list[LoadedActor]:
+        """Load actors, and have each set itself up.
+
+        Raises:
+            FatalError: One of them cannot be used.
+        """
+        actors: list[LoadedActor] = []
+        device = self._device
+        for spec in specs:
+            try:
+                actor = loader.load(spec)
+            except errors.ActorLoadFailed as error:
+                raise FatalError(error) from error
+            stream = None
+            if device.asynchronous:
+                stream = self._streams.acquire(actor.name, actor.instance.stream_priority)
+            _set_up(actor, self._setup_of(actor, context_of(stream)), device, stream)
+            actors.append(actor)
+            try:
+                self._make_runners(actor)
+            except errors.ActorLoadFailed as error:
+                raise FatalError(error) from error
+            for method in actor.methods:
+                method.stream = None if method.thread else stream
+        return actors
+
+    def _setup_of(self, actor: LoadedActor, context: Context) -> Callable[[], object]:
+        """Return what sets an actor up: on its event loop, if that is asynchronous."""
+        setup = partial(actor.instance.setup, context)
+        if not actor.needs_loop:
+            return setup
+        from atomr_mp_workers.requests.off_loop.event_loop import EventLoop  # asyncio takes a while to import
+
+        loop = EventLoop(actor.name, self._device, self._board.loops(), len(self.event_loops))
+        self.event_loops[actor.name] = loop
+        if not actor.is_async("setup"):
+            return setup
+        self._residents.admit(loop.thread)
+        return lambda: loop.complete(cast("Coroutine[Any, Any, object]", setup()))
+
+    def _make_runners(self, actor: LoadedActor) -> None:
+        """Make an actor's threads, and what runs its asynchronous requests.
+
+        Raises:
+            ActorLoadFailed: It says something impossible of how many there are to be.
+        """
+        on_threads = [method.name for method in actor.methods if method.thread and not method.is_async]
+        if on_threads:
+            threads = ActorThreads(actor.name, threads_of(actor), self._device)
+            self.runners.update(dict.fromkeys(on_threads, threads))
+        on_loop = [method.name for method in actor.methods if method.is_async]
+        if on_loop:
+            from atomr_mp_workers.requests.off_loop.tasks import RequestTasks
+
+            tasks = RequestTasks(self.event_loops[actor.name], max_running_of(actor), self._completions)
+            self.runners.update(dict.fromkeys(on_loop, tasks))
 
 
-def _set_up(actor: LoadedActor, context: Context, device: WorkerDevice, stream: Stream | None) -> None:
+def _set_up(actor: LoadedActor, setup: Callable[[], object], device: WorkerDevice, stream: Stream | None) -> None:
     """Have an actor set itself up, on its stream if it has one."""
-    setup = partial(actor.instance.setup, context)
+
+    def run() -> None:
+        setup()
+
     try:
         hooks.point("setup", actor.name)
         if stream is None:
             setup()
         else:
-            stream.run(setup)
+            stream.run(run)
     except errors.Unsupported as error:  # by what is installed here: the next process would meet the same
         raise FatalError(errors.ActorLoadFailed(f"setup of {actor.name}: {error}")) from error
     except errors.AtomrError as error:
@@ -205,17 +290,16 @@ def _set_up(actor: LoadedActor, context: Context, device: WorkerDevice, stream: 
         ) from error
 
 
-def _make_threads(actor: LoadedActor, device: WorkerDevice) -> ActorThreads:
-    try:
-        return ActorThreads(actor.name, threads_of(actor), device)
-    except errors.ActorLoadFailed as error:
-        raise FatalError(error) from error
-
-
-def _places(threads: dict[str, ActorThreads]) -> dict[str, tuple[int, int]]:
+def _places(runners: Mapping[str, ActorRunner]) -> dict[str, tuple[int, int]]:
     """Return the number of each method's actor among those with threads, and how many threads it has."""
+    threads = {name: each for name, each in runners.items() if isinstance(each, ActorThreads)}
     actors = list(dict.fromkeys(threads.values()))
     return {name: (actors.index(each), each.count) for name, each in threads.items()}
+
+
+def _loops(actors: Sequence[LoadedActor], loops: Mapping[str, EventLoop]) -> dict[str, int]:
+    """Return the number of the event loop of each asynchronous method."""
+    return {method.name: loops[actor.name].number for actor in actors for method in actor.methods if method.is_async}
 
 
 _LOG: Final = logging.getLogger("atomr_mp.worker")

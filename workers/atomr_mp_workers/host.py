@@ -13,7 +13,7 @@ import os
 import select
 import signal
 import time
-from typing import Final
+from typing import Any, Final
 
 from atomr_mp import errors
 from atomr_mp.protocol import token
@@ -78,6 +78,7 @@ class Host:
         self._store.refs.listen = self._obey
         self._peers = parts.peers
         self._actors = parts.actors
+        self._event_loops = parts.event_loops
         self._envelope = parts.envelope
         self._answers = parts.envelope.answers
         self._ending: list[AdmittedSession] = []
@@ -90,7 +91,7 @@ class Host:
             parts.envelope,
             parts.completions,
             parts.device,
-            parts.threads,
+            parts.runners,
             parts.batched,
             self._outbox,
             self._flush,
@@ -333,7 +334,7 @@ class Host:
         Not where the end is heard of: that may be in the middle of a request.
         """
         for session in self._ending:
-            self._dispatcher.streams.leave(session.peers)
+            self._dispatcher.leave(session.peers)
             if self._envelope.discard(session):
                 self._completions.wake()  # others may have waited for its memory
             elif any(peer.streams for peer in session.peers):
@@ -407,9 +408,7 @@ class Host:
         """
         match message:
             case data.Cancel(_, ids):
-                self._envelope.cancel(peer, ids)
-                self._dispatcher.streams.cancel(peer, ids)
-                self._dispatcher.advance()
+                self._dispatcher.cancel(peer, ids)
             case data.Streams():
                 self._open_streams(peer, message, frames, packed)
             case data.Credit(token_, grants):
@@ -458,7 +457,7 @@ class Host:
         lost.carried.clear()
         session.waiting_for_release = [call for call in session.waiting_for_release if call[0] is not lost]
         self._envelope.cancel(lost, list(lost.queued))
-        self._dispatcher.streams.leave([lost])
+        self._dispatcher.leave([lost])
         self._dispatcher.advance()
 
     def _comes_early(
@@ -537,7 +536,7 @@ class Host:
                 return
             if not delivered:
                 self._take_back(session, [lease for part in (*some, *parts) for lease in part.leases], [])
-                self._dispatcher.streams.leave([peer])
+                self._dispatcher.leave([peer])
                 self._completions.wake()  # their ends are to be taken
                 return
             if leases:
@@ -615,10 +614,15 @@ class Host:
     def _leave(self) -> None:
         self._data.close(flush=True)
         for actor in reversed(self._actors):
+            loop = self._event_loops.get(actor.name)
             try:
-                actor.instance.teardown()
+                ending: Any = actor.instance.teardown()
+                if loop is not None and actor.is_async("teardown"):
+                    loop.complete(ending)
             except BaseException:  # noqa: BLE001 - what user code raises must not keep the others from their teardown
                 self._log.exception("teardown of %s failed", actor.name)
+            if loop is not None:
+                loop.close()
 
 
 def work(start: control.Start, channel: ControlChannel, board: BoardWriter, loader: Loader) -> None:

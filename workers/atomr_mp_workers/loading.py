@@ -34,6 +34,9 @@ from atomr_mp_workers.schemas import OPENAI_FORMS, Described, item_of, part_of, 
 MAX_THREADS: Final = 64
 """Of an actor; the board has room for 256."""
 
+MAX_RUNNING: Final = 256
+"""Asynchronous requests of an actor that run at a time: each has a place on the board, where others need some too."""
+
 MAX_SCHEMAS_CHARS: Final = 200_000
 """What the schemas of an actor's methods may take together: they travel in one message of the session. Beyond that it
 has none."""
@@ -54,6 +57,15 @@ class LoadedActor:
         if sum(len(info.schema) for info in infos) > MAX_SCHEMAS_CHARS:
             infos = [msgspec.structs.replace(info, schema="") for info in infos]
         return ActorInfo(self.name, infos)
+
+    def is_async(self, name: str) -> bool:
+        """Return whether one of the actor's methods is a coroutine function, or an asynchronous generator."""
+        return _is_async(getattr(self.instance, name))
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether the actor has something asynchronous, which runs on an event loop of its own."""
+        return any(method.is_async for method in self.methods) or self.is_async("setup") or self.is_async("teardown")
 
 
 class Loader:
@@ -92,8 +104,8 @@ def load(spec: ActorSpec) -> LoadedActor:
             f"{spec.target}: stream_priority is {instance.stream_priority!r}; it must be one of {', '.join(PRIORITIES)}"
         )
     for name in ("setup", "teardown"):
-        if _is_async(getattr(instance, name)):
-            raise ActorLoadFailed(f"{spec.target}.{name} is a coroutine, which nobody would await: use `def`")
+        if inspect.isasyncgenfunction(getattr(instance, name)):
+            raise ActorLoadFailed(f"{spec.target}.{name} is a generator, which nobody would iterate over: it yields")
     methods = [_method(spec, instance, name, options) for name, options in _requests(cls)]
     if not methods:
         raise ActorLoadFailed(f"{spec.target} has no requests; decorate its methods with @method")
@@ -106,9 +118,22 @@ def threads_of(actor: LoadedActor) -> int:
     Raises:
         ActorLoadFailed: It says something else than a number of threads.
     """
-    count: Any = actor.instance.threads
-    if type(count) is not int or not 1 <= count <= MAX_THREADS:
-        raise ActorLoadFailed(f"{actor.name}: threads is {count!r}; it must be a number from 1 to {MAX_THREADS}")
+    return _count(actor, "threads", MAX_THREADS)
+
+
+def max_running_of(actor: LoadedActor) -> int:
+    """Return how many asynchronous requests an actor that has been set up runs at a time.
+
+    Raises:
+        ActorLoadFailed: It says something else than a number of requests.
+    """
+    return _count(actor, "max_running", MAX_RUNNING)
+
+
+def _count(actor: LoadedActor, name: str, most: int) -> int:
+    count: Any = getattr(actor.instance, name)
+    if type(count) is not int or not 1 <= count <= most:
+        raise ActorLoadFailed(f"{actor.name}: {name} is {count!r}; it must be a number from 1 to {most}")
     return count
 
 
@@ -205,7 +230,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
     if options.batch is not None and not parameters:
         raise ActorLoadFailed(f"{where}: a batched method takes at least one parameter, a list")
     doc = inspect.getdoc(function) or ""
-    streams = options.steps is not None or inspect.isgeneratorfunction(function)
+    streams = options.steps is not None or _yields(function)
     returned = _returned(function, options, hints.get("return", Any))
     info = MethodInfo(
         name,
@@ -220,11 +245,13 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         streams,
         resumes,
     )
-    function = _with_resumption(function, info, options)
+    is_async, function = _is_async(function), _with_resumption(function, info, options)
     try:
         method = LoadedMethod(f"{spec.name}.{name}", function, options, info, parameters)
     except (TypeError, NameError) as error:
         raise ActorLoadFailed(f"{where}: an annotation is not a type that can be sent: {error}") from error
+    if is_async:
+        method.is_async = method.thread = method.apart = True
     method.key = _key(where, instance, options.batch)
     method.hang_timeout_s = _hang_timeout_s(where, instance, options)
     return method
@@ -232,14 +259,20 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
 
 def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions) -> None:
     """Check that a method is one that can be called in the way in which its decorator says."""
+    streams = _yields(function)
     if _is_async(function):
-        raise ActorLoadFailed(
-            f"{where} is a coroutine or asynchronous generator; requests are methods or generators. With thread=True "
-            "one may wait for what runs on an event loop that setup has started in a thread: "
-            "asyncio.run_coroutine_threadsafe(...).result()"
-        )
-    streams = inspect.isgeneratorfunction(function)
-    if streams and not options.thread:
+        if options.thread:
+            raise ActorLoadFailed(f"{where} is asynchronous, so it runs on its actor's event loop: leave out thread=")
+        if options.batch is not None or options.steps is not None:
+            raise ActorLoadFailed(
+                f"{where} is asynchronous, so its requests run side by side, one by one: leave out batch=, or write it "
+                "as a method (def) of lists, or of a step"
+            )
+        if options.exclusive:
+            raise ActorLoadFailed(
+                f"{where} is asynchronous, and shares its thread with what else its actor awaits: leave out exclusive="
+            )
+    elif streams and not options.thread:
         raise ActorLoadFailed(f"{where} is a generator, which runs on the actor's thread: mark it @method(thread=True)")
     if streams and (options.batch is not None or options.steps is not None):
         raise ActorLoadFailed(f"{where} is a generator, so it takes its requests one by one; leave out batch=")
@@ -252,8 +285,13 @@ def _check_kind(where: str, function: Callable[..., Any], options: MethodOptions
 
 
 def _is_async(function: Callable[..., Any]) -> bool:
-    """Whether a call runs nothing yet: of a coroutine, or of an asynchronous generator."""
+    """Whether a function is a coroutine function, or an asynchronous generator."""
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _yields(function: Callable[..., Any]) -> bool:
+    """Whether a function is a generator, asynchronous or not."""
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _resumes(where: str, signature: inspect.Signature, options: MethodOptions) -> Resumes:
@@ -291,7 +329,7 @@ def _with_resumption(function: Callable[..., Any], info: MethodInfo, options: Me
 
 def _returned(function: Callable[..., Any], options: MethodOptions, hint: Any) -> Any:
     """Return the annotation of what a caller gets: a result, or a part."""
-    if inspect.isgeneratorfunction(function):
+    if _yields(function):
         return part_of(hint)
     return hint if options.batch is None else item_of(hint)
 

@@ -84,8 +84,19 @@ def item_of(result: Any) -> Any:
 def part_of(result: Any) -> Any:
     """Return the annotation of one part of a generator, by that of what it returns; `Any` if unknown."""
     given = typing.get_args(result)
-    kinds = {collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator}
-    return given[0] if typing.get_origin(result) in kinds and given else Any
+    return given[0] if typing.get_origin(result) in _OF_PARTS and given else Any
+
+
+_OF_PARTS: Final = frozenset(
+    {
+        collections.abc.AsyncGenerator,
+        collections.abc.AsyncIterable,
+        collections.abc.AsyncIterator,
+        collections.abc.Generator,
+        collections.abc.Iterable,
+        collections.abc.Iterator,
+    }
+)
 
 
 def _schema(annotation: Any, decoded_as: Any, definitions: dict[str, Any]) -> dict[str, Any]:

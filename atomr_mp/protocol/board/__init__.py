@@ -14,7 +14,8 @@ plans (`PlanCounts`), one for each library in the order of `library_names.LIBRAR
 graphs (`GraphCounts`).
 Behind these are `STREAM_SLOTS` entries of streams that have taken their first step: of the same form, but an entry is
 written anew for each step, with the number of the step among all streams', and stays while the stream lives. So what
-runs long takes no place of others' starts. Words 26 and 27 count the steps that have begun and ended.
+runs long takes no place of others' starts. Words 26 and 27 count the steps that have begun and ended. The `LOOPS` words
+from 28 on say when each actor's event loop has last turned; it looks while it has requests, 0 if it never had any.
 The last `STACK_BYTES` are text, up to a zero byte: the stacks of the worker's threads, written when it gets the signal
 `STACK_SIGNAL`; then, if its interpreter runs, it sets the word `ANSWERED`. A worker whose device works by itself says
 besides what that has not finished, in the words `SURVEYED` and `SURVEYED` + 1. Word 24 has the signals that the worker
@@ -37,6 +38,7 @@ from atomr_mp.protocol.board.page import (
     DEFAULT_STREAM,
     DUMP_SIGNAL,
     GRAPH_WORDS,
+    LOOPS,
     OFF_BOARD,
     PLAN_WORDS,
     STACK_AT,
@@ -64,6 +66,7 @@ __all__ = [
     "DEFAULT_STREAM",
     "DUMP_SIGNAL",
     "GRAPH_WORDS",
+    "LOOPS",
     "OFF_BOARD",
     "PLAN_WORDS",
     "STACK_AT",

@@ -29,7 +29,7 @@ _MOST: Final = 2**62
 LOOKS: Final = 8
 """So often a living board is read before it counts as damaged."""
 
-_UNNAMED: Final = (range(17, 20), range(28, 64))
+_UNNAMED: Final = (range(17, 20), range(page.FIRST_LOOP + page.LOOPS, 64))
 
 _UNUSED: Final = bytes(8 * page.SLOT_WORDS - 8) + page.UNUSED.to_bytes(8, sys.byteorder)
 """An entry that was never used."""
@@ -87,6 +87,7 @@ def _defect(words: memoryview, later: memoryview, now_ns: int) -> str:
 
 def _header(words: memoryview, started: int, now_ns: int) -> str:
     forgotten, session = page.complement(words[page.FORGOTTEN_AGAIN]), words[page.ALONE]
+    turned = words[page.FIRST_LOOP : page.FIRST_LOOP + page.LOOPS]
     rules = (
         (words[0] == MAGIC, "its first word is another"),
         (not any(words[at] for unnamed in _UNNAMED for at in unnamed), "a word without a meaning is not 0"),
@@ -94,7 +95,7 @@ def _header(words: memoryview, started: int, now_ns: int) -> str:
         (words[Counter.COMPLETED] <= started < _MOST, "more requests were completed than started"),
         # The complement is written first, and is the one that counts until the other follows.
         (words[page.FORGOTTEN] <= forgotten, "the word of the forgotten starts was changed"),
-        (max(forgotten, words[page.ANSWERED], words[page.SURVEYED]) <= now_ns, "a time is in the future"),
+        (max(forgotten, words[page.ANSWERED], words[page.SURVEYED], *turned) <= now_ns, "a time is in the future"),
         (
             not session or words[page.ALONE_SUM] == entry_sum(0, session, words[page.ALONE + 1], 0),
             "what runs alone does not match its sum",

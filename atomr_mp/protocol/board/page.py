@@ -76,6 +76,12 @@ STEPS: Final = 26
 STEPS_ENDED: Final = 27
 """Word of how many of them have ended."""
 
+FIRST_LOOP: Final = 28
+"""Word of when the first actor's event loop has last turned."""
+
+LOOPS: Final = 16
+"""Event loops of actors that are told apart; of more, several have a word in common."""
+
 FORGOTTEN: Final = 6
 """Word of the latest start that was overwritten, or never written."""
 
@@ -150,6 +156,8 @@ class PlaceKind(IntEnum):
     THREAD = 1
     """An actor's own."""
     STREAM = 2
+    EVENT_LOOP = 3
+    """An actor's own, where many run at a time."""
 
 
 class Watched(NamedTuple):
@@ -167,7 +175,7 @@ class Watched(NamedTuple):
     number: int = 0
     """Which of the kind."""
     waits: bool = False
-    """It waits for others, that may be elsewhere."""
+    """It waits for others, that may be elsewhere. On an event loop: nobody has told it to end."""
     width: int = 1
     """How much runs at a time in its place, of a thread; what was started later waits there."""
 
@@ -181,7 +189,7 @@ class Watched(NamedTuple):
         """The bits of what it may have put on the device."""
         return DEFAULT_STREAM | (
             ACTORS_THREADS
-            if self.kind is PlaceKind.THREAD
+            if self.kind in {PlaceKind.THREAD, PlaceKind.EVENT_LOOP}
             else stream_bit(self.number) * (self.kind is PlaceKind.STREAM)
         )
 
@@ -194,7 +202,7 @@ class Watched(NamedTuple):
     @classmethod
     def unpack(cls, word: int) -> Watched:
         """Return what a word says; any word says something."""
-        kind = PlaceKind(min(word >> 12 & 3, PlaceKind.STREAM))
+        kind = PlaceKind(word >> 12 & 3)
         flags = bool(word >> 14 & 1), kind, word % 2**12, bool(word >> 15 & 1)
         return cls((word >> 24) * 1_000_000, *flags, (word >> 16) % 2**8 + 1)
 

@@ -14,11 +14,13 @@ from atomr_mp.protocol.board.page import (
     FIRST_BATCHES,
     FIRST_BUCKET,
     FIRST_GRAPHS,
+    FIRST_LOOP,
     FIRST_PLANS,
     FIRST_SLOT,
     FIRST_STREAM,
     FORGOTTEN,
     FORGOTTEN_AGAIN,
+    LOOPS,
     PLACE_BITS,
     PLAN_WORDS,
     PLANNED,
@@ -126,6 +128,8 @@ class BoardReader:
     def look(self, before_ns: int = 2**64) -> tuple[list[Entry], dict[tuple[PlaceKind, int], int]]:
         """Return what runs, oldest first, and when a request has last ended in each place, as far as it is known.
 
+        Of an event loop: when it has last turned.
+
         Args:
             before_ns: If nothing runs that was started before this time, nothing is returned.
         """
@@ -150,7 +154,11 @@ class BoardReader:
         entries = [self._entry(FIRST_SLOT + slot * SLOT_WORDS) for slot in slots]
         running = [entry for entry in (*entries, *steps) if entry is not None and not entry.ended_ns]
         running.sort(key=lambda entry: entry.started_ns)
-        return running, {Watched.unpack(place).place: ended_ns for place, ended_ns in last.items()}
+        progress = {Watched.unpack(place).place: ended_ns for place, ended_ns in last.items()}
+        for number, turned_ns in enumerate(words[FIRST_LOOP : FIRST_LOOP + LOOPS].tolist()):
+            if turned_ns:
+                progress[PlaceKind.EVENT_LOOP, number] = turned_ns
+        return running, progress
 
     @property
     def answered_ns(self) -> int:

@@ -18,12 +18,14 @@ from atomr_mp.protocol.board.page import (
     FIRST_BATCHES,
     FIRST_BUCKET,
     FIRST_GRAPHS,
+    FIRST_LOOP,
     FIRST_PLANS,
     FIRST_SLOT,
     FIRST_STREAM,
     FORGOTTEN,
     FORGOTTEN_AGAIN,
     GRAPH_WORDS,
+    LOOPS,
     OFF_BOARD,
     PLAN_WORDS,
     PLANNED,
@@ -181,6 +183,10 @@ class BoardWriter:
         words[at + 7] = entry_sum(number, session, request_id, now_ns)
         words[at] = number
 
+    def watch_step(self, slot: int, watched: int) -> None:
+        """Say anew how a stream's running step is to be watched."""
+        self._words[FIRST_STREAM + SLOT_WORDS * slot + 6] = watched
+
     def end_step(self, slot: int, now_ns: int) -> None:
         """Record that the step has ended."""
         self._words[STEPS_ENDED] = self._steps_ended = self._steps_ended + 1
@@ -223,6 +229,10 @@ class BoardWriter:
         words[at + 2] += wait_ns
         words[at + 3] = max(words[at + 3], longest_wait_ns)
         words[at + 4 + min((items - 1).bit_length(), BATCH_SIZES - 1)] += 1
+
+    def loops(self) -> MutableSequence[int]:
+        """Return the words of event loops. Each belongs to the thread of its loop."""
+        return cast("MutableSequence[int]", self._words[FIRST_LOOP : FIRST_LOOP + LOOPS])
 
     def graphs(self) -> MutableSequence[int]:
         """Return the words of `GraphCounts`, in their order."""

@@ -8,6 +8,7 @@ and events tell when it has ended.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -313,6 +314,14 @@ class WorkerDevice(ABC):
         """Run a piece of work to its end, on the calling thread."""
         function()
 
+    def thread_context(self) -> contextlib.AbstractContextManager[object]:
+        """Return what has the calling thread work as `on_thread` does, without waiting for what it begins."""
+        return _ANYWHERE
+
+    def thread_work(self) -> Callable[[], object] | None:
+        """Return what waits, on any thread, for what the calling thread has begun; None if all of it has ended."""
+        return None
+
     def thread_stream(self) -> Stream | None:
         """Return the stream on which `on_thread` has the calling thread work; None if it has none.
 
@@ -329,3 +338,6 @@ class WorkerDevice(ABC):
 
     def free_caches(self) -> None:
         """Give back memory that is kept for what comes next. Waits for all that was submitted."""
+
+
+_ANYWHERE: Final = contextlib.nullcontext()

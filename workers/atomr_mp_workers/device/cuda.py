@@ -21,7 +21,7 @@ from atomr_mp.protocol.extras import how_to_install
 from atomr_mp.protocol.layout import MAX_BYTES, Layout
 from atomr_mp_workers.device.base import ArrayRoom, Event, Resident, Slab, SlabMemory, Stream, Work, WorkerDevice
 from atomr_mp_workers.device.cuda_memory import CudaMemory, CudaSlab, OpenedSlab, PinnedHost
-from atomr_mp_workers.device.cuda_streams import NOT_READY, CudaEvent, CudaStream, query
+from atomr_mp_workers.device.cuda_streams import NOT_READY, READY, CudaEvent, CudaStream, query
 from atomr_mp_workers.device.faults import STICKY, UNKNOWN, poisoned, translate
 
 if TYPE_CHECKING:
@@ -229,12 +229,32 @@ class CudaDevice(WorkerDevice):
 
     def on_thread(self, function: Callable[[], None]) -> None:
         """Run work on the calling thread's own stream, and wait for it with the interpreter's lock released."""
-        stream = getattr(self._threads, "stream", None)
+        self._own_stream().run(function)
+
+    def thread_context(self) -> contextlib.AbstractContextManager[object]:
+        """Make the calling thread's own stream its current one."""
+        return self._own_stream().current()
+
+    def thread_work(self) -> Callable[[], object] | None:
+        """Return what waits for all that is on the calling thread's own stream.
+
+        Raises:
+            CUDARuntimeError: It has failed.
+        """
+        stream = self._own_stream().stream
+        if query(runtime.streamQuery, stream.ptr) == READY:
+            return None
+        event = CudaEvent()
+        event.record(stream)
+        return event.wait
+
+    def _own_stream(self) -> CudaStream:
+        stream: CudaStream | None = getattr(self._threads, "stream", None)
         if stream is None:
             cupy.cuda.Device(0).use()
             stream = self._threads.stream = CudaStream(threading.current_thread().name, self._completion)
             self._threads_streams.append(stream)
-        stream.run(function)
+        return stream
 
     def thread_stream(self) -> Stream | None:
         """Return the stream of an actor's own thread."""

@@ -53,6 +53,13 @@ its thread's queue, or aside: without credit, or while a suspect runs alone. `st
 out the table of that. What it yields is encoded on its thread and sent by the loop, at the end of the turn, or while a
 long step goes on.
 
+What is asynchronous
+--------------------
+
+A coroutine, or an asynchronous generator, is a task on an event loop that its actor has in a thread of its own
+(`off_loop.tasks`). To the loop here that is one more place off the loop. What is different: a request that runs can be
+interrupted (`Dispatcher.cancel`). It is told what to end with (`Request.closing`), and its task is cancelled.
+
 A turn of the loop
 ------------------
 

@@ -24,7 +24,7 @@ from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.isolation import Isolation
 from atomr_mp_workers.requests.off_loop.completions import Completions
-from atomr_mp_workers.requests.off_loop.threads import ActorThreads
+from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
 from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run
@@ -55,7 +55,7 @@ class Dispatcher:
         envelope: What comes before and after a request's own work.
         completions: Where requests come back that other threads have run.
         device: Makes events.
-        threads: Actors' threads, by method.
+        threads: Actors' threads and event loops, by method.
         batched: What waits of batched methods, by method.
         outbox: Peers with replies to send.
         flush: Sends them.
@@ -68,7 +68,7 @@ class Dispatcher:
         envelope: Envelope,
         completions: Completions,
         device: WorkerDevice,
-        threads: dict[str, ActorThreads],
+        threads: Mapping[str, ActorRunner],
         batched: Mapping[str, BatchedMethod | SteppedMethod],
         outbox: dict[Peer, None],
         flush: Callable[[], None],
@@ -81,6 +81,7 @@ class Dispatcher:
         self._completions = completions
         self._device = device
         self._threads = threads
+        self._runners: Final = list(dict.fromkeys(threads.values()))
         self._outbox = outbox
         self._flush = flush
         self._parked: list[Request] = []
@@ -103,7 +104,7 @@ class Dispatcher:
             if name in threads:
                 threads[name].batched.append(each)
         self.streams: Final[OpenStreams] = OpenStreams(
-            envelope.answers, board, threads, outbox, lambda: self.isolation.active, stall_ns
+            envelope, board, threads, outbox, lambda: self.isolation.active, stall_ns
         )
         self.isolation: Final[Isolation] = Isolation(
             envelope, self._is_at_work, flush, completions.wake, self._run_alone
@@ -209,7 +210,7 @@ class Dispatcher:
         freed = True
         while freed:
             freed = False
-            for threads in dict.fromkeys(self._threads.values()):
+            for threads in self._runners:
                 freed |= self._feed(threads)
             if self._parked:
                 freed |= self._unpark()
@@ -230,6 +231,28 @@ class Dispatcher:
                 pass
         # What has ended with a batch, or was cancelled while it waited for one, may have held up others.
         self.advance()
+
+    def cancel(self, peer: Peer, ids: Sequence[int]) -> None:
+        """End what a client does not want any more: what has not started, streams, and what can be interrupted."""
+        self._envelope.cancel(peer, ids)
+        self.streams.cancel(peer, ids)
+        self._interrupt(peer, ids, "cancelled")
+        self.advance()
+
+    def leave(self, peers: Iterable[Peer]) -> None:
+        """End what runs of connections that nobody reads any more, as far as it can be interrupted."""
+        self.streams.leave(peers)
+        for peer in peers:
+            self._interrupt(peer, None, "its client has gone")
+
+    def _interrupt(self, peer: Peer, ids: Sequence[int] | None, reason: str) -> None:
+        """Interrupt calls that run; streams have been told."""
+        for runner in self._runners:
+            for request in runner.running_of(peer, ids):
+                if request.closing is None:
+                    request.closing = errors.Cancelled(reason, maybe_executed=True)
+                    runner.interrupt(request)
+                    self._envelope.show_interrupted(request)
 
     def hurry(self) -> None:
         """Let no request wait for others to share a batch: the worker is to leave, and few will come."""
@@ -349,7 +372,7 @@ class Dispatcher:
             return False
         return threads.ahead < threads.count - 1 + MOST_AHEAD
 
-    def _is_anothers_turn(self, batched: BatchedMethod | SteppedMethod, threads: ActorThreads) -> bool:
+    def _is_anothers_turn(self, batched: BatchedMethod | SteppedMethod, threads: ActorRunner) -> bool:
         """Return whether a batch is due of a method on the same threads that has run longer ago."""
         if len(threads.batched) == 1:
             return False
@@ -425,7 +448,7 @@ class Dispatcher:
         elif not self._start(request):  # its plan is made
             self._park(request)
 
-    def _feed(self, threads: ActorThreads) -> bool:
+    def _feed(self, threads: ActorRunner) -> bool:
         """Start the next requests that wait for an actor's threads, as far as threads and their memory are free.
 
         Returns:
@@ -463,7 +486,7 @@ class Dispatcher:
             stream.feed(StreamEvent.TURN)
         return begun
 
-    def _came_back(self, run: Run, threads: ActorThreads) -> bool:
+    def _came_back(self, run: Run, threads: ActorRunner) -> bool:
         """Take a run back from its thread; return whether nothing is to be answered, or all that is has been."""
         threads.came_back(run)
         if isinstance(run, Request) and threads.waiting.levels:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 from atomr_mp import errors
@@ -250,7 +250,7 @@ class Envelope:
         self._board.count(Counter.REJECTED)
         self.answers.reply(peer, request_id, None, error)
 
-    def cancel(self, peer: Peer, ids: list[int]) -> None:
+    def cancel(self, peer: Peer, ids: Iterable[int]) -> None:
         """Answer those of the requests that have not started with `Cancelled`; clients take back the late ones too."""
         now_ns = time.monotonic_ns()
         for request_id in ids:
@@ -378,6 +378,15 @@ class Envelope:
             watched = Watched.unpack(request.method.watched)
             self._board.watch(request.slot, watched._replace(waits=waits).pack())
 
+    def show_interrupted(self, request: Request) -> None:
+        """Note on the board that a request on an event loop was told to end; one that does not hangs."""
+        if request.method.watched:
+            watched = Watched.unpack(request.method.watched)._replace(waits=False, from_deadline=False).pack()
+            if isinstance(request, StreamRequest) and request.place >= 0:
+                self._board.watch_step(request.place, watched)
+            else:
+                self._board.watch(request.slot, watched)
+
     def complete(self, request: Request) -> None:
         """Note the request's end and put its answer into the peer's outbox.
 
@@ -444,7 +453,8 @@ class Envelope:
         if error is not None:
             if error.ends_worker:  # it may be why: it stays on the board as what ran at the end
                 slot = OFF_BOARD
-            self._board.count(Counter.FAILED, request.items)
+            if not (error is request.closing and isinstance(error, errors.Cancelled)):  # by its caller: no failure
+                self._board.count(Counter.FAILED, request.items)
             if isinstance(error, errors.RequestError):
                 error.maybe_executed = not request.kept_out
         self._board.end(slot, now_ns, request.received_ns, request.items)

@@ -31,7 +31,9 @@ class Method(ABC):
     """
 
     thread = False
-    """It runs on its actor's thread."""
+    """It runs on a thread of its actor."""
+    is_async = False
+    """It runs on its actor's event loop: it is a coroutine function, or yields as an asynchronous generator."""
     reads = False
     """It writes none of its arguments."""
     takes_refs = False

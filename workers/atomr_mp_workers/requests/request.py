@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -143,6 +144,8 @@ class Request(Run):
     """The end of the making of its plan, if that is elsewhere."""
     items = 1
     """How many it is in one, see `many`."""
+    closing: errors.AtomrError | None = None
+    """What it is to end with although it has begun: a stream at its next step, what is asynchronous where it awaits."""
 
     def __init__(self, peer: Peer, call: data.Call | data.StreamCall, method: Method, received_ns: int = 0) -> None:
         self.peer = peer
@@ -218,15 +221,37 @@ def unsendable(refused: errors.InvalidRequest) -> errors.ActorFailed:
 
 def current_holder() -> Holder | None:
     """Return who holds what is made in what this thread runs, None if it runs nothing."""
-    run: Run | None = getattr(_current, "run", None)
+    run = _current_run()
     return None if run is None else run.holder
 
 
 def current_request() -> Request | None:
     """Return the request whose method this thread runs just now; None also if it runs several together."""
-    run: Run | None = getattr(_current, "run", None)
+    run = _current_run()
     return run if isinstance(run, Request) else None
 
+
+def _current_run() -> Run | None:
+    run: Run | None = getattr(_current, "run", None)
+    if run is not None:
+        return run
+    cell = in_task.get()
+    return None if cell is None else cell.run
+
+
+class TaskCell:
+    """The request of a task on an actor's event loop, for what runs in that task and in those that it has started.
+
+    Emptied when the request has ended.
+    """
+
+    __slots__ = ("run",)
+
+    def __init__(self, run: Run) -> None:
+        self.run: Run | None = run
+
+
+in_task: Final[contextvars.ContextVar[TaskCell | None]] = contextvars.ContextVar("in_task", default=None)
 
 _current = threading.local()
 

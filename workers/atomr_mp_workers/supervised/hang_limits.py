@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from atomr_mp.protocol.board import PlaceKind, Watched
+from atomr_mp.protocol.board import LOOPS, PlaceKind, Watched
 from atomr_mp_workers.requests.method import Method
 
 LONGEST_S: Final = 10.0 * 365 * 86400
@@ -19,11 +19,15 @@ class HangLimits:
     Args:
         default_s: How long beyond its deadline a request may run whose actor says nothing else; 0 for ever.
         threads: The number of an actor's threads as a place, and how many there are, by method.
+        loops: The number of an actor's event loop, by method.
     """
 
-    def __init__(self, default_s: float, threads: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(
+        self, default_s: float, threads: Mapping[str, tuple[int, int]], loops: Mapping[str, int] | None = None
+    ) -> None:
         self._default_s = default_s
         self._threads = threads
+        self._loops = loops or {}
 
     def word(self, method: Method) -> int:
         """Return what is noted of each request of a method."""
@@ -31,8 +35,10 @@ class HangLimits:
         limit_s = self._default_s if own_s is None else own_s
         limit_ns = max(1, math.ceil(limit_s * 1000)) * 1_000_000 if 0 < limit_s <= LONGEST_S else 0
         kind, number, width = PlaceKind.LOOP, 0, 1
-        if method.thread:
+        if method.is_async:
+            kind, number = PlaceKind.EVENT_LOOP, self._loops[method.name] % LOOPS
+        elif method.thread:
             kind, (number, width) = PlaceKind.THREAD, self._threads[method.name]
         elif method.stream is not None:
             kind, number = PlaceKind.STREAM, method.stream.number
-        return Watched(limit_ns, own_s is None, kind, number, width=width).pack()
+        return Watched(limit_ns, own_s is None, kind, number, waits=method.is_async, width=width).pack()

@@ -58,9 +58,13 @@ class ResidentBlobs:
         self._channel = channel
         self._blobs: dict[tuple[str, str], tuple[BlobLayout, Resident, Arrays]] = {}
         """What is here stays mapped: captured graphs have its address, and no reference."""
-        self._thread = threading.get_ident()
+        self._threads: set[int | None] = {threading.get_ident()}
         self._closed = False
         self._filling = ""
+
+    def admit(self, thread: int | None) -> None:
+        """Let another thread ask, for which this one waits meanwhile: an actor's whose `setup` is asynchronous."""
+        self._threads.add(thread)
 
     def close(self) -> None:
         """Hand out nothing any more; what was, stays."""
@@ -100,7 +104,7 @@ class ResidentBlobs:
     def _check(self, name: str, version: str) -> None:
         _check_text("name", name)
         _check_text("version", version)
-        if self._closed or threading.get_ident() != self._thread:
+        if self._closed or threading.get_ident() not in self._threads:
             raise errors.InvalidRequest(f"resident memory {name!r}: it is asked for in `setup`, and on its thread")
         if self._filling:
             raise errors.InvalidRequest(

@@ -66,6 +66,12 @@ class Completions:
         if self.strategy != "polled":
             self.wake()
 
+    def add_all(self, requests: Iterable[Run]) -> None:
+        """Hand over what has ended on an actor's thread, together. Any thread."""
+        self._done.extend(requests)
+        if not self._taken_here() and self.strategy != "polled":
+            self.wake()
+
     def wake(self) -> None:
         """Have the loop look. Any thread."""
         os.eventfd_write(self.descriptor, 1)

@@ -5,23 +5,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from queue import SimpleQueue
-from typing import Final, Protocol
+from typing import Final
 
 from atomr_mp_workers.device.base import WorkerDevice
-from atomr_mp_workers.requests.fair_queue import FairQueue
-from atomr_mp_workers.requests.peers import WEIGHT, AdmittedSession
+from atomr_mp_workers.requests.off_loop.runner import ActorRunner
+from atomr_mp_workers.requests.peers import AdmittedSession
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.requests.streams.stream import StepOwner, StreamRequest
 
 
-class WaitingBatches(Protocol):
-    """What waits for batches of a method."""
-
-    def is_due(self) -> bool:
-        """Whether there may be a batch now."""
-
-
-class ActorThreads:
+class ActorThreads(ActorRunner):
     """Run requests of one actor off the loop; they begin in order, as many at a time as there are threads.
 
     The steps of a stream stay on the thread of its first one.
@@ -33,16 +26,8 @@ class ActorThreads:
     """
 
     def __init__(self, name: str, count: int, device: WorkerDevice) -> None:
-        self.count: Final = count
+        super().__init__(count)
         self._device = device
-        self.waiting: FairQueue[Request] = FairQueue(WEIGHT)
-        """Requests that have not started, and streams that go on; the next one is started when a thread is idle."""
-        self.ahead = 0
-        """How much they have been given that has not come back."""
-        self.batched: list[WaitingBatches] = []
-        """The actor's methods whose requests are put together."""
-        self.owes_batch = False
-        """What ran last was a single request, so a batch is next, if there is one."""
         self._inboxes: Final[list[SimpleQueue[Run]]] = [SimpleQueue() for _ in range(count)]
         self._idle = deque(range(count))
         self._on: dict[Run, int] = {}

@@ -7,15 +7,15 @@ what its arguments borrow.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
 from atomr_mp import errors
 from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
 from atomr_mp.protocol.messages import data
-from atomr_mp_workers.requests.answers import Answers
-from atomr_mp_workers.requests.off_loop.threads import ActorThreads
+from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.streams.stream import MadePart, StreamRequest
 from atomr_mp_workers.requests.streams.stream_life import StreamEvent, StreamState
@@ -45,9 +45,9 @@ class OpenStreams:
     """The streams of all peers.
 
     Args:
-        answers: Has those that are open; takes their parts.
+        envelope: Its answers have those that are open, and take their parts.
         board: Shows their steps.
-        threads: Actors' threads, by method.
+        threads: Actors' threads and event loops, by method.
         outbox: Peers with something to be sent.
         pauses: Returns whether what has begun is to pause: a suspect waits to run alone, or does.
         stall_ns: How long one may lack credit before it is ended.
@@ -55,17 +55,18 @@ class OpenStreams:
 
     def __init__(
         self,
-        answers: Answers,
+        envelope: Envelope,
         board: BoardWriter,
-        threads: dict[str, ActorThreads],
+        threads: Mapping[str, ActorRunner],
         outbox: dict[Peer, None],
         pauses: Callable[[], bool],
         stall_ns: int,
     ) -> None:
-        self.open: Final = answers.streams
+        self.open: Final = envelope.answers.streams
         self.paused: Final[list[StreamRequest]] = []
         """Those that could go on, while a suspect runs alone."""
-        self._answers = answers
+        self._envelope = envelope
+        self._answers = envelope.answers
         self._board = board
         self._threads = threads
         self._outbox = outbox
@@ -256,6 +257,9 @@ class OpenStreams:
             return  # it has not begun: whoever drops requests drops it
         if stream.closing is None:
             stream.closing = error
+        runner = self._threads[stream.method.name]
+        if stream.state is StreamState.RUNNING and runner.interrupt(stream):
+            self._envelope.show_interrupted(stream)
         if stream.draining:  # its method has ended it
             stream.held.clear()
             stream.error = stream.error or error

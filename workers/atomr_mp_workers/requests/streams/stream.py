@@ -63,8 +63,6 @@ class StreamRequest(Request):
         self.state = StreamState.WAITING
         self.thread = -1
         """Its thread among those of its actor, from the first step on."""
-        self.closing: errors.AtomrError | None = None
-        """What it is to end with at its next step."""
         self.made: deque[MadePart] = deque()
         """What it has yielded and was not sent; its thread appends, and the loop takes."""
         self.place = -1
@@ -93,8 +91,8 @@ class StreamRequest(Request):
     def call(self) -> None:
         """Take a turn of steps, with what the stream itself has set on its thread; never raises."""
         self._thread_state.enter()
-        if self._generator is None and self.method.resumes is not Resumes.NEVER:
-            self.arguments = (*self.arguments, self._start if self.method.resumes is Resumes.START else self.sent())
+        if self._generator is None:
+            self.arguments = self.all_arguments()
         try:
             super().call()
         finally:
@@ -106,7 +104,7 @@ class StreamRequest(Request):
             self._generator = result
         begun_ns, until_ns = time.monotonic_ns(), 0
         if not self.credit and self.closing is None:  # it goes on for a reader who has no room just now
-            self.next = _GO_ON
+            self.next = GO_ON
             return
         while self.closing is None:
             try:
@@ -114,19 +112,38 @@ class StreamRequest(Request):
             except StopIteration as stop:
                 super().take(stop.value)
                 return
-            self._keep(part)
+            self.keep(part)
             if self.error is not None:
-                self.closing = self.error
                 break
             now_ns = time.monotonic_ns()
             until_ns = until_ns or now_ns + BEYOND_NS
             took_ns, begun_ns = now_ns - begun_ns, now_ns
-            # The first part leaves at once, and so does one that has taken long: the next may too.
-            if self.place < 0 or now_ns >= until_ns or took_ns >= BEYOND_NS or not self.credit:
-                self.next = _GO_ON
+            if self.is_turn_over(took_ns, now_ns, until_ns):
+                self.next = GO_ON
                 return
         self._context.run(self._generator.close)
         self.error = self.closing
+
+    def all_arguments(self) -> tuple[Any, ...]:
+        """Return the arguments of its method, with that of a resumption behind those of its caller; once."""
+        match self.method.resumes:
+            case Resumes.START:
+                return (*self.arguments, self._start)
+            case Resumes.SENT:
+                return (*self.arguments, self.sent())
+            case _:
+                return self.arguments
+
+    def is_turn_over(self, took_ns: int, now_ns: int, until_ns: int) -> bool:
+        """Return whether its turn ends with a step that has taken so long.
+
+        The first part leaves at once, and so does one that has taken long: the next may too.
+        """
+        return self.place < 0 or now_ns >= until_ns or took_ns >= BEYOND_NS or not self.credit
+
+    def turn_deadline_ns(self, now_ns: int) -> int:
+        """Return until when a turn that begins now is to have yielded a part."""
+        return self.deadline_ns if self.place < 0 else min(now_ns + self.between_ns, self.until_ns)
 
     def sent(self) -> list[Any]:
         """Return the parts that another incarnation has sent, once."""
@@ -135,17 +152,18 @@ class StreamRequest(Request):
         return [decoder.decode(body, ()) for body in sent]
 
     def conclude(self, result: Any) -> None:
-        """Take the result of a stream among several that run together."""
+        """Take the result of a stream whose method is no generator that could return it."""
         try:
             super().take(result)
         except BaseException as error:  # noqa: BLE001 - a result may have code of its own
             self.raised = error
 
-    def _keep(self, part: Any) -> None:
+    def keep(self, part: Any) -> None:
+        """Take a part that was yielded; one that cannot be sent ends the stream."""
         try:
             encoded = encode(part, self.peer)
         except errors.InvalidRequest as refused:
-            self.error = unsendable(refused)
+            self.error = self.closing = unsendable(refused)
             return
         nbytes = size_of(encoded)
         self.made.append(MadePart(self.credit.send(nbytes), encoded, nbytes))
@@ -158,5 +176,5 @@ def size_of(encoded: values.Encoded) -> int:
     return nbytes + sum([array.nbytes for array in placed if isinstance(array, DeviceArray)])
 
 
-_GO_ON: Final = Next(lambda: None)
+GO_ON: Final = Next(lambda: None)
 """What a stream has to do next: its following steps."""

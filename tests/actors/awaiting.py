@@ -1,0 +1,244 @@
+"""An actor whose methods are asynchronous, in every way that tests ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import threading
+import time
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from atomr_mp import errors
+from atomr_mp_workers import Actor, Context, method
+from tests.actors.probe import arrive, die, note
+
+VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="")
+
+
+class Awaiter(Actor):
+    """Waits for what its own tasks do."""
+
+    max_running = 8
+
+    async def setup(self, context: Context) -> None:
+        """Start a task that stays."""
+        self._context = context
+        self._thread = threading.get_ident()
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(self.max_running))  # as many wait at gates
+        self._lines: asyncio.Queue[asyncio.Future[str]] = asyncio.Queue()
+        self._engine = asyncio.create_task(self._serve())
+        self._running = self._most = 0
+
+    async def teardown(self) -> None:
+        """Note that it ends, on the loop."""
+        await asyncio.sleep(0)
+        note(f"down-{threading.get_ident() == self._thread}")
+
+    async def _serve(self) -> None:
+        try:
+            while True:
+                future = await self._lines.get()
+                if not future.done():
+                    future.set_result("served")
+        finally:
+            note("engine-over")
+
+    @method(idempotent=True)
+    async def add(self, a: int, b: int) -> int:
+        """Add, after having waited for others; on the loop's thread."""
+        await asyncio.sleep(0)
+        assert threading.get_ident() == self._thread
+        return a + b
+
+    @method
+    async def served(self) -> str:
+        """Wait for the task that `setup` has started."""
+        future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        await self._lines.put(future)
+        return await future
+
+    @method
+    async def at_a_time(self, gate: str) -> int:
+        """Wait at a gate, elsewhere than on the loop; return the most that have run at a time."""
+        self._running += 1
+        self._most = max(self._most, self._running)
+        try:
+            await asyncio.to_thread(arrive, gate)
+        finally:
+            self._running -= 1
+        return self._most
+
+    @method(hang_timeout_s=1.0)
+    async def wait(self, tag: str, seconds: float = 3600.0) -> str:
+        """Wait, and note how that ends."""
+        note(f"{tag}-begun")
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            note(f"{tag}-cancelled")
+            raise
+        return tag
+
+    @method
+    async def stubborn(self, tag: str) -> str:
+        """Return although it is cancelled."""
+        note(f"{tag}-begun")
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            note(f"{tag}-goes-on")
+        return tag
+
+    @method(hang_timeout_s=1.0)
+    async def deaf(self, tag: str) -> None:
+        """Do not end, whoever asks."""
+        note(f"{tag}-begun")
+        while True:
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                note(f"{tag}-deaf")
+
+    @method(hang_timeout_s=1.0)
+    async def block(self) -> None:
+        """Hold up the whole loop."""
+        await asyncio.sleep(0)
+        die("hang")
+
+    @method
+    async def failing(self, kind: str) -> Any:
+        """Raise."""
+        await asyncio.sleep(0)
+        match kind:
+            case "typed":
+                raise errors.OutOfMemory("on purpose", requested_bytes=7)
+            case "exit":
+                raise SystemExit(1)
+            case "cancelled":
+                raise asyncio.CancelledError
+            case "result":
+                return object()
+            case "itself":
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(3600)
+        raise ValueError("on purpose")
+
+    @method(idempotent=True)
+    async def die(self, how: str, gate: str = "", only_first: bool = False) -> int:  # noqa: FBT001, FBT002 - a call's
+        """Die, in the first incarnation only if so wanted."""
+        if only_first and self._context.generation > 1:
+            return self._context.generation
+        if gate:
+            await asyncio.to_thread(arrive, gate)
+        die(how)
+        return 0
+
+    @method
+    async def double(self, array: Any) -> Any:
+        """Return a ref to twice an array, that is borrowed meanwhile."""
+        await asyncio.sleep(0)
+        return await asyncio.to_thread(self._context.keep, np.asarray(array) * 2)
+
+    @method(writes=["array"])
+    async def fill(self, array: Any, value: float) -> None:
+        """Write an array, before and after having waited."""
+        array[: len(array) // 2] = value
+        await asyncio.sleep(0.01)
+        array[len(array) // 2 :] = value
+
+    @method
+    async def variable(self, value: str) -> str:
+        """Set a context variable, wait, and return it."""
+        VARIABLE.set(value)
+        await asyncio.sleep(0.01)
+        return VARIABLE.get()
+
+    @method
+    async def count(self, upto: int, seconds: float = 0.0) -> AsyncIterator[int]:
+        """Yield numbers."""
+        for n in range(upto):
+            if seconds:
+                await asyncio.sleep(seconds)
+            yield n
+
+    @method(idempotent=True)
+    async def again(self, upto: int, at: int, how: str, gate: str = "") -> AsyncIterator[list[int]]:
+        """Yield (pid, number), and die at one, in the first incarnation."""
+        note("again-begun")
+        for n in range(upto):
+            await asyncio.sleep(0)
+            if n == at and self._context.generation == 1:
+                if gate:
+                    await asyncio.to_thread(arrive, gate)
+                die(how)
+            yield [os.getpid(), n]
+
+    @method(resumable=True)
+    async def resumed(self, upto: int, at: int, start: int) -> AsyncIterator[int]:
+        """Yield numbers from `start` on, and die at one, in the first incarnation."""
+        for n in range(start, upto):
+            await asyncio.sleep(0)
+            if n == at and self._context.generation == 1:
+                time.sleep(0.05)  # noqa: ASYNC251 - what was yielded has left by then
+                die("kill")
+            yield n
+
+    @method(hang_timeout_s=1.0)
+    async def endless(self, tag: str, waits_at: int = -1) -> AsyncIterator[int]:
+        """Yield for ever, or wait for ever at one; note how it ends, after having waited once more."""
+        how, n = "over", 0
+        try:
+            while True:
+                if n == waits_at:
+                    note(f"{tag}-waits")
+                    await asyncio.sleep(3600)
+                yield n
+                n += 1
+        except GeneratorExit:
+            how = "closed"
+            raise
+        except asyncio.CancelledError:
+            how = "cancelled"
+            raise
+        finally:
+            await asyncio.sleep(0)
+            note(f"{tag}-{how}")
+
+    @method
+    async def odd(self, what: str) -> AsyncIterator[Any]:
+        """Yield, and then do what is wrong."""
+        try:
+            yield 1
+            if what == "raise":
+                raise ValueError("on purpose")
+            if what == "part":
+                yield object()
+            yield 2
+        finally:
+            if what == "stubborn":
+                yield 3
+
+    @method(hang_timeout_s=1.0)
+    async def blocking(self, at: int) -> AsyncIterator[int]:
+        """Yield numbers, and hold up the whole loop at one."""
+        for n in range(at):
+            await asyncio.sleep(0)
+            yield n
+        die("hang")
+
+    @method
+    def pid(self) -> int:
+        """Return our pid, from the worker's loop."""
+        return os.getpid()
+
+    @method(thread=True)
+    def on_thread(self) -> bool:
+        """Return whether this is another thread than the loop's."""
+        return threading.get_ident() != self._thread

@@ -1,0 +1,223 @@
+"""Requests of asynchronous methods: each is a task on its actor's event loop. With the worker loop's turn, if not told.
+
+A coroutine's task is a request from its start to its end. That of an asynchronous generator lives as long as the
+stream, and works turn by turn: between its turns it waits to be told to go on, and occupies nothing but its memory.
+What a request is told to end by cancels its task: at the `await` where it is, if it works, else at its next turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Iterable
+from typing import Any, Final
+
+from atomr_mp import errors
+from atomr_mp_workers import tracing
+from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.requests.off_loop.completions import Completions
+from atomr_mp_workers.requests.off_loop.event_loop import EventLoop, regardless, stepwise
+from atomr_mp_workers.requests.off_loop.runner import ActorRunner
+from atomr_mp_workers.requests.peers import Peer
+from atomr_mp_workers.requests.request import Request, Run, TaskCell, in_task
+from atomr_mp_workers.requests.streams.stream import BEYOND_NS, GO_ON, StreamRequest
+
+
+class RequestTasks(ActorRunner):
+    """Runs requests of one actor on its event loop.
+
+    Args:
+        loop: The event loop.
+        count: How many run at a time.
+        completions: Where they come back.
+    """
+
+    def __init__(self, loop: EventLoop, count: int, completions: Completions) -> None:
+        super().__init__(count)
+        self._loop: Final = loop
+        self._completions = completions
+        self._running: dict[tuple[Peer, int], Request] = {}
+        """Those that work. Of the worker's loop."""
+        self._tasks: dict[Request, _RequestTask] = {}
+        """Of all that have begun and not ended. Of the event loop's thread, as all below."""
+        self._done: list[Run] = []
+        """What has ended, or rests, and was not handed over."""
+
+    def run(self, request: Run) -> None:
+        """Have a request work: begin, or go on."""
+        assert isinstance(request, Request)
+        self.ahead += 1
+        self._running[request.peer, request.id] = request
+        self._loop.post(lambda: self._go_on(request))
+
+    def came_back(self, request: Run) -> None:
+        """Note that a request has ended, or rests."""
+        assert isinstance(request, Request)
+        self.ahead -= 1
+        del self._running[request.peer, request.id]
+
+    def interrupt(self, request: Request) -> bool:
+        """Cancel the task of a request that works; what it ends with is `closing`."""
+        self._loop.post(lambda: self._interrupt(request))
+        return True
+
+    def running_of(self, peer: Peer, ids: Iterable[int] | None = None) -> Iterable[Request]:
+        """Return the requests of a connection that work: all, or those with these numbers."""
+        if ids is None:
+            return [request for (owner, _), request in self._running.items() if owner is peer]
+        found = (self._running.get((peer, number)) for number in ids)
+        return [request for request in found if request is not None]
+
+    # --- on the event loop's thread -----------------------------------------------------------------------------------
+
+    def give(self, request: Request, *, ended: bool) -> None:
+        """Take a request that has ended, or rests, and hand it over with all that do so in this turn of the loop."""
+        if ended:
+            del self._tasks[request]
+        if not self._done:
+            self._loop.soon(self._hand_over)
+        self._done.append(request)
+
+    def _hand_over(self) -> None:
+        done, self._done = self._done, []
+        for request in done:
+            if request.event is not None and request.next is None:
+                request.event.end()
+        self._completions.add_all(done)
+
+    def _go_on(self, request: Request) -> None:
+        task = self._tasks.get(request)
+        if task is None:
+            self._tasks[request] = _RequestTask(self, self._loop, request)
+            self._loop.beat_while(lambda: bool(self._tasks))
+        else:
+            task.go_on()
+
+    def _interrupt(self, request: Request) -> None:
+        task = self._tasks.get(request)
+        if task is not None:
+            task.interrupt()
+
+
+class _RequestTask:
+    """A request on the event loop's thread."""
+
+    def __init__(self, owner: RequestTasks, loop: EventLoop, request: Request) -> None:
+        self._owner = owner
+        self._loop = loop
+        self._request: Final = request
+        self._cell: Final = TaskCell(request)
+        self._generator: AsyncGenerator[Any, None] | None = None
+        self._is_cancellable = False
+        """Its method runs, and may be cancelled."""
+        self._next_turn: asyncio.Future[None] | None = None
+        self._task: Final = loop.start(self._live())
+
+    def go_on(self) -> None:
+        """Let a stream take its next turn."""
+        assert self._next_turn is not None
+        self._next_turn.set_result(None)
+
+    def interrupt(self) -> None:
+        """Cancel the method, if it runs; before it does, it is looked at whether the request is to end."""
+        if self._is_cancellable:
+            self._is_cancellable = False
+            self._task.cancel()
+
+    async def _live(self) -> None:
+        """Work until the request has ended."""
+        in_task.set(self._cell)
+        request, goes_on = self._request, True
+        while goes_on:
+            entered = None
+            if request.span is not None and tracing.tracer is not None:
+                entered = tracing.tracer.enter(request.span)
+            await stepwise(self._turn(), self._loop.device)
+            if entered is not None and tracing.tracer is not None:
+                tracing.tracer.leave(entered)
+            goes_on = request.goes_on
+            if goes_on:
+                self._next_turn = asyncio.get_running_loop().create_future()
+            else:
+                self._cell.run = None  # what the method has left behind works for nobody
+            self._owner.give(request, ended=not goes_on)
+            if goes_on:
+                assert self._next_turn is not None
+                await regardless(self._next_turn)
+
+    async def _turn(self) -> None:
+        """Do what `Run.call` does, on an event loop; never raises."""
+        request = self._request
+        request.next = None
+        limit = self._limit()
+        try:
+            if hooks.hook is not None:
+                hooks.hook("enqueue", request.method.name)
+            self._is_cancellable = True
+            await self.work()
+        except errors.AtomrError as error:
+            request.error = error
+        except asyncio.CancelledError as error:
+            if request.closing is None:
+                request.raised = error
+            else:
+                request.error = request.closing
+        except BaseException as error:  # noqa: BLE001 - what user code raises is an answer, not the worker's end
+            request.raised = error
+        self._is_cancellable = False
+        limit.cancel()
+        try:
+            await self._loop.await_device()  # which uses the request's memory until then
+        except BaseException as error:  # noqa: BLE001 - of the device, which has not done what it was given
+            request.raised = request.raised or error
+
+    async def work(self) -> None:
+        """Call the method, and await it; or take steps of its generator."""
+        request = self._request
+        if isinstance(request, StreamRequest):
+            await self._steps(request)
+        elif request.closing is not None:
+            request.error, request.kept_out = request.closing, True
+        else:
+            request.take(await request.method.function(*request.arguments))
+
+    async def _steps(self, stream: StreamRequest) -> None:
+        """Take a turn of steps. See `StreamRequest.take`."""
+        generator = self._generator
+        if generator is None:
+            generator = self._generator = stream.method.function(*stream.all_arguments())
+        begun_ns, until_ns = time.monotonic_ns(), 0
+        if not stream.credit and stream.closing is None:
+            stream.next = GO_ON
+            return
+        while stream.closing is None:
+            try:
+                part = await anext(generator)
+            except StopAsyncIteration:
+                stream.conclude(None)
+                return
+            stream.keep(part)
+            now_ns = time.monotonic_ns()
+            until_ns = until_ns or now_ns + BEYOND_NS
+            if stream.error is None and stream.is_turn_over(now_ns - begun_ns, now_ns, until_ns):
+                stream.next = GO_ON
+                return
+            begun_ns = now_ns
+        await generator.aclose()
+        stream.error = stream.closing
+
+    def _limit(self) -> asyncio.TimerHandle:
+        """Return what interrupts the request at its deadline."""
+        request, now_ns = self._request, time.monotonic_ns()
+        until_ns = request.deadline_ns
+        if isinstance(request, StreamRequest):
+            until_ns = request.turn_deadline_ns(now_ns)
+
+        def end() -> None:
+            if request.closing is None:
+                request.closing = errors.DeadlineExceeded(
+                    f"the deadline passed while {request.method.name} ran", maybe_executed=True
+                )
+            self.interrupt()
+
+        return self._loop.later(max(0.0, (until_ns - now_ns) / 1e9), end)
