@@ -1,9 +1,10 @@
 """Calls a pool with nothing but sockets, ZeroMQ and msgpack: a pattern for clients in other languages.
 
     python examples/raw_client.py RUNDIR Digits.predict '[[0, 0, 5, 13, ...]]'
+    python examples/raw_client.py RUNDIR --stream Story.tell '[3]'
 
-It needs pyzmq, which the package itself does not. `docs/protocol.md` describes every message. A list of numbers, nested
-or not, is sent as an array.
+A stream prints its parts as they come, a line each, and then its result. It needs pyzmq, which calls on one machine do
+not need otherwise. `docs/protocol.md` describes every message. A list of numbers, nested or not, is sent as an array.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Self
 
 import msgpack
 import zmq
 
+AHEAD_BYTES: Final = 2**24
+"""Bytes of parts that may be unread."""
 ARRAY: Final = 1
 """msgpack extension type of an array."""
 PACKED: Final = 0xC1
@@ -37,17 +41,29 @@ ELEMENTS: Final = dict(zip(NAMES, "?bhiqBHIQefd", strict=True))
 
 
 def main() -> int:
-    """Make one call and print its result."""
+    """Make one call and print its result, or open one stream and print its parts."""
     parser = argparse.ArgumentParser(description="call a method of a running pool", allow_abbrev=False)
     parser.add_argument("run_dir", type=Path, help="the pool's run directory")
     parser.add_argument("method", help="Actor.method")
     parser.add_argument("arguments", type=json.loads, help="JSON: a list by position, or a map by name")
     parser.add_argument("--device", type=int, default=0)
     parser.add_argument("--deadline", type=float, default=30.0, metavar="SECONDS")
+    parser.add_argument("--stream", action="store_true", help="the method streams")
+    parser.add_argument("--ahead", type=int, default=16, metavar="PARTS", help="parts that may be unread")
+    parser.add_argument("--most", type=int, default=None, metavar="PARTS", help="cancel the stream after so many")
     options = parser.parse_args()
     with Session(options.run_dir / "session.sock", options.deadline) as session:
         device = session.wait_admitted(options.device)
-        error, result = call(session, device, options.method, options.arguments, options.deadline)
+        with Worker(session, device, options.deadline) as worker:
+            if options.stream:
+                parts = Stream(worker, options.method, options.arguments, options.ahead)
+                for part in itertools.islice(parts, options.most):
+                    print(json.dumps(part), flush=True)
+                if not parts.ended:
+                    parts.cancel()
+                error, result = parts.error, parts.result
+            else:
+                error, result = call(worker, options.method, options.arguments)
     if error is not None:
         code, message, _facts = error
         sys.exit(f"{code}: {message}")
@@ -108,35 +124,100 @@ class Session:
         return data
 
 
-def call(session: Session, device: list[Any], method: str, arguments: Any, deadline_s: float) -> tuple[Any, Any]:
-    """Make one call; return (error, result); one is None."""
-    token = struct.pack(">16sHI", session.epoch, device[0], device[3])
-    deadline_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(deadline_s * 1e9)
-    if isinstance(arguments, dict):
-        body = msgpack.packb({name: to_wire(value) for name, value in arguments.items()})
-    else:
-        body = msgpack.packb([to_wire(value) for value in arguments])
-    one_call = [1, method, deadline_ns, 0, body]  # id, method, deadline, payload frames, arguments
+class Worker:
+    """The connection to one incarnation of a device's worker."""
 
-    context = zmq.Context()
-    worker = context.socket(zmq.DEALER)
-    worker.setsockopt(zmq.LINGER, 0)
-    worker.setsockopt(zmq.HANDSHAKE_IVL, 0)
-    worker.setsockopt(zmq.ROUTING_ID, b"s" + session.name + b"\x00")  # lane 0
-    worker.setsockopt(zmq.PLAIN_USERNAME, session.name.hex().encode())
-    worker.setsockopt(zmq.PLAIN_PASSWORD, session.secret.hex().encode())
-    worker.connect(device[4])
-    try:
-        worker.send(msgpack.packb([1, token, [one_call]]))
-        if not worker.poll(int(deadline_s * 1000)):
+    def __init__(self, session: Session, device: list[Any], deadline_s: float) -> None:
+        self.token = struct.pack(">16sHI", session.epoch, device[0], device[3])
+        self.deadline_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + int(deadline_s * 1e9)
+        self._context = zmq.Context()
+        self._socket = worker = self._context.socket(zmq.DEALER)
+        worker.setsockopt(zmq.LINGER, 1000)
+        worker.setsockopt(zmq.HANDSHAKE_IVL, 0)
+        worker.setsockopt(zmq.ROUTING_ID, b"s" + session.name + b"\x00")  # lane 0
+        worker.setsockopt(zmq.PLAIN_USERNAME, session.name.hex().encode())
+        worker.setsockopt(zmq.PLAIN_PASSWORD, session.secret.hex().encode())
+        worker.connect(device[4])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._socket.close()
+        self._context.term()
+
+    def send(self, tag: int, *fields: Any) -> None:
+        """Send a message: its tag, the incarnation's token, and its fields."""
+        self._socket.send(msgpack.packb([tag, self.token, *fields]))
+
+    def receive(self) -> tuple[list[Any], list[bytes]]:
+        """Return the next message and its payload frames."""
+        left_ms = (self.deadline_ns - time.clock_gettime_ns(time.CLOCK_MONOTONIC)) // 1_000_000
+        if not self._socket.poll(max(0, left_ms)):
             sys.exit("no answer within the deadline")
-        header, frames = unpack(worker.recv())
-    finally:
-        worker.close()
-        context.term()
-    _tag, _token, replies, *_ = msgpack.unpackb(header)  # newer versions may add fields at the end
+        header, frames = unpack(self._socket.recv())
+        message: list[Any] = msgpack.unpackb(header)  # newer versions may add fields at the end
+        return message, frames
+
+
+def call(worker: Worker, method: str, arguments: Any) -> tuple[Any, Any]:
+    """Make one call; return (error, result); one is None."""
+    worker.send(1, [[1, method, worker.deadline_ns, 0, packed(arguments)]])  # id, method, deadline, frames, arguments
+    (_tag, _token, replies, *_), frames = worker.receive()
     _id, _frames, body, error, *_ = replies[0]
     return error, None if error is not None else from_wire(body, frames)
+
+
+class Stream:
+    """A stream: iterate over its parts; then it has a `result`, or an `error`."""
+
+    def __init__(self, worker: Worker, method: str, arguments: Any, ahead: int) -> None:
+        self.error: Any = None
+        self.result: Any = None
+        self.ended = False
+        self._worker = worker
+        self._ahead = ahead
+        self._granted = ahead
+        until_ns, between_ns = worker.deadline_ns, 60_000_000_000
+        credit = [ahead, AHEAD_BYTES, between_ns, until_ns]
+        worker.send(6, [[1, method, until_ns, 0, packed(arguments), *credit]])
+
+    def __iter__(self) -> Iterator[Any]:
+        count = nbytes = 0
+        while True:
+            (tag, _token, items, *_), frames = self._worker.receive()
+            if tag == 1:  # replies: the end
+                _id, _frames, body, self.error, *_ = items[0]
+                self.result = None if self.error is not None else from_wire(body, frames)
+                self.ended = True
+                return
+            for _id, number, frame_count, body, part_bytes, *_ in items:
+                if number != count:
+                    sys.exit(f"part {number} has come where part {count} would")
+                yield from_wire(body, frames[:frame_count])
+                del frames[:frame_count]
+                count, nbytes = count + 1, nbytes + part_bytes
+                if 2 * (self._granted - count) <= self._ahead:  # half at a time: each grant is a message
+                    self._granted = count + self._ahead
+                    self._worker.send(7, [[1, self._granted, nbytes + AHEAD_BYTES]])
+
+    def cancel(self) -> None:
+        """End it, and wait for that; parts that come before are dropped."""
+        self._worker.send(2, [1])
+        for _ in iter(self._drop, True):
+            pass
+
+    def _drop(self) -> bool:
+        (tag, *_), _frames = self._worker.receive()
+        self.ended = tag == 1
+        return self.ended
+
+
+def packed(arguments: Any) -> bytes:
+    """Return arguments as they are sent: a map by name, or a list by position."""
+    if isinstance(arguments, dict):
+        return bytes(msgpack.packb({name: to_wire(value) for name, value in arguments.items()}))
+    return bytes(msgpack.packb([to_wire(value) for value in arguments]))
 
 
 def unpack(message: bytes) -> tuple[bytes, list[bytes]]:

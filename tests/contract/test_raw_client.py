@@ -21,6 +21,8 @@ IMAGES: Final = np.load(EXAMPLES / "data" / "digits_test.npy")
 LABELS: Final = np.load(EXAMPLES / "data" / "digits_test_labels.npy")
 
 ACTOR: Final = """
+import itertools
+from collections.abc import AsyncIterator, Iterator
 import numpy as np
 from numpy.typing import NDArray
 from typing import Any
@@ -38,6 +40,29 @@ class Values(Actor):
     @method
     def count(self, rows: int, columns: int) -> NDArray[np.float32]:
         return np.arange(rows * columns, dtype=np.float32).reshape(rows, columns)
+
+    @method(thread=True)
+    def parts(self, count: int, length: int = 1) -> Iterator[Any]:
+        for n in range(count):
+            yield np.full(length, n, np.int64) if length > 1 else n
+        return sum(range(count))
+
+    @method
+    async def endless(self) -> AsyncIterator[int]:
+        try:
+            for n in itertools.count():
+                yield n
+        finally:
+            self.closed = True
+
+    @method
+    def is_closed(self) -> bool:
+        return getattr(self, "closed", False)
+
+    @method(thread=True)
+    def broken(self) -> Iterator[int]:
+        yield 0
+        raise ValueError("on purpose")
 """
 
 
@@ -95,6 +120,37 @@ def test_arguments_go_by_name_too(pool: atomr_mp.Pool) -> None:
     """A map is by name, and defaults are the method's."""
     assert result(pool, "Values.minus", {"b": 2, "a": 5}) == 3
     assert result(pool, "Values.minus", {"a": 5}) == 4
+
+
+def streamed(pool: atomr_mp.Pool, method: str, arguments: Any, *options: str) -> list[Any]:
+    """Run the example with a stream, and return what it printed: the parts, and the result."""
+    ran = raw_client(pool, method, arguments, "--stream", *options)
+    assert ran.returncode == 0, ran.stderr
+    return [json.loads(line) for line in ran.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("count", "ahead"), [(0, 1), (5, 1), (300, 7)])
+def test_it_reads_streams(pool: atomr_mp.Pool, count: int, ahead: int) -> None:
+    """Part by part, as far as it grants credit; then the result."""
+    assert streamed(pool, "Values.parts", [count], "--ahead", str(ahead)) == [*range(count), sum(range(count))]
+
+
+def test_it_reads_streams_of_arrays(pool: atomr_mp.Pool) -> None:
+    """In frames of their own."""
+    assert streamed(pool, "Values.parts", {"count": 20, "length": 500})[:-1] == [[n] * 500 for n in range(20)]
+
+
+def test_it_ends_streams(pool: atomr_mp.Pool) -> None:
+    """What it does not want any more is closed."""
+    assert streamed(pool, "Values.endless", [], "--most", "10") == [*range(10), None]
+    assert result(pool, "Values.is_closed", []) is True
+
+
+def test_it_prints_what_a_stream_has_ended_with(pool: atomr_mp.Pool) -> None:
+    """Behind its parts."""
+    ran = raw_client(pool, "Values.broken", [], "--stream")
+    assert (ran.returncode, ran.stdout) == (1, "0\n")
+    assert ran.stderr.startswith("actor_failed: ")
 
 
 def test_an_error_is_printed_with_its_code(pool: atomr_mp.Pool) -> None:

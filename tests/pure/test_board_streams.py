@@ -107,3 +107,22 @@ def test_a_count_of_steps_that_is_too_low_is_found(board: tuple[BoardWriter, Boa
         open_stream(writer, n, NOW_NS + n)
     reader.words[STEPS] = 2
     assert check.defect(reader.words, NOW_NS + 10**6)
+
+
+def test_an_event_loop_s_turns_are_told_while_something_runs(board: tuple[BoardWriter, BoardReader]) -> None:
+    """By its number; a time that has not come is a damaged board."""
+    writer, reader = board
+    watched = Watched(10**9, kind=PlaceKind.EVENT_LOOP, number=2, waits=True)
+    slot = writer.start(1, 7, 10, 2**62, watched.pack())
+    writer.loops()[2] = 40
+    running, progress = reader.look()
+    assert [entry.request_id for entry in running] == [7]
+    assert progress == {(PlaceKind.EVENT_LOOP, 2): 40}
+    assert check.defect(reader.words, 40) == ""
+    assert "future" in check.defect(reader.words, 39)
+    writer.end(slot, 50)
+    place = writer.open_stream(1, 8, 51, 52)
+    writer.start_step(place, 1, 8, 53, 2**62, watched.pack())
+    writer.watch_step(place, watched._replace(waits=False).pack())
+    (entry,) = reader.look()[0]
+    assert not Watched.unpack(entry.watched).waits

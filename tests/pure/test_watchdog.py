@@ -69,6 +69,42 @@ def test_what_a_thread_runs_is_judged_by_its_own_time(width: int, limit: int) ->
     assert watch.look((limit + 1) * S, S, [hangs, *others], {watched.place: limit * S}) is hangs
 
 
+ON_EVENT_LOOP: Final = Watched(3 * S, kind=PlaceKind.EVENT_LOOP, number=1, waits=True)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=60))
+def test_what_awaits_hangs_with_its_event_loop_only(turns: list[bool]) -> None:
+    """However long it runs; another loop's turns do not count."""
+    watch, entry = HangWatch(), running(ON_EVENT_LOOP)
+    quiet = -1
+    for number, turned in enumerate(turns, start=1):
+        here = {ON_EVENT_LOOP.place: number * S} if turned else {}
+        hung = watch.look(number * S, S, [entry], {**here, (PlaceKind.EVENT_LOOP, 2): number * S})
+        quiet = 0 if turned else quiet + 1
+        assert (hung is entry) == (quiet >= 3)
+
+
+@pytest.mark.parametrize("told", ["by its caller", "by its deadline", "by its deadline, with the pool's limit"])
+def test_what_was_told_to_end_on_an_event_loop_has_its_limit_from_then_on(told: str) -> None:
+    """Though its loop turns; and it has the whole of it, however long it ran before."""
+    deadline_ns = FAR_NS if told == "by its caller" else 20 * S
+    from_deadline = told.endswith("limit")
+    before = running(ON_EVENT_LOOP._replace(from_deadline=from_deadline), deadline_ns=deadline_ns)
+    after = running(ON_EVENT_LOOP._replace(waits=False), deadline_ns=deadline_ns) if deadline_ns == FAR_NS else before
+    watch = HangWatch()
+    for second in range(1, 30):
+        entry = before if second < 20 else after
+        hung = watch.look(second * S, S, [entry], {ON_EVENT_LOOP.place: second * S})
+        assert (hung is entry) == (second >= 23), second
+
+
+def test_what_waits_for_memory_of_a_request_on_an_event_loop_does_not_hang() -> None:
+    """That may take as long as it likes, and is judged for itself."""
+    watch, waits = HangWatch(), running(Watched(S, waits=True), request=2)
+    for second in range(1, 10):
+        assert watch.look(second * S, S, [running(ON_EVENT_LOOP), waits], {ON_EVENT_LOOP.place: second * S}) is None
+
+
 @given(st.integers(1, 4))
 def test_what_a_thread_is_to_do_next_is_not_judged(width: int) -> None:
     """Its time begins when one is free; what has no limit keeps it waiting for as long as it takes."""
@@ -163,9 +199,19 @@ SUBMIT: Final = f'  File "{WORKERS}/device/cuda_streams.py", line 107 in submit\
 CUPY: Final = '  File "/site/cupy/__init__.py", line 800 in asnumpy\n'
 
 
+WORK: Final = f'  File "{WORKERS}/requests/off_loop/tasks.py", line 9 in work\n'
+TURN: Final = f'  File "{WORKERS}/requests/off_loop/event_loop.py", line 9 in _serve\n'
+SELECT: Final = '  File "/lib/selectors.py", line 468 in select\n'
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "answers", "where", "function"),
     [
+        (stack(MINE, WORK, TURN) + stack(IDLE), PlaceKind.EVENT_LOOP, True, CallSite.PYTHON, "spin"),
+        (stack(MINE, TURN) + stack(MINE, CALL) + stack(IDLE), PlaceKind.EVENT_LOOP, True, CallSite.PYTHON, "spin"),
+        (stack(CUPY, MINE, WORK, TURN) + stack(IDLE), PlaceKind.EVENT_LOOP, False, CallSite.CUDA, "asnumpy"),
+        (stack(SELECT, TURN) + stack(IDLE), PlaceKind.EVENT_LOOP, True, CallSite.PYTHON, None),
+        (stack(TURN) + stack(IDLE), PlaceKind.EVENT_LOOP, True, CallSite.PYTHON, None),
         (stack(IDLE) + stack(MINE, CALL, SERVE, current=True), PlaceKind.LOOP, True, CallSite.PYTHON, "spin"),
         (stack(MINE, CALL, SERVE, current=True), PlaceKind.LOOP, False, CallSite.NATIVE, "spin"),
         (stack(CUPY, MINE, CALL, SERVE, current=True), PlaceKind.STREAM, False, CallSite.CUDA, "asnumpy"),
@@ -176,7 +222,22 @@ CUPY: Final = '  File "/site/cupy/__init__.py", line 800 in asnumpy\n'
         ("", PlaceKind.LOOP, False, CallSite.NATIVE, None),
         ("Thread 0x0 (most recent", PlaceKind.LOOP, False, CallSite.NATIVE, None),
     ],
-    ids=["python", "native", "cuda", "thread", "two", "on a stream", "enqueued", "nothing", "torn"],
+    ids=[
+        "in a task",
+        "in a callback",
+        "cuda in a task",
+        "awaits",
+        "awaits in a loop in C",
+        "python",
+        "native",
+        "cuda",
+        "thread",
+        "two",
+        "on a stream",
+        "enqueued",
+        "nothing",
+        "torn",
+    ],
 )
 def test_stacks_tell_where_it_is(
     text: str,

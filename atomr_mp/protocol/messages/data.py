@@ -88,7 +88,7 @@ class Calls(Message, frozen=True, tag=1):
 
 
 class Cancel(Message, frozen=True, tag=2):
-    """Drop these calls if they have not started, and end these streams.
+    """Drop these calls if they have not started, or end them if their methods are asynchronous, and end these streams.
 
     Not answered itself: each call that it stops is answered with `cancelled`, every other call as usual. Ids that are
     not waiting are ignored.
