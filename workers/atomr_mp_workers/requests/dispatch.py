@@ -104,7 +104,13 @@ class Dispatcher:
             if name in threads:
                 threads[name].batched.append(each)
         self.streams: Final[OpenStreams] = OpenStreams(
-            envelope, board, threads, outbox, lambda: self.isolation.active, stall_ns
+            envelope,
+            board,
+            threads,
+            outbox,
+            lambda: self.isolation.active,
+            stall_ns,
+            is_asynchronous=device.asynchronous,
         )
         self.isolation: Final[Isolation] = Isolation(
             envelope, self._is_at_work, flush, completions.wake, self._run_alone

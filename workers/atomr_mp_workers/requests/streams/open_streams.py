@@ -51,6 +51,7 @@ class OpenStreams:
         outbox: Peers with something to be sent.
         pauses: Returns whether what has begun is to pause: a suspect waits to run alone, or does.
         stall_ns: How long one may lack credit before it is ended.
+        is_asynchronous: The device works by itself, and has done a turn's work only at the turn's end.
     """
 
     def __init__(
@@ -61,6 +62,8 @@ class OpenStreams:
         outbox: dict[Peer, None],
         pauses: Callable[[], bool],
         stall_ns: int,
+        *,
+        is_asynchronous: bool,
     ) -> None:
         self.open: Final = envelope.answers.streams
         self.paused: Final[list[StreamRequest]] = []
@@ -72,6 +75,7 @@ class OpenStreams:
         self._outbox = outbox
         self._pauses = pauses
         self._stall_ns = stall_ns
+        self._is_asynchronous = is_asynchronous
         self._due_ns = NEVER_NS
         """When one of those aside may have to be ended, if nothing else happens."""
         self.stepped: Final[dict[str, Stepped]] = {}
@@ -116,7 +120,7 @@ class OpenStreams:
         """Take a stream back from its thread, and send what it has yielded; return whether it goes on."""
         self._turns.pop(stream, None)
         if stream.made:
-            self._give_parts(stream)
+            self._give_parts(stream, len(stream.made))
         now_ns = time.monotonic_ns()
         self.end_step(stream, now_ns, goes_on=stream.goes_on)
         if not stream.goes_on:
@@ -135,13 +139,12 @@ class OpenStreams:
             self._due_ns = min(self._due_ns, self._due_of(stream))
         return True
 
-    def _give_parts(self, stream: StreamRequest) -> None:
-        made = stream.made
+    def _give_parts(self, stream: StreamRequest, count: int) -> None:
+        made = [stream.made.popleft() for _ in range(count)]
         if stream.closing is None or stream.closing is stream.error:  # else nobody wants them
             self._outbox[stream.peer] = None
-            while made:
-                self._answers.give_part(stream, made.popleft())
-        made.clear()
+            for part in made:
+                self._answers.give_part(stream, part)
 
     def give(self, stream: StreamRequest, encoded: values.Encoded, nbytes: int) -> None:
         """Send a part of a stream that has credit for it."""
@@ -217,8 +220,10 @@ class OpenStreams:
             if look_ns > now_ns:
                 return
             del self._turns[stream]
-            if stream.made:
-                self._give_parts(stream)
+            made = list(stream.made)
+            # What lies on a device that works by itself may not be there before the turn is over.
+            if made and not (self._is_asynchronous and any(part.encoded[2] for part in made)):
+                self._give_parts(stream, len(made))
 
     def end_late(self, now_ns: int) -> bool:
         """End those whose time is over, or that nobody reads; return whether there were any."""
