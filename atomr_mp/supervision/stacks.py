@@ -86,7 +86,7 @@ def diagnose(text: str, kind: PlaceKind, *, answers: bool, unfinished: bool = Fa
 def _of_event_loops(
     stacks: Sequence[tuple[str, Sequence[StackFrame]]], *, answers: bool, unfinished: bool
 ) -> HangReport:
-    """Return what to say of a request on an actor's event loop: what that loop is in, if it is in something."""
+    """Return the report of a request on an event loop: the code that holds it up, if any does."""
     found = [each for each in stacks if _turns(each[1]) and not _awaits(each[1][0])]
     if not found:  # the request awaits something, and does not end though it was told to
         return HangReport(CallSite.PYTHON, "", None)
@@ -96,7 +96,7 @@ def _of_event_loops(
 def _report(
     found: Sequence[tuple[str, Sequence[StackFrame]]], *, answers: bool, in_c: bool, unfinished: bool
 ) -> HangReport:
-    """Return what to say of a request of which these are the stacks."""
+    """Return the report of a request, by its stacks."""
     stack, inner = "\n".join(part.strip() for part, _ in found), found[0][1]
     own = list(itertools.takewhile(lambda frame: not _is_call(frame), inner))
     if (in_c and unfinished) or any(CUDA.search(frame.file) for frame in own[:INNERMOST]):

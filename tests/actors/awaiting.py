@@ -35,7 +35,7 @@ class Awaiter(Actor):
         self._running = self._most = 0
 
     async def teardown(self) -> None:
-        """Note that it ends, on the loop."""
+        """Record the end, on the loop."""
         await asyncio.sleep(0)
         note(f"down-{threading.get_ident() == self._thread}")
 

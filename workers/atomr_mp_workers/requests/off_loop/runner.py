@@ -59,7 +59,7 @@ class ActorRunner(ABC):
 
     @abstractmethod
     def came_back(self, request: Run) -> None:
-        """Note that what has run has come back: there is room for another."""
+        """Take a run back: there is room for another."""
 
     def interrupt(self, request: Request) -> bool:  # noqa: ARG002 - what runs on a thread goes on
         """Have a request that runs end early; return whether that can be done."""

@@ -51,7 +51,7 @@ class RequestTasks(ActorRunner):
         self._loop.post(lambda: self._go_on(request))
 
     def came_back(self, request: Run) -> None:
-        """Note that a request has ended, or rests."""
+        """Take back a request that has ended, or rests."""
         assert isinstance(request, Request)
         self.ahead -= 1
         del self._running[request.peer, request.id]
