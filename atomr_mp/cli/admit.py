@@ -30,7 +30,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Admit what is meant."""
+    """Admit the requests that were named."""
     with observe(open_pool(options)) as observer:
         found = observer.status().quarantined
         for each in found if options.all else [_meant(found, options.fingerprint)]:

@@ -1,4 +1,4 @@
-"""What several commands share: which pool is meant, a session with it, and words for a person."""
+"""Shared by several commands: which pool is meant, a session with it, and words for a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`atomr-mp doctor`: what there really is of a pool, against what its supervisor believes."""
+"""`atomr-mp doctor`: the pool as the kernel shows it, against its supervisor's account."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Look, and print what was found."""
+    """Look, and print the findings."""
     from atomr_mp.operator.doctor import examine
 
     path = run_path(options)

@@ -146,7 +146,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _tell(options: argparse.Namespace) -> None:
-    """Have the running gateway read the keys; where no pool runs, the next one will.
+    """Tell the running gateway to read the keys; where no pool runs, the next one will.
 
     Raises:
         ConfigurationError: It cannot read them.

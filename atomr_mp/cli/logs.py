@@ -1,4 +1,4 @@
-"""`atomr-mp logs`: what workers and the supervisor have written."""
+"""`atomr-mp logs`: the logs of workers and the supervisor."""
 
 from __future__ import annotations
 

@@ -186,7 +186,7 @@ def _interrupted(options: argparse.Namespace, latest: list[Progress]) -> str:
 
 
 class _Report:
-    """What is said at the end."""
+    """The summary at the end."""
 
     def __init__(self) -> None:
         self.failures = 0

@@ -41,7 +41,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
 
 
 def show(options: argparse.Namespace) -> int:
-    """Print what there is."""
+    """Print all resident memory."""
     with observe(open_pool(options)) as observer:
         found = observer.residents()
     blobs = [_as_json(each) for each in found.residents]

@@ -43,7 +43,7 @@ class Results(ABC):
     """Takes outcomes in order. Use it with `with`: what is not committed leaves nothing.
 
     Args:
-        path: Where the results are to be; None for stdout.
+        path: Where the results go; None for stdout.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -97,11 +97,11 @@ class Results(ABC):
 
     @abstractmethod
     def _write_failure(self, failure: Failure) -> None:
-        """Write what stands in a failed item's place."""
+        """Write the entry of a failed item."""
 
     @abstractmethod
     def _complete(self) -> None:
-        """Write what is still missing."""
+        """Write the missing rest."""
 
 
 class JsonLines(Results):

@@ -124,7 +124,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse what cannot be served, before anything is started.
+    """Refuse impossible options before anything is started.
 
     Raises:
         ConfigurationError: It cannot be served so.

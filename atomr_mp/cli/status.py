@@ -150,7 +150,7 @@ def _by_name(remote: RemoteStatus) -> dict[str, Any]:
 
 
 def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
-    """Yield what is shown of remote clients."""
+    """Yield the lines about remote clients."""
     state = f"pid {remote['pid']}" if remote["listening"] else "starting"
     again = f", started again {counted(remote['restarts'], 'time')}" if remote["restarts"] else ""
     yield f"remote clients: {remote['address']} ({state}{again}), {remote['refused']} refused"
@@ -287,7 +287,7 @@ def _remarks(device: dict[str, Any]) -> Iterator[str]:
 
 
 def _graph_lines(graphs: dict[str, int]) -> Iterator[str]:
-    """Yield what has become of the programs' graphs."""
+    """Yield the lines about the programs' graphs."""
     if graphs["captured"]:
         launched = f"{counted(graphs['captured'], 'graph')}, launched {counted(graphs['replayed'], 'time')}"
         busy = f", {counted(graphs['busy'], 'run')} step by step behind an unread verdict" if graphs["busy"] else ""
@@ -328,7 +328,7 @@ def _table(devices: list[dict[str, Any]]) -> Any:
 
 
 def _standby_word(standby: dict[str, Any] | None) -> str:
-    """Return in a word or two what stands behind a worker."""
+    """Return a worker's standby in a word or two."""
     if standby is None or standby["mode"] == "none":
         return "-"
     return str(standby["mode"]) if standby["mode"] != "hot" else f"hot {standby['state']}"

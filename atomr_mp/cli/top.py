@@ -135,7 +135,7 @@ class Sample(NamedTuple):
 
 
 def view(before: Sample, after: Sample) -> RenderableType:
-    """Return what is shown for the time between two snapshots."""
+    """Return the view for the time between two snapshots."""
     from rich.console import Group
     from rich.markup import escape
 

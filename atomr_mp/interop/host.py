@@ -21,7 +21,7 @@ from atomr_mp.protocol import dtypes
 from atomr_mp.protocol.layout import Layout
 
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-"""What a memfd must be sealed against before it is mapped: an access beyond the end of a file kills the process."""
+"""Seals that a memfd must have before it is mapped: an access beyond the end of a file kills the process."""
 
 
 class HostMapping:
@@ -29,7 +29,7 @@ class HostMapping:
 
     Args:
         descriptor: Its memfd; stays the caller's, and is not needed once this returns.
-        nbytes: What size it is said to have.
+        nbytes: Its stated size.
         unmapped: Called once the memory is unmapped, on whichever thread that happens, also in the middle of something
             else: it must neither wait nor take a lock.
 

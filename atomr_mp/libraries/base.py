@@ -1,4 +1,4 @@
-"""What the references of all libraries have in common."""
+"""Base of the references of all libraries."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _values(struct: msgspec.Struct) -> tuple[Any, ...]:
 
 
 def _first_misfit(struct: msgspec.Struct) -> str | None:
-    """Return what is wrong with which field; msgspec names fields of arrays by their number only."""
+    """Return the error in words, with its field; msgspec names fields of arrays by their number only."""
     fields = declared(type(struct))
     arrays = {name: getattr(struct, name) for name in fields.arrays}
     arrays |= {f"{name}[{at}]": each for name in fields.lists for at, each in _enumerated(getattr(struct, name))}

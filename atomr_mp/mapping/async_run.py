@@ -1,4 +1,4 @@
-"""Many items through one method in the caller's own event loop; what `Pool.amap` calls."""
+"""Many items through one method in the caller's own event loop; the engine of `Pool.amap`."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class AsyncMapRun:
         self._news: Final = asyncio.Event()
 
     async def outcomes(self, items: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[Any]:
-        """Yield what becomes of each item."""
+        """Yield each item's outcome."""
         feeding = asyncio.create_task(self._feed(items))
         try:
             while (item := await self._next()) is not None:
@@ -174,7 +174,7 @@ class AsyncMapRun:
             self._ended(item, reply.exception())
 
     def _ended(self, item: _Item, error: errors.AtomrError | None) -> None:
-        """Take in what has become of an item; one that others have kept out is sent again later."""
+        """Record an item's outcome; one that others have kept out is sent again later."""
         if isinstance(error, errors.Overloaded) or (error is not None and is_tried_later(error)):
             loop = asyncio.get_running_loop()
             again_at = loop.time() + max(RETRY_S, error.retry_after_s)

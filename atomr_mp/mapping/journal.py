@@ -4,7 +4,7 @@ The file is a sequence of msgpack arrays [CRC-32, record]: a header, and a recor
 which they came. Each is one `write`, so what a killed process had written is whole but for the last record, which is
 dropped when the journal is opened again. To the disk it goes once a second (`SYNC_S`) and at the end: only a crash of
 the machine costs more, the outcomes of the last second. Damage that whole records follow is no torn end: such a file is
-refused, and `journal_repair` saves what is whole.
+refused, and `journal_repair` saves the whole records.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RECORD_MARGIN_BYTES: Final = 2**20
 """What a record has beside the results, and a reader may hold of the next, at most."""
 
 READ_BYTES: Final = 2**16
-"""What is read of the file at a time."""
+"""Bytes that are read of the file at a time."""
 
 _LOG: Final = logging.getLogger("atomr_mp")
 
@@ -99,11 +99,11 @@ class Journal:
 
     Args:
         path: The file; made if it does not exist.
-        method: What the items go through.
+        method: The items' method.
         parameters: Names of its parameters.
         idempotent: Whether items may run twice. If not, those that were sent when the job was interrupted are set
             aside: they may have run.
-        retry_failed: Try again what was set aside.
+        retry_failed: Try again the items that were set aside.
 
     Raises:
         JournalMismatch: The file is the journal of another job, or none at all.
@@ -242,7 +242,7 @@ class Journal:
             )
 
     def sync(self) -> None:
-        """Put what was written onto the disk, now and then."""
+        """Sync the file to the disk, now and then."""
         now_s = time.monotonic()
         if self._dirty and now_s - self._synced_s > SYNC_S:
             self._synced_s = now_s
@@ -452,7 +452,7 @@ def sync_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Tell what the system says of the journal as an error of ours."""
+    """Translate the system's error about the journal."""
     try:
         yield
     except OSError as error:

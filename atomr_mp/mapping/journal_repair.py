@@ -54,7 +54,7 @@ def repair(path: Path, method: str, parameters: Sequence[str]) -> None:
 
 
 class _Saved:
-    """What can be saved of a damaged journal."""
+    """The part of a damaged journal that can be saved."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.count = 0

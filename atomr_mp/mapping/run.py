@@ -1,6 +1,6 @@
 """Many items through one method: spread over all devices, in order, sent again where that is allowed.
 
-The shell around `job.Job`; what `Pool.map` calls. A `journal.Journal` beside it remembers what is done.
+The shell around `job.Job`; the engine of `Pool.map`. A `journal.Journal` beside it records outcomes.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class MapRun:
 
     @interrupts.defer_interrupts
     def abandon(self) -> None:
-        """Ask that what has been sent and is not needed any more does not start."""
+        """Cancel the sent items that are not needed any more."""
         self._abandoned = True  # a turn may be due still
         flying, self._flying = list(self._flying), {}
         # The garbage collector may close a generator anywhere, also in somebody's event loop.
@@ -252,7 +252,7 @@ class MapRun:
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Take answers in, send what may be sent."""
+        """Receive answers, and send items that may be sent."""
         self._turning = False
         if self._abandoned:
             return
@@ -294,7 +294,7 @@ class MapRun:
                 self._succeeded(index, self._kept(index, result), now - sent.at)
 
     def _take_together(self, reply: ItemsReply, sent: _Sent, took_s: float) -> None:
-        """Take in what has come of items that were sent as one."""
+        """Record the outcomes of items that were sent as one."""
         done = reply.done  # to read a part may bring more, which then lands by itself
         while reply.parts:
             part = reply.parts.popleft()

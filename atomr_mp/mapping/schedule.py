@@ -23,7 +23,7 @@ WINDOW_FACTOR: Final = 4
 
 @dataclass(frozen=True)
 class Failure:
-    """What comes out in the place of an item that failed, if the caller asked for that."""
+    """Stands in the place of an item that failed, if the caller asked for that."""
 
     index: int
     """The item's place in the input, from 0."""
@@ -44,7 +44,7 @@ class RecordedResult(NamedTuple):
 
 
 class Unreadable(NamedTuple):
-    """What the input has in the place of an item that cannot be read; it fails with this error, and is not sent."""
+    """Stands in the input for an item that cannot be read; it fails with this error, and is not sent."""
 
     error: errors.AtomrError
 
@@ -240,7 +240,7 @@ class Job(Generic[T]):
 
 @dataclass
 class _Tries:
-    """What became of an item's sends so far."""
+    """The history of an item's sends."""
 
     sent: int = 0
     suspected: int = 0
@@ -270,4 +270,4 @@ class Depth:
 
 
 _LOST: Final = (errors.WorkerLost, errors.ContextPoisoned, errors.DeviceUnavailable)
-"""What an item may be cured of by being sent again."""
+"""Errors that sending an item again may cure."""

@@ -1,4 +1,4 @@
-"""What processes say to one another. Pure: no clock, no socket, no process.
+"""The messages between processes. Pure: no clock, no socket, no process.
 
 `codec` turns bytes into messages or `ProtocolError`; `session`, `control` and `data` are the messages of the three
 channels; `values` is how arguments and results look inside a call; `token` names one incarnation of one device;

@@ -1,4 +1,4 @@
-"""Which bytes of a slab are free: first fit, neighbours joined. Pure; knows no memory, only offsets."""
+"""The free bytes of a slab: first fit, neighbours joined. Pure; knows no memory, only offsets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Space:
         return self._taken[offset]
 
     def give(self, offset: int) -> None:
-        """Free what was taken at an offset."""
+        """Free the range at an offset."""
         nbytes = self._taken.pop(offset)
         self.used_bytes -= nbytes
         at = bisect.bisect(self._offsets, offset)
@@ -69,7 +69,7 @@ class Space:
 
 
 def aligned(nbytes: int) -> int:
-    """Return what a buffer of `nbytes` takes of its slab."""
+    """Return the bytes that a buffer takes of its slab."""
     return max(1, -(-nbytes // ALIGNMENT_BYTES)) * ALIGNMENT_BYTES
 
 

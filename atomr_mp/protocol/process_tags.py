@@ -1,4 +1,4 @@
-"""By what the processes and the memory of a pool are known from outside. Pure.
+"""Names by which a pool's processes and memory are known from outside. Pure.
 
 Processes by what they inherit; memory by its name, which `/proc/PID/maps` and `/proc/PID/fd` show behind "memfd:".
 """
@@ -37,7 +37,7 @@ class Owner(NamedTuple):
 
 
 def epoch_label(epoch: bytes) -> str:
-    """Return what stands for a pool's epoch in names."""
+    """Return the form of a pool's epoch in names."""
     return epoch[:8].hex()
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a call's arguments, in the words of who has written the call. Pure."""
+"""Errors in a call's arguments, in the caller's words. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OF_CALLS: Final = frozenset({"device", "deadline_s", "priority"})
 
 
 def wrong_count(method: str, parameters: Sequence[str], required: int, count: int) -> str:
-    """Return what is wrong with the number of arguments by position; empty if nothing is."""
+    """Return the error in the number of arguments by position; empty if nothing is."""
     most = len(parameters)
     if required <= count <= most:
         return ""
@@ -29,7 +29,7 @@ def wrong_count(method: str, parameters: Sequence[str], required: int, count: in
 
 
 def wrong_names(method: str, parameters: Sequence[str], required: Collection[str], given: Mapping[str, Any]) -> str:
-    """Return what is wrong with the names of arguments; empty if nothing is."""
+    """Return the error in the names of arguments; empty if nothing is."""
     for name in given:
         if name not in parameters:
             hint = did_you_mean(name, parameters)

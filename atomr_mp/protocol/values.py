@@ -72,7 +72,7 @@ def encode(
     Args:
         value: What to send.
         place: Copies a large array into shared memory, or takes one of device memory as it is; None if it cannot.
-        payload_bytes: What the payload frames may take together.
+        payload_bytes: Most bytes of the payload frames together.
 
     Raises:
         InvalidRequest: The value holds something that does not cross the wire, or is too large.

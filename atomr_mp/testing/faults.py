@@ -30,7 +30,7 @@ WAIT_S: Final = 30.0
 
 @dataclass(frozen=True)
 class At:
-    """A fault, and where and how often it is to happen.
+    """A fault, and where and how often it happens.
 
     Attributes:
         point: Where: "import" (of an actor's module), "setup" (of an actor), "fill" (of resident memory), "ready"
@@ -135,7 +135,7 @@ class Faults:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What to add to the environment of a supervisor, so that it and its workers look here."""
+        """Variables for a supervisor's environment, so that it and its workers look here."""
         return {injection.DIRECTORY: str(self._directory)}
 
     def add(self, at: At) -> Injection:

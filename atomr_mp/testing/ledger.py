@@ -1,4 +1,4 @@
-"""What this process and a pool hold, before and after: nothing may be left over."""
+"""Resources of this process and a pool, before and after: nothing may be left over."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def assert_nothing_left(pool: atomr_mp.Pool | str | Path, within_s: float = PROM
 
 
 class Ledger:
-    """Counts what this process and a pool hold at the beginning of a `with`, and compares at its end.
+    """Counts the resources of this process and a pool at the beginning of a `with`, and compares at its end.
 
     Of this process: descriptors, threads, child processes, and slabs that are mapped. Of the pool: its processes and
     sessions, what its supervisor has open, and the memory of its workers. What is held less is no matter; what is
@@ -72,10 +72,10 @@ class Ledger:
             self.check()
 
     def check(self) -> None:
-        """See that everything is back, within the time. Blocks.
+        """Wait until everything is back, within the time. Blocks.
 
         Raises:
-            AssertionError: It is not; the message says what is more.
+            AssertionError: It is not; the message names the leftovers.
         """
         before = self._before
         assert before is not None, "a ledger counts from the beginning of its `with`"

@@ -31,7 +31,7 @@ _LOG: Final = logging.getLogger("atomr_mp.client")
 
 
 class Login(NamedTuple):
-    """What admits a client's connections to a worker."""
+    """Credentials of a client's connections to a worker."""
 
     session: bytes
     secret: bytes
@@ -114,7 +114,7 @@ class DataConnection(Connection):
         return bool(self._stream.ready)
 
     def _fill(self) -> bool:
-        """Receive what is there; False if nothing is."""
+        """Receive the waiting messages; False if nothing is."""
         try:
             found = super()._fill()
         except errors.ProtocolError:  # a worker gone wild; whoever receives just now is not to blame

@@ -136,7 +136,7 @@ class Incoming(Generic[T]):
         """Return the messages that one read completes; None at the end of the stream.
 
         Raises:
-            ProtocolError: What came is no message; the stream cannot be used any further.
+            ProtocolError: The bytes are no message; the stream cannot be used any further.
             OSError: As `socket.recv` does.
         """
         data, descriptor = receive(self._socket, READ_BYTES, flags)
@@ -161,7 +161,7 @@ class Incoming(Generic[T]):
         return self._carried.pop(carrier, None)
 
     def close(self) -> None:
-        """Close what nobody has taken; may be called twice."""
+        """Close the descriptors that nobody has taken; may be called twice."""
         for descriptor in self._carried.values():
             descriptor.close()
         self._carried.clear()

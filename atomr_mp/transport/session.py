@@ -23,7 +23,7 @@ from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor, Incoming
 
 QUEUE_BYTES: Final = 2**20
-"""What may wait for a client that does not read."""
+"""Most bytes that may wait for a client that does not read."""
 
 DESCRIPTOR_BYTES: Final = 2**16
 """What a descriptor counts as that waits for such a client: a process has few of them."""
@@ -102,7 +102,7 @@ class SessionConnection:
         Raises:
             PoolLost: The supervisor is gone.
             TimeoutError: Nothing came in time.
-            ProtocolError: What came is no message.
+            ProtocolError: The bytes are no message.
         """
         self._socket.settimeout(timeout_s)
         try:
@@ -117,7 +117,7 @@ class SessionConnection:
 
         Raises:
             PoolLost: The supervisor is gone, and all it said has been returned before.
-            ProtocolError: What came is no message.
+            ProtocolError: The bytes are no message.
         """
         if not self._ready:
             try:
@@ -155,7 +155,7 @@ class SessionConnection:
 
 
 class Credentials(NamedTuple):
-    """Who is at the other end, as the kernel says (SO_PEERCRED)."""
+    """The process at the other end, by the kernel (SO_PEERCRED)."""
 
     pid: int
     """0 if the peer is in another pid namespace."""
@@ -196,7 +196,7 @@ class SessionPeer:
         return self.flush() and self._unsent_bytes <= QUEUE_BYTES
 
     def flush(self) -> bool:
-        """Send what is queued, as far as the client reads; False if it has gone."""
+        """Send queued messages, as far as the client reads; False if it has gone."""
         while self._unsent:
             data, descriptor = self._unsent[0]
             try:
@@ -219,7 +219,7 @@ class SessionPeer:
         """Return the messages that have arrived; None if the client has gone.
 
         Raises:
-            ProtocolError: What came is no message; the session cannot go on.
+            ProtocolError: The bytes are no message; the session cannot go on.
         """
         try:
             return self._incoming.read()

@@ -24,7 +24,7 @@ UNREAD_BYTES: Final = 256 * 1024
 """A peer that is so much behind gets no answers to its PINGs."""
 
 PIECE_BYTES: Final = 256
-"""What it takes to keep a piece that waits, besides its bytes."""
+"""Cost of keeping a waiting piece, besides its bytes."""
 
 
 class Connection:
@@ -32,7 +32,7 @@ class Connection:
 
     Args:
         connected: The socket; it is owned from now on.
-        talk: What is said on it.
+        talk: The protocol on it.
         owes: Called with this, and with `keeping` held, when there is something to `advance`.
         keeping: Held to change what waits; nothing where the caller holds a lock for all uses.
         patience_ms: How long `send` waits for the other end to make room.
@@ -61,7 +61,7 @@ class Connection:
         """Something waits, or what has waited is being sent: what comes now comes behind it. Changed with `keeping`
         held, and read without it by whoever sends: one flag, for two looks may fall on both sides of a change."""
         self.unsent_bytes = 0
-        """What waits for room, and what it takes to keep it."""
+        """Bytes that wait for room, and the cost of keeping them."""
         self.ended = False
         """The other end is closed, and all that it had sent has been received; or this end is closed."""
         self.broken = False
@@ -90,7 +90,7 @@ class Connection:
             self._put(piece)
 
     def advance(self) -> None:
-        """Send of what waits what there is room for. With `keeping` held."""
+        """Write queued bytes until the socket is full. With `keeping` held."""
         unsent = self._unsent
         try:
             while unsent:
@@ -111,7 +111,7 @@ class Connection:
         self._socket.close()
 
     def _put(self, piece: Buffer) -> None:
-        """Send a piece of a message, or keep what of it cannot be sent now."""
+        """Send a piece of a message, and keep the part that cannot be sent now."""
         if not self._keeps and self._may_send:
             sent = self._send_some(piece)
             while sent < len(piece) and self._patience_ms and self._writable.poll(self._patience_ms):
@@ -146,7 +146,7 @@ class Connection:
         """Receive some of the waiting bytes, and answer where due; False if nothing is there.
 
         Raises:
-            ProtocolError: It is not ZMTP, or not what this end may be told.
+            ProtocolError: It is not ZMTP, or not allowed to this end.
         """
         if self.ended:
             return False

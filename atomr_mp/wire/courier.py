@@ -1,4 +1,4 @@
-"""Moves on what connections owe while their thread does something else: logins, and what the kernel did not take."""
+"""Does connections' owed work while their thread does something else: logins, and what the kernel did not take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each end of the data channel is to the rest of its process, whatever carries its messages."""
+"""The ends of the data channel, as the rest of a process sees them."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def disbelieved(why: str) -> str:
 
 
 def _defect(words: memoryview, later: memoryview, now_ns: int) -> str:
-    """Return what is wrong with a board.
+    """Return the damage of a board, in words.
 
     Args:
         words: The board.
@@ -124,7 +124,7 @@ def _entries(words: memoryview, started: int, now_ns: int) -> str:
 
 
 def _streams(words: memoryview, steps: int, now_ns: int) -> str:
-    """Return what is wrong with the entries of streams."""
+    """Return the damage of the entries of streams, in words."""
     if not words[page.STEPS_ENDED] <= steps < _MOST:
         return "more steps of streams have ended than begun"
     first, width = page.FIRST_STREAM, page.SLOT_WORDS

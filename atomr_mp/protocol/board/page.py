@@ -137,7 +137,7 @@ def complement(word: int) -> int:
 
 
 def prepare(memory: memoryview) -> None:
-    """Write into zeroed memory what a board shows before its worker has done anything.
+    """Write the initial content of a board into zeroed memory.
 
     The supervisor does so when it makes the memory, so that a worker may die before it has found its board.
     """
@@ -161,7 +161,7 @@ class PlaceKind(IntEnum):
 
 
 class Watched(NamedTuple):
-    """What there is to know of a running request to say that it hangs; one word of its entry.
+    """Facts of a running request, to judge whether it hangs; one word of its entry.
 
     Its bits, from the lowest: 12 of the number, 2 of the kind, `from_deadline`, `waits`, 8 of the width less one, and
     the limit in milliseconds.
@@ -226,7 +226,7 @@ class Entry(NamedTuple):
 
 
 class Batches(NamedTuple):
-    """What a batched method has done so far."""
+    """Counts of a batched method."""
 
     batches: int
     items: int
@@ -238,7 +238,7 @@ class Batches(NamedTuple):
 
 
 class GraphCounts(NamedTuple):
-    """What has become of the programs' graphs so far."""
+    """Counts of the programs' graphs."""
 
     captured: int = 0
     """How many were recorded."""
@@ -257,7 +257,7 @@ class GraphCounts(NamedTuple):
 
 
 class PlanCounts(NamedTuple):
-    """What has become of a library's plans so far."""
+    """Counts of a library's plans."""
 
     misses: int = 0
     """How often one had to be made."""

@@ -122,7 +122,7 @@ class BoardWriter:
         return slot
 
     def watch(self, slot: int, watched: int) -> None:
-        """Say anew how a running request is to be watched."""
+        """Update how a running request is watched."""
         if slot != OFF_BOARD:
             self._watched[slot] = watched
 
@@ -131,7 +131,7 @@ class BoardWriter:
         self._words[ANSWERED] = now_ns
 
     def survey(self, now_ns: int, unfinished: int) -> None:
-        """Say what the device has not finished. Any thread, but one at a time."""
+        """Record the device's unfinished work. Any thread, but one at a time."""
         self._words[SURVEYED + 1] = unfinished
         self._words[SURVEYED] = now_ns
 
@@ -197,7 +197,7 @@ class BoardWriter:
         self._free_streams.append(slot)
 
     def alone(self, session: int, request_id: int) -> None:
-        """Note what runs alone, zeros if nothing does any more."""
+        """Record the request that runs alone, zeros if none does any more."""
         self._words[ALONE] = 0
         self._words[ALONE + 1] = request_id
         self._words[ALONE_SUM] = entry_sum(0, session, request_id, 0)

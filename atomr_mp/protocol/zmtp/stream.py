@@ -34,15 +34,15 @@ def frame_of(parts: Sequence[Buffer]) -> bytes:
 
 
 def frame_head(nbytes: int) -> bytes:
-    """Return what travels before a message of so many bytes."""
+    """Return the frame head of a message of so many bytes."""
     return _HEADS[nbytes] if nbytes < len(_HEADS) else bytes((_LONG,)) + nbytes.to_bytes(8, "big")
 
 
 class ZmtpStream(ABC):
-    """What comes in on a connection, from its first byte on.
+    """The incoming side of a connection, from its first byte on.
 
     Args:
-        opening: What is sent first.
+        opening: The first bytes to send.
     """
 
     def __init__(self, opening: bytes) -> None:
@@ -239,7 +239,7 @@ def _command(name: bytes, content: bytes) -> bytes:
 
 
 def _answer(command: bytes) -> bytes:
-    """Return what a command after the login is answered with: a PING with a PONG of the same context.
+    """Return the answer to a command after the login: a PING with a PONG of the same context.
 
     Raises:
         ProtocolError: The PING is none that RFC 37 has.

@@ -28,7 +28,7 @@ class Background:
         self._started = False
 
     def submit(self, work: Callable[[], object]) -> None:
-        """Have something done. Any thread, finalisers too."""
+        """Queue a task. Any thread, finalisers too."""
         self._queue.put(work)
 
     def start(self) -> None:

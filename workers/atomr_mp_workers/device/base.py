@@ -1,4 +1,4 @@
-"""What every backend provides: memory that crosses processes, and streams that work runs on.
+"""The interface of every backend: memory that crosses processes, and streams that work runs on.
 
 A backend is small: slabs are made, exported and opened; arrays are made over them; work is put on streams, in order,
 and events tell when it has ended.
@@ -21,7 +21,7 @@ from atomr_mp_workers.device.background import Background
 
 
 class Export(NamedTuple):
-    """What opens memory in another process."""
+    """A handle that opens memory in another process."""
 
     nbytes: int
     handle: bytes
@@ -54,7 +54,7 @@ class Slab(SlabMemory):
 
     @abstractmethod
     def export(self) -> Export:
-        """Return what opens it elsewhere."""
+        """Return the handle that opens it elsewhere."""
 
 
 class Resident(SlabMemory):
@@ -122,7 +122,7 @@ class Stream(ABC):
         """
 
     def run(self, function: Callable[[], None]) -> None:
-        """Have something done at once, in its order; waits for its end."""
+        """Do something at once, in order; waits for its end."""
         function()
 
     @property
@@ -142,7 +142,7 @@ class Work(Protocol):
     """A piece of work, as streams see it."""
 
     raised: BaseException | None
-    """What it has raised."""
+    """The exception that it has raised."""
 
     def call(self) -> None:
         """Do it; never raises."""
@@ -281,7 +281,7 @@ class WorkerDevice(ABC):
     # --- what only devices need on which work goes on by itself ----------------------------------------------------
 
     def use_memory(self, arrays: ArrayRoom) -> None:
-        """Have the arrays that user code makes lie in slabs."""
+        """Make user code's arrays lie in slabs."""
 
     def poll(self) -> Iterable[Work]:
         """Return work that has ended and cannot say so itself.
@@ -307,7 +307,7 @@ class WorkerDevice(ABC):
         """
 
     def explain(self, error: BaseException) -> errors.AtomrError | None:  # noqa: ARG002 - by default nothing is
-        """Return what an exception means that a library of this device has raised, None if it is none. Any thread."""
+        """Return the meaning of an exception, None if no library of this device raised it. Any thread."""
         return None
 
     def on_thread(self, function: Callable[[], None]) -> None:

@@ -189,7 +189,7 @@ class CudaDevice(WorkerDevice):
         return cupy.cuda.MemoryPool(chunk)
 
     def cached_bytes(self, holder: Any) -> int:
-        """Return what is free in CuPy's pool."""
+        """Return the free bytes of CuPy's pool."""
         pool = holder.pool  # which the loop may release meanwhile
         return 0 if pool is None else int(pool.free_bytes())
 
@@ -262,7 +262,7 @@ class CudaDevice(WorkerDevice):
         return stream
 
     def poll(self) -> Iterator[Work]:
-        """Return what has ended, looking at the oldest of each stream."""
+        """Return the work that has ended, looking at the oldest of each stream."""
         found = False
         for stream in self._streams:
             for work in stream.ended():
@@ -294,7 +294,7 @@ class CudaDevice(WorkerDevice):
         return 0 if status == NOT_READY else status
 
     def check(self) -> None:
-        """See that nothing leaves a lost context.
+        """Refuse to let results leave a lost context.
 
         Raises:
             ContextPoisoned: It is lost.
@@ -304,7 +304,7 @@ class CudaDevice(WorkerDevice):
             raise poisoned(status, "reported when the context was asked")
 
     def explain(self, error: BaseException) -> errors.AtomrError | None:
-        """Return what an error of CuPy, torch or NVIDIA's own bindings means."""
+        """Return the meaning of an error of CuPy, torch or NVIDIA's own bindings."""
         return translate(error, self.status)
 
 

@@ -123,7 +123,7 @@ def _unmap(address: Any, nbytes: int, handle: Any) -> None:
 
 
 def _checked(result: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return what a call of the driver has returned beside its status.
+    """Return the results of a driver's call, without its status.
 
     Raises:
         CUDADriverError: It has failed.

@@ -154,7 +154,7 @@ class CudaStream(Stream):
         return False
 
     def run(self, function: Callable[[], None]) -> None:
-        """Do something and wait for what it has put on the stream."""
+        """Do something and wait for its work on the stream."""
         with self.current():
             function()
         self.stream.synchronize()

@@ -1,4 +1,4 @@
-"""What the errors of CUDA libraries mean: one table from their statuses to `atomr_mp.errors`.
+"""The meaning of CUDA libraries' errors: one table from their statuses to `atomr_mp.errors`.
 
 No library is imported: an exception is known by the names of its classes and by the status it carries. After a
 *sticky* status nothing in the process can be trusted any more, and only a new process cures it (CUDA Driver API,
@@ -66,7 +66,7 @@ NVIDIA_NAMES: Final = {
 
 
 def translate(error: BaseException, status_of_context: Callable[[], int]) -> errors.RequestError | None:
-    """Return what an exception of a CUDA library means, None if it is none.
+    """Return the meaning of a CUDA library's exception, None for any other.
 
     Args:
         error: What a call into a library has raised; its causes are looked at too.

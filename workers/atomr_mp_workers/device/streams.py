@@ -1,4 +1,4 @@
-"""Which actor works on which stream."""
+"""The streams of the actors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class StreamAllocator:
         self._acquired = 0
 
     def acquire(self, actor: str, priority: str = "normal") -> Stream:
-        """Return the stream on which an actor is to work; streams are shared by actors of the same priority only."""
+        """Return an actor's stream; streams are shared by actors of the same priority only."""
         number, self._acquired = self._acquired, self._acquired + 1
         match self._strategy:
             case "per_actor":

@@ -1,4 +1,4 @@
-"""The memory of a device: slabs, buffers, leases, borrows, and what outlives the process.
+"""The memory of a device: slabs, buffers, leases, borrows, and memory that outlives the process.
 
 Theory of operation
 ===================

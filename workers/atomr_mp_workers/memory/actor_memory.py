@@ -12,7 +12,7 @@ from atomr_mp_workers.memory.store import Store
 
 
 class ActorMemory:
-    """What actors make arrays with; any thread.
+    """Makes arrays for actors; any thread.
 
     Args:
         store: The device's memory.

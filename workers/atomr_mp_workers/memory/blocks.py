@@ -1,4 +1,4 @@
-"""What a device's memory consists of: slabs, and what a session holds in them. Bookkeeping, no decisions.
+"""The parts of a device's memory: slabs, and what a session holds in them. Bookkeeping, no decisions.
 
 `slabs.Slabs` and `store.Store` decide.
 """
@@ -38,7 +38,7 @@ class OwnSlab:
 
 
 class Holder:
-    """What one session holds; this process itself is one too.
+    """One session's holdings; this process itself is one too.
 
     Args:
         number: The session's number; `OURS` for this process.

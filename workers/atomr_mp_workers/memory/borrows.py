@@ -1,4 +1,4 @@
-"""Who uses a buffer now: any number of readers, or one writer, or views that a client has open. Pure bookkeeping.
+"""The present uses of a buffer: any number of readers, or one writer, or views that a client has open. Pure.
 
 Requests never wait for each other here: what must come before is returned as events, for a stream to wait for. Views
 are different: nobody knows when a client ends one, so what conflicts with a view is refused. One thread only.
@@ -30,7 +30,7 @@ class Borrows:
         """Places in the order of borrows of writers that run elsewhere, or wait, and have not been answered."""
 
     def before(self, *, write: bool) -> tuple[Event, ...]:
-        """Return what a new request has to wait for.
+        """Return the events that a new request has to wait for.
 
         Raises:
             BorrowConflict: A client has a view open that excludes it.

@@ -32,7 +32,7 @@ class Culprit(NamedTuple):
 
 
 class WrittenPart(NamedTuple):
-    """What a request writes of a block."""
+    """The part of a block that a request writes."""
 
     layout: Layout
     triangle: str | None = ""

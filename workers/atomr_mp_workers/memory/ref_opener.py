@@ -30,12 +30,12 @@ class RefOpener:
         self._token: Final = current
         _, self._index, self._generation = token.unpack(current)
         self.listen: Callable[[], None] = lambda: None
-        """Takes in what the supervisor has said: a client may use a slab as soon as the supervisor has sent it."""
+        """Receives the supervisor's messages: a client may use a slab as soon as the supervisor has sent it."""
         self._over: dict[int, int] = {}
         """The last incarnation of other devices that is known to have ended."""
 
     def resolver(self, holder: Holder) -> Callable[[WireRef | ClientArray], object]:
-        """Return what turns the refs of a session's requests into arrays, and notes them as `Holder.resolved`."""
+        """Return a function that turns a session's refs into arrays, and records them as `Holder.resolved`."""
         return functools.partial(self._open, holder)
 
     def incarnation_over(self, device: int, generation: int) -> None:

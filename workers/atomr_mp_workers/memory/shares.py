@@ -1,4 +1,4 @@
-"""What sessions share: arrays that are kept until another session claims them, or their time is over. Any thread."""
+"""Refs shared between sessions: kept until another session claims them, or their time is over. Any thread."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Shares:
             self._shares[array.block.id, claim] = array, time.monotonic_ns() + int(for_s * 1e9)
 
     def claim(self, buffer: int, claim: bytes) -> DeviceArray:
-        """Return what was shared under this secret, once. Any thread.
+        """Return the ref shared under this secret, once. Any thread.
 
         Raises:
             GpuRefReleased: Nothing is, any more.
@@ -48,7 +48,7 @@ class Shares:
         return array
 
     def drop_expired(self) -> None:
-        """Let go of what nobody has claimed in time. Cheap when there is nothing."""
+        """Release shares that nobody has claimed in time. Cheap when there is nothing."""
         if self._shares:
             with self._lock:
                 self._drop_expired()

@@ -45,10 +45,10 @@ class SlabKeeper(Protocol):
     """Keeps slabs open beyond this process's end."""
 
     def hand_in(self, slab: OwnSlab) -> None:
-        """Have a slab kept, before the first answer that needs it."""
+        """Ask the supervisor to keep a slab, before the first answer that needs it."""
 
     def freed(self, slab: OwnSlab) -> None:
-        """Have a slab kept no longer. Any thread."""
+        """Tell the supervisor to keep a slab no longer. Any thread."""
 
 
 class SlabTable:
@@ -85,7 +85,7 @@ class SlabTable:
         """The driver is left alone as far as may be: what needs another slab on the loop has to `provide` it first."""
         self.allocations = 0
         self.taken_bytes = 0
-        """What all slabs take together."""
+        """Size of all slabs together."""
         self.predecessor: Predecessor | None = None
         """Who dies, and has not given back its memory yet; allocations wait for that before they fail."""
         self._device = device
@@ -142,7 +142,7 @@ class SlabTable:
         background.rest(seconds)
 
     def provide(self, holder: Holder, nbytes: int, event: Event, wake: Callable[[], None]) -> bool:
-        """Have room made for a holder in the device's memory, on a thread of its own; False if there is some already.
+        """Make room for a holder in the device's memory, on a thread of its own; False if there is some already.
 
         Args:
             holder: Its future holder.

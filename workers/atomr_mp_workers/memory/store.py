@@ -25,7 +25,7 @@ from atomr_mp_workers.memory.slabs import SlabKeeper, SlabTable, StartedWork
 
 
 class Store:
-    """All memory of a device's process, and which session holds what of it.
+    """All memory of a device's process, by the sessions that hold it.
 
     Args:
         device: The device.
@@ -73,7 +73,7 @@ class Store:
             holder.programs.clear()
 
     def reclaim(self, number: int) -> None:
-        """Free what only this session held; nothing outside this process can reach the memory any more."""
+        """Free the memory that only this session held; nothing outside this process can reach the memory any more."""
         holder = self._holders.pop(number, None)
         if holder is None:
             return
@@ -107,7 +107,7 @@ class Store:
         return block.id
 
     def release(self, holder: Holder, leases: Iterable[int], views: Iterable[int], slabs: Iterable[int]) -> None:
-        """Take back what a client does not need any more; what it does not have is passed over."""
+        """Take back a client's releases; what it does not have is passed over."""
         for view in views:
             viewed = holder.views.pop(view, None)
             if viewed is not None:
@@ -153,19 +153,19 @@ class Store:
         return slab.memory.export()
 
     def add_client_slab(self, number: int, slab: SlabNumber, memory: SlabMemory) -> None:
-        """Take in memory of a client."""
+        """Map a client's memory."""
         holder = self._holders.get(number)
         if holder is not None and not holder.gone:
             holder.client_slabs[slab] = memory
 
     def forget_client_slab(self, number: int, slab: SlabNumber) -> None:
-        """Let go of memory of a client."""
+        """Unmap a client's memory."""
         holder = self._holders.get(number)
         if holder is not None:
             holder.client_slabs.pop(slab, None)
 
     def add_foreign_slab(self, number: int, device: int, generation: int, slab: SlabNumber, memory: SlabMemory) -> None:
-        """Take in another device's slab, for a session's requests."""
+        """Map another device's slab, for a session's requests."""
         holder = self._holders.get(number)
         if holder is not None and not holder.gone:
             holder.foreign_slabs[device, generation, slab] = memory
@@ -183,7 +183,7 @@ class Store:
     # --- tidiness --------------------------------------------------------------------------------------------------
 
     def tidy(self) -> None:
-        """Give back what nothing refers to any more. Cheap when there is nothing. Any thread."""
+        """Give back memory without references. Cheap when there is nothing. Any thread."""
         if self.shares:
             self.shares.drop_expired()
         if self.slabs.untidy:
