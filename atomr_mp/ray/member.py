@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import threading
-import time
 from typing import Any, Final, NamedTuple
 
 import ray
@@ -15,11 +13,10 @@ from ray.exceptions import GetTimeoutError, RayError
 import atomr_mp
 from atomr_mp import errors
 from atomr_mp.pool import Pool
+from atomr_mp.ray.node_death import wait_lost
 from atomr_mp.ray.outcomes import Outcome, value_of
 from atomr_mp.remote import keys
 from atomr_mp.remote.client import RemoteClient
-from atomr_mp.remote.link_life import RemoteLinkState
-from atomr_mp.remote.session import RemoteSession
 from atomr_mp.version import __version__
 
 ASK_S: Final = 10.0
@@ -31,13 +28,6 @@ OPEN_S: Final = 30.0
 FIRST_AGAIN_S: Final = 0.2
 LAST_AGAIN_S: Final = 5.0
 """Between attempts to join a pool: the first time, then twice the one before, up to the second."""
-
-PROBE_S: Final = 0.5
-"""How long a cut connection's endpoint may take to be connected to. With the 1.5 s after which a silent gateway counts
-as cut, a node's death is known within 2 s."""
-
-GATEWAY_S: Final = 10.0
-"""How long a pool that still listens may take to have a gateway again."""
 
 TRANSIENT: Final = (errors.PoolUnreachable, errors.PoolLost, errors.DeadlineExceeded)
 """Errors of joining that may pass by themselves."""
@@ -177,7 +167,7 @@ class Member:
         """Return when the pool can be called no more, with the reason; its calls end with `PoolLost` then."""
         client, remote = pool._client, pool._remote  # noqa: SLF001 - of this package
         if isinstance(remote, RemoteClient):
-            return _wait_remote_lost(remote.session, self.index)
+            return wait_lost(remote.session, self.index)
         with contextlib.suppress(errors.PoolLost):
             while not client.wait_until(lambda: client.lost is not None, 3600.0):
                 pass
@@ -189,37 +179,6 @@ class Member:
             self._changed.notify_all()
         if pool is not None and self._closed.is_set():
             self.close()
-
-
-def _wait_remote_lost(session: RemoteSession, index: int) -> errors.PoolLost:
-    """Return when a remote session has ended, or its node counts as dead.
-
-    A cut alone is not a death: while a pool lives, its supervisor listens, also where its gateway has just ended.
-    """
-    try:
-        while True:
-            session.wait_until(lambda: session.state is not RemoteLinkState.OPEN, 3600.0)
-            until = time.monotonic() + GATEWAY_S
-            while not session.wait_until(lambda: session.state is RemoteLinkState.OPEN, 0.0):
-                if not _listens(session.endpoint) or time.monotonic() > until:
-                    lost = errors.SessionLost(f"node {index} does not answer at {session.endpoint} any more")
-                    with session.lock:
-                        session.lose(lost)
-                    session.call_back()
-                    return lost
-                session.wait_until(lambda: session.state is RemoteLinkState.OPEN, PROBE_S)
-    except errors.PoolLost as lost:
-        return lost
-
-
-def _listens(endpoint: str) -> bool:
-    """Return whether somebody listens at an endpoint, "tcp://HOST:PORT"."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
-    except OSError:
-        return False
-    return True
 
 
 def _ray_error(error: RayError) -> errors.AtomrError:
