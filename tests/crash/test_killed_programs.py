@@ -14,6 +14,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
+from atomr_mp.protocol.libraries import DECLARED
 from tests.support import Ledger, settled, wait_generation, wait_until
 
 N: Final = 48
@@ -92,6 +93,41 @@ def test_a_run_that_waits_for_a_worker_tells_it_the_program(ledger: Ledger) -> N
             for reply in replies:
                 np.testing.assert_array_equal(reply.result().numpy(), expected)
             assert {reply.generation for reply in replies} == {generation}
+
+
+FIRST: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any], Any]]]] = {
+    "blas": (lambda device, a: device.blas.gemm(a, a), lambda a: a @ a),
+    "blas_lt": (lambda device, a: device.blas_lt.matmul(a, a), lambda a: a @ a),
+    "elementwise": (lambda device, a: device.elementwise.multiply(a, a), lambda a: a * a),
+    "fft": (lambda device, a: device.fft.rfft2(a), np.fft.rfft2),
+    "rng": (lambda device, a: device.rng.uniform(a, low=2.0, high=2.0), lambda a: np.full_like(a, 2.0)),
+    "solver": (lambda device, a: device.solver.det(a), np.linalg.det),
+    "sparse": (lambda device, a: device.sparse.dense_to_sparse(a), lambda a: a),
+    "tensor": (lambda device, a: device.tensor.einsum("ij,jk->ki", a, a), lambda a: (a @ a).T),
+}
+"""The first request for each library, and what it gives."""
+
+
+def test_a_kill_during_a_library_s_first_use_costs_what_was_on_it(ledger: Ledger) -> None:
+    """Its first request loads a library, and the kill comes meanwhile; the next incarnation loads it anew."""
+    assert sorted(FIRST) == sorted(DECLARED)
+    content = np.random.default_rng(6).uniform(1, 2, (4, 4))
+    with ledger.start(max_restarts=1000, backoff_initial_s=0.0) as pool:
+        device = pool.device(0)
+        for generation, (library, (request, _)) in enumerate(FIRST.items(), 1):
+            wait_generation(pool, generation)
+            a = device.put(content)
+            replies = [request(device, a) for _ in range(3)]
+            os.kill(pool.devices[0].pid, signal.SIGKILL)
+            for reply in replies:
+                error = reply.exception(SOON_S)
+                assert error is None or isinstance(error, errors.WorkerLost | errors.GpuRefStale), (library, error)
+        wait_generation(pool, len(FIRST) + 1)
+        for library, (request, expected) in FIRST.items():
+            a = device.put(content)
+            result: Any = request(device, a).result()
+            found = result.to_scipy().toarray() if library == "sparse" else (a if result is None else result).numpy()
+            np.testing.assert_allclose(found, expected(content), 1e-13, err_msg=library)
 
 
 def test_killed_clients_leave_nothing_of_their_programs(ledger: Ledger) -> None:
