@@ -26,6 +26,7 @@ from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.streams import StreamCalls
 from atomr_mp.serve.values.results import encode_json
 from atomr_mp.serve.watch.observer import Observer
+from atomr_mp.serve.watch.shared_look import SharedLook
 
 _LOG: Final = logging.getLogger("atomr_mp.serve")
 
@@ -57,6 +58,7 @@ class Application:
         access: Decides who may ask.
         limits: What a client may ask.
         counters: Where answers are counted; of its own by default.
+        look: Where the front ends keep what one of them has seen of the pool; of its own by default.
         debug: Errors tell the actor's traceback.
     """
 
@@ -67,6 +69,7 @@ class Application:
         *,
         limits: Limits = DEFAULT_LIMITS,
         counters: Counters | None = None,
+        look: SharedLook | None = None,
         debug: bool = False,
     ) -> None:
         self._source: Final = source
@@ -78,7 +81,7 @@ class Application:
         self._budget: Final = Budget(limits.buffered_bytes)
         self.health: Final = PoolHealth(source)
         self._streams: Final = OpenHttpStreams(limits.streams)
-        self._observer: Final = Observer(source, self.counters)
+        self._observer: Final = Observer(source, self.counters, look or SharedLook())
         stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
         calls = PoolCalls(source, self.health, self.counters, stream_calls.answer)
         self._call: Final = Route("call", "POST", calls.answer)

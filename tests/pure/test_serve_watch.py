@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import msgspec
+import pytest
 
 from atomr_mp.protocol.messages.devices import DeviceState
 from atomr_mp.protocol.messages.operators import BatchStatus, Figures, Status, WorkerStatus
 from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.watch.shared_look import LOOK_BYTES, SharedLook
 from atomr_mp.serve.watch.snapshot import Look, news, snapshot
 from tests.pure.test_top import histogram, worker
 
@@ -49,3 +52,28 @@ def test_news_are_ends_and_new_generations() -> None:
     assert kinds == [["fault"], [], ["ready"], [], ["out"], []]
     assert told[0][0] == {"device": 0, "at": 5.0, "kind": "fault", "text": "killed by SIGKILL"}
     assert news(status_of(), status_of(lost)) == []
+
+
+def test_one_at_a_time_writes_looks_and_all_read_the_latest() -> None:
+    """One torn by its writer's end is no look, and what was seen by one that watches no more is not shown."""
+    descriptor = os.memfd_create("look")
+    first, second = SharedLook(descriptor), SharedLook(descriptor)
+    assert first.latest() is None
+    assert first.acquire()
+    assert not first.acquire()
+    first.publish(b"a look", b"basis")
+    found = second.latest()
+    assert found is not None
+    number, look = found
+    assert look == b"a look"
+    assert second.latest(number) is None
+    first.publish(b"a longer look", b"for the next")
+    assert second.latest(number) == (number + 1, b"a longer look")
+    with pytest.raises(ValueError, match="at most"):
+        first.publish(bytes(LOOK_BYTES), b"")
+    first.release()
+    assert (second.latest(), second.basis()) == (None, b"for the next")
+    assert second.acquire()
+    os.pwrite(descriptor, b"torn", 20)
+    assert (second.latest(), second.basis()) == (None, b"")
+    second.release()

@@ -1,8 +1,8 @@
 """A front-end process: answers HTTP on a socket that its parent owns, and joins the pool by itself.
 
 Started by `parent.py`. Arguments: descriptors of the plan, of the listening socket and of the counters' memory, the
-number of its slot there, and a descriptor to which it says that it accepts. SIGTERM: it is not ready any more, still
-accepts for a while, then ends what is open and leaves.
+number of its slot there, a descriptor to which it says that it accepts, and one of the memory of the latest look.
+SIGTERM: it is not ready any more, still accepts for a while, then ends what is open and leaves.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from atomr_mp.serve.metrics import Counters
 from atomr_mp.serve.server.connection import HttpConnection
 from atomr_mp.serve.server.plan import FrontEndPlan
 from atomr_mp.serve.source import JoinedPool
+from atomr_mp.serve.watch.shared_look import SharedLook
 
 BACKLOG: Final = 2048
 
@@ -43,7 +44,11 @@ def main() -> int:
     logging.basicConfig(format="%(asctime)s %(message)s", level=logging.INFO, stream=sys.stderr)
     counters = Counters(int(sys.argv[3]), plan.slots, int(sys.argv[4]))
     with asyncio.Runner(loop_factory=_loop) as runner:
-        runner.run(_serve(plan, socket.socket(fileno=int(sys.argv[2])), counters, int(sys.argv[5])))
+        runner.run(
+            _serve(
+                plan, socket.socket(fileno=int(sys.argv[2])), counters, int(sys.argv[5]), SharedLook(int(sys.argv[6]))
+            )
+        )
     return 0
 
 
@@ -53,11 +58,13 @@ def _loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _serve(plan: FrontEndPlan, listening: socket.socket, counters: Counters, accepts: int) -> None:
+async def _serve(
+    plan: FrontEndPlan, listening: socket.socket, counters: Counters, accepts: int, look: SharedLook
+) -> None:
     source = JoinedPool(Path(plan.run_dir), f"atomr-mp serve {counters.slot}")
     tokens = Tokens(plan.tokens, None if plan.token_file is None else Path(plan.token_file))
     application = Application(
-        source, Access(tokens, plan.allowed_hosts), limits=plan.limits, counters=counters, debug=plan.debug
+        source, Access(tokens, plan.allowed_hosts), limits=plan.limits, counters=counters, look=look, debug=plan.debug
     )
     server = Server(_config(plan, application, counters), application, plan.drain_delay_s, accepts)
     joining = asyncio.get_running_loop().create_task(source.keep_joined())

@@ -91,6 +91,8 @@ class Parent:
         self._plan_descriptor: Final = plan.to_descriptor()
         self._counters: Final = os.memfd_create("atomr-mp-serve-counters")
         os.ftruncate(self._counters, shared_bytes(plan.slots))
+        self._look: Final = os.memfd_create("atomr-mp-serve-look")
+        """Where front ends keep what one of them has seen of the pool."""
         self._accepting, self._accepts = os.pipe2(os.O_CLOEXEC)
 
     async def run(self) -> None:
@@ -113,7 +115,7 @@ class Parent:
                 os.close(pidfd)
             loop.remove_reader(self._accepting)
             self._listening.close()
-            for descriptor in (self._plan_descriptor, self._counters, self._accepting, self._accepts):
+            for descriptor in (self._plan_descriptor, self._counters, self._look, self._accepting, self._accepts):
                 os.close(descriptor)
             if keeping is not None:
                 keeping.cancel()
@@ -127,8 +129,8 @@ class Parent:
     def _start_front_end(self, slot: int) -> None:
         if self._stopping.is_set():
             return
-        inherited = (self._plan_descriptor, self._listening.fileno(), self._counters, self._accepts)
-        numbers = [self._plan_descriptor, self._listening.fileno(), self._counters, slot, self._accepts]
+        inherited = (self._plan_descriptor, self._listening.fileno(), self._counters, self._accepts, self._look)
+        numbers = [self._plan_descriptor, self._listening.fileno(), self._counters, slot, self._accepts, self._look]
         try:
             popen = subprocess.Popen(  # in the main thread: the front end dies with it
                 [sys.executable, "-m", MODULE, *map(str, numbers)],

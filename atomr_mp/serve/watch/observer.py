@@ -1,4 +1,4 @@
-"""Watches the pool for everybody who looks at the page: one session, as long as somebody does."""
+"""Watches the pool for everybody who looks at the page, at whichever front end: one session, while somebody does."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.process.files.rundir import SESSION_SOCKET
@@ -18,16 +20,24 @@ from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.serve.metrics import CONNECTIONS, IN_FLIGHT, STREAMS, Counters
 from atomr_mp.serve.source import PoolSource
 from atomr_mp.serve.values.results import encode_json
+from atomr_mp.serve.watch.shared_look import SharedLook
 from atomr_mp.serve.watch.snapshot import Look, news, snapshot
 
 INTERVAL_S: Final = 1.0
 """Between two looks; an event of the supervisor is looked at as it comes."""
+
+FOLLOW_S: Final = 0.1
+"""How often a front end looks whether another has seen something, or watches no more."""
 
 RETRY_S: Final = 0.5
 """Between attempts to find a pool that is away."""
 
 MOST_NEWS: Final = 50
 """How many of the latest events are shown."""
+
+
+Basis = tuple[Status | None, list[dict[str, Any]]]
+"""The last status, and the latest events."""
 
 
 class Observer:
@@ -38,9 +48,11 @@ class Observer:
     Args:
         source: Has the pool.
         counters: The front ends' figures.
+        shared: What all front ends have seen last.
     """
 
-    def __init__(self, source: PoolSource, counters: Counters) -> None:
+    def __init__(self, source: PoolSource, counters: Counters, shared: SharedLook) -> None:
+        self.shared: Final = shared
         self._source: Final = source
         self._counters: Final = counters
         self._viewers = 0
@@ -74,17 +86,17 @@ class Observer:
             await self._changed.wait()
         return self._number, self._latest
 
-    def publish(self, watching: _Watching, shown: dict[str, Any]) -> None:
+    def encode(self, shown: dict[str, Any]) -> bytes:
+        """Return a look as the page gets it, with the front ends' own figures."""
+        total = self._counters.total
+        http = {"in_flight": total(IN_FLIGHT), "connections": total(CONNECTIONS), "streams": total(STREAMS)}
+        return encode_json(shown | {"http": http})
+
+    def publish(self, watching: _Watching, look: bytes) -> None:
         """Take a look from the thread that watches."""
         if watching is not self._watching:
             return  # nobody has looked on any more, and somebody does again
-        total = self._counters.total
-        shown["http"] = {
-            "in_flight": total(IN_FLIGHT),
-            "connections": total(CONNECTIONS),
-            "streams": total(STREAMS),
-        }
-        self._latest = encode_json(shown)
+        self._latest = look
         self._number += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -100,7 +112,7 @@ class Observer:
 
 
 class _Watching:
-    """A thread that looks at the pool until it is stopped."""
+    """A thread that looks at the pool until it is stopped, or at what another front end has seen of it."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -115,6 +127,23 @@ class _Watching:
         self._stop.set()
 
     def _run(self) -> None:
+        shared, seen = self._observer.shared, 0
+        while not self._stop.is_set():
+            if shared.acquire():
+                try:
+                    self._look()
+                finally:
+                    shared.release()
+            elif (found := shared.latest(seen)) is not None:
+                seen, look = found
+                self._tell(look)
+            self._stop.wait(FOLLOW_S)
+
+    def _look(self) -> None:
+        """Look at the pool, for all front ends; go on from what the last one has seen."""
+        if basis := self._observer.shared.basis():
+            self._last, news_so_far = msgspec.msgpack.decode(basis, type=Basis)
+            self._news.extend(news_so_far)
         while not self._stop.is_set():
             try:
                 with OperatorSession(self._observer.session_path) as session:
@@ -140,5 +169,10 @@ class _Watching:
                     session.next_event(0.005)
 
     def _publish(self, shown: dict[str, Any]) -> None:
+        look = self._observer.encode(shown)
+        self._observer.shared.publish(look, msgspec.msgpack.encode((self._last, list(self._news))))
+        self._tell(look)
+
+    def _tell(self, look: bytes) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._observer.publish, self, shown)
+            self._loop.call_soon_threadsafe(self._observer.publish, self, look)

@@ -1,0 +1,89 @@
+"""The latest look at the pool in memory that all front ends share: one of them watches, the others read.
+
+Which one it is, the kernel knows: it holds a lock that ends with its process. It writes a look with its number, its
+length and its checksum; who reads while it writes finds a checksum that is not the look's, and reads again later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import struct
+import threading
+import zlib
+from typing import Final
+
+LOOK_BYTES: Final = 4 * 2**20
+"""Memory is taken as far as it was written: a look has some hundred kilobytes at most."""
+
+_HEAD: Final = struct.Struct("=QIII")
+"""Number, length of the look, length of what the next one needs, checksum of both."""
+
+
+class SharedLook:
+    """The latest look. For the threads that watch.
+
+    Args:
+        descriptor: Of the shared memory; None for memory of this process alone.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        if descriptor is None:
+            descriptor = os.memfd_create("atomr-mp-look")
+        os.ftruncate(descriptor, LOOK_BYTES)
+        self._descriptor: Final = descriptor
+        """Stays open: the kernel's lock would end with any descriptor of this memory that is closed here."""
+        self._memory: Final = mmap.mmap(descriptor, LOOK_BYTES)
+        self._ours: Final = threading.Lock()
+        """The kernel's lock is the process's; this one tells its threads apart."""
+
+    def acquire(self) -> bool:
+        """Become the one that watches; False if another does."""
+        if not self._ours.acquire(blocking=False):
+            return False
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._ours.release()
+            return False
+        return True
+
+    def release(self) -> None:
+        """Let another one watch. The latest look is forgotten, or somebody would take it for new."""
+        self.publish(b"", self.basis())
+        with contextlib.suppress(OSError):
+            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        self._ours.release()
+
+    def publish(self, look: bytes, basis: bytes) -> None:
+        """Write a look; empty for none.
+
+        Args:
+            look: What is shown.
+            basis: What whoever watches next needs, to tell what has happened since.
+
+        Raises:
+            ValueError: They are too long.
+        """
+        both = look + basis
+        if len(both) > LOOK_BYTES - _HEAD.size:
+            raise ValueError(f"a look of {len(both)} bytes, at most {LOOK_BYTES - _HEAD.size} are shared")
+        number = _HEAD.unpack_from(self._memory)[0]
+        self._memory[_HEAD.size : _HEAD.size + len(both)] = both
+        _HEAD.pack_into(self._memory, 0, number + 1, len(look), len(basis), zlib.crc32(both))
+
+    def latest(self, after: int = 0) -> tuple[int, bytes] | None:
+        """Return the latest look and its number, None if there is none newer than `after`."""
+        number, look, _ = self._read()
+        return (number, look) if number != after and look else None
+
+    def basis(self) -> bytes:
+        """Return what came with the latest look; empty if there was none."""
+        return self._read()[2]
+
+    def _read(self) -> tuple[int, bytes, bytes]:
+        number, length, more, checksum = _HEAD.unpack_from(self._memory)
+        both = self._memory[_HEAD.size : _HEAD.size + length + more]
+        return (number, both[:length], both[length:]) if zlib.crc32(both) == checksum else (number, b"", b"")
