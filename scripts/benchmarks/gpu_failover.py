@@ -1,15 +1,17 @@
 """How soon a client has its next good answer after a GPU's context was poisoned, or its process killed.
 
-    python -m scripts.benchmarks.gpu_failover [RUN …] > failover.json
+    python -m scripts.benchmarks.gpu_failover [--limit-s SECONDS] [RUN …] > failover.json
 
 Needs a GPU and the extra of its CUDA version. Times are in milliseconds. The supervisor hears of a poisoned context by
 the worker's last word, of a kill by the end of its control channel; from then on the time counts. The model has 8 GiB
 of resident weights and a captured graph over them; the network is one of torch's. The run "Load hot" has three busy
-clients, see `loaded_failover`.
+clients, see `loaded_failover`. Losses, and figures of whole runs, are told on standard error as they come; a run begins
+no further loss after its time (`--limit-s`), and what is stopped by SIGTERM prints what it has.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -19,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +32,8 @@ from atomr_mp.process.files.events import read_events
 ACTORS: Final = Path(__file__).with_name("failover_actor.py")
 ROWS: Final = 4096
 LOADED: Final = "Load hot"
+RUNS: Final = {"Model hot": 25, "Model warm": 6, "Model none": 5, "Network hot": 10, LOADED: 40}
+"""Each with how many losses of each kind."""
 DEADLINE_S: Final = 60.0
 PACE_S: Final = 0.0002
 """Between calls."""
@@ -163,8 +168,9 @@ def context_and_setup() -> dict[str, Any]:
     return summary([{"context": round(a, 1), "context_and_setup": round(b, 1)} for a, b in times])
 
 
-def measure(model: str, standby: str, count: int) -> dict[str, Any]:
-    """Return what failovers take with one kind of standby."""
+def measure(model: str, standby: str, count: int, limit_s: float) -> dict[str, Any]:
+    """Return what failovers take with one kind of standby; fewer than there are to be if the time is over."""
+    until_s = time.monotonic() + limit_s
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
         with atomr_mp.start(
@@ -178,8 +184,9 @@ def measure(model: str, standby: str, count: int) -> dict[str, Any]:
             failovers = Failovers(pool, run_dir, model)
             failovers.kill()  # the first process has compiled the kernels
             before = used_mib()
-            poisoned = [failovers.poison() for _ in range(count)]
-            killed = [failovers.kill() for _ in range(count)]
+            half_s = (time.monotonic() + until_s) / 2
+            poisoned = repeated(failovers.poison, count, half_s)
+            killed = repeated(failovers.kill, count, until_s)
             failovers.settle()
             return {
                 "poisoned": summary(poisoned),
@@ -188,28 +195,61 @@ def measure(model: str, standby: str, count: int) -> dict[str, Any]:
             }
 
 
-def under_load(losses: int) -> Any:
-    """Return what failovers take with three busy clients."""
+def repeated(lose: Callable[[], dict[str, float]], count: int, until_s: float) -> list[dict[str, float]]:
+    """Return the figures of so many losses, at least one, or as many as there is time for."""
+    found: list[dict[str, float]] = []
+    while not found or (len(found) < count and time.monotonic() < until_s):
+        found.append(lose())
+        sys.stderr.write(f"{lose.__name__} {len(found)}: {found[-1]}\n")
+    return found
+
+
+def under_load(losses: int, limit_s: float, result: dict[str, Any]) -> None:
+    """Note what failovers take with three busy clients."""
     command = [sys.executable, str(Path(__file__).with_name("loaded_failover.py")), "--backend", "cuda"]
-    command += ["--losses", str(losses)]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    command += ["--losses", str(losses), "--limit-s", str(limit_s)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        try:
+            printed = program.stdout.read()
+        except KeyboardInterrupt:
+            program.terminate()
+            result[LOADED] = json.loads(program.stdout.read())
+            raise
+    result[LOADED] = json.loads(printed)
+
+
+def measure_all(runs: list[str], limit_s: float, result: dict[str, Any]) -> None:
+    """Note the figures of runs."""
+    result["beside"] = context_and_setup()
+    for run in runs:
+        sys.stderr.write(f"failover: {run}\n")
+        if run == LOADED:
+            under_load(RUNS[run], limit_s, result)
+        else:
+            model, standby = run.split()
+            result[run] = measure(model, standby, RUNS[run], limit_s)
+        sys.stderr.write(f"failover: {run}: {json.dumps(result[run])}\n")
 
 
 def main() -> None:
     """Measure, and print."""
-    runs = {"Model hot": 25, "Model warm": 6, "Model none": 5, "Network hot": 10, LOADED: 40}
+    parser = argparse.ArgumentParser(description="Measure failovers on a GPU.")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"some of {', '.join(RUNS)}; default: all")
+    parser.add_argument("--limit-s", type=float, default=100.0, help="when a run begins no further loss (default: 100)")
+    asked = parser.parse_args()
+    if unknown := set(asked.runs) - RUNS.keys():
+        parser.error(f"there is no run {', '.join(sorted(unknown))}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "used_mib_idle": used_mib()}
     name = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"]
     result["gpu"] = subprocess.run(name, capture_output=True, text=True, check=True).stdout.strip()
-    result["beside"] = context_and_setup()
-    for run in sys.argv[1:] or runs:
-        sys.stderr.write(f"failover: {run}\n")
-        if run == LOADED:
-            result[run] = under_load(runs[run])
-            continue
-        model, standby = run.split()
-        result[run] = measure(model, standby, runs[run])
-    print(json.dumps(result, indent=1))
+    try:
+        measure_all(asked.runs or list(RUNS), asked.limit_s, result)
+    except KeyboardInterrupt:
+        result["stopped"] = "before its end"
+    finally:
+        print(json.dumps(result, indent=1), flush=True)
 
 
 if __name__ == "__main__":

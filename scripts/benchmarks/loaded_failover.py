@@ -2,6 +2,9 @@
 
     python -m scripts.benchmarks.loaded_failover --backend cuda > loaded.json
 
+Each loss is told on standard error as it comes. It stops by itself after `--limit-s`; stopped before that by SIGTERM or
+SIGINT it prints the figures that it has.
+
 One worker with a hot standby behind it is poisoned, or killed, again and again. `quiet` is one client with two calls in
 flight; `loaded` is three clients with 24 calls in flight each, every sixth with 320 KB in and out. Each client takes
 the time from its first error to the next good answer of the new worker, in milliseconds. `each` has the figures of all
@@ -132,8 +135,8 @@ class Losses:
         """Kill the process."""
         os.kill(self._pool.devices[0].pid, signal.SIGKILL)
 
-    def measure(self, lose: Callable[[], None], count: int, until_s: float) -> dict[str, Any]:
-        """Return the figures of so many losses, or as many as there is time for."""
+    def measure(self, lose: Callable[[], None], count: int, until_s: float, result: dict[str, Any]) -> None:
+        """Note the figures of so many losses, or as many as there is time for; after each loss."""
         each: list[float] = []
         worst: list[float] = []
         large: list[float] = []
@@ -143,16 +146,18 @@ class Losses:
             found = self.lose(lose)
             losses += 1
             unharmed += self._clients.count - len(found)
-            if not found:
-                continue
             took = [_ms(recovery, "answer_ns") for recovery in found]
-            each += took
-            worst.append(max(took))
-            large += [_ms(recovery, "large_ns") for recovery in found if recovery["large_ns"]]
-            if max(took) > self._slow_ms and len(slow) < MOST_SLOW:
-                slow.append(self._explained(found[took.index(max(took))], losses))
-        figures = {"each": summary(each), "worst": summary(worst), "large": summary(large)}
-        return {**figures, "losses": losses, "unharmed": unharmed, "all": [round(ms, 2) for ms in each], "slow": slow}
+            sys.stderr.write(f"{lose.__name__} {losses}: {' '.join(f'{ms:.2f}' for ms in took) or 'nobody met it'}\n")
+            if took:
+                each += took
+                worst.append(max(took))
+                large += [_ms(recovery, "large_ns") for recovery in found if recovery["large_ns"]]
+                if max(took) > self._slow_ms and len(slow) < MOST_SLOW:
+                    slow.append(self._explained(found[took.index(max(took))], losses))
+            result |= {
+                "each": summary(each), "worst": summary(worst), "large": summary(large),
+                "losses": losses, "unharmed": unharmed, "all": [round(ms, 2) for ms in each], "slow": slow,
+            }
 
     def lose(self, lose: Callable[[], None]) -> list[Recovery]:
         """Lose the worker; return the recoveries of the clients that have met that."""
@@ -263,23 +268,35 @@ def lost(backend: str, load: str, slow_ms: float) -> Iterator[Losses]:
         yield losses
 
 
-def measure(backend: str, losses: int, *, slow_ms: float, limit_s: float) -> dict[str, Any]:
-    """Return the figures of all loads, the quiet ones of a third as many losses."""
-    result: dict[str, Any] = {}
+def measure(backend: str, losses: int, *, slow_ms: float, limit_s: float, result: dict[str, Any]) -> None:
+    """Note the figures of all loads as they come, the quiet ones of a third as many losses.
+
+    Args:
+        backend: Whose.
+        losses: Of each kind, under load.
+        slow_ms: From when on a recovery is told in detail.
+        limit_s: After this time no further loss is begun, those of the start included.
+        result: Where to note them.
+    """
     until_s = time.monotonic() + limit_s
     for load in LOADS:
         count = losses if load == "loaded" else max(1, losses // 3)
+        sys.stderr.write(f"{load}:\n")
         with lost(backend, load, slow_ms) as pool:
             left_s = until_s - time.monotonic()
             half_s = time.monotonic() + left_s * (0.5 if load == "loaded" else 0.12)
-            found = {"poisoned": pool.measure(pool.poison, count, half_s)}
-            found["killed"] = pool.measure(pool.kill, count, until_s if load == "loaded" else half_s + left_s * 0.12)
-            result[load] = found
-    for kind in ("poisoned", "killed"):
-        quiet, loaded = result["quiet"][kind]["each"], result["loaded"][kind]["each"]
-        if quiet["count"] and loaded["count"]:
-            result[f"{kind}_to_quiet"] = {name: round(loaded[name] / quiet["p50"], 1) for name in ("p50", "p90")}
-    return result
+            found = result[load] = {"poisoned": {}, "killed": {}}
+            pool.measure(pool.poison, count, half_s, found["poisoned"])
+            pool.measure(pool.kill, count, until_s if load == "loaded" else half_s + left_s * 0.12, found["killed"])
+            for kind in found:
+                _compare(result, kind)
+
+
+def _compare(result: dict[str, Any], kind: str) -> None:
+    """Note how much longer a recovery takes under load than the median alone."""
+    quiet, loaded = (result.get(load, {}).get(kind, {}).get("each", {"count": 0}) for load in LOADS)
+    if quiet["count"] and loaded["count"]:
+        result[f"{kind}_to_quiet"] = {name: round(loaded[name] / quiet["p50"], 1) for name in ("p50", "p90")}
 
 
 def main() -> None:
@@ -288,14 +305,19 @@ def main() -> None:
     parser.add_argument("--backend", choices=("host", "cuda"), default="host")
     parser.add_argument("--losses", type=int, default=40, help="of each kind, under load")
     parser.add_argument("--slow-ms", type=float, default=20.0, help="from when on a recovery is told in detail")
-    parser.add_argument("--limit-s", type=float, default=150.0, help="when it stops with fewer losses")
+    parser.add_argument("--limit-s", type=float, default=100.0, help="when it stops with fewer losses (default: 100)")
     parser.add_argument("--blind", action="store_true", help="do not look at stacks")
     asked = parser.parse_args()
     if asked.blind:
         os.environ["LOADED_FAILOVER_BLIND"] = "1"
     result: dict[str, Any] = {"date": time.strftime("%Y-%m-%d"), "backend": asked.backend}
-    result |= measure(asked.backend, asked.losses, slow_ms=asked.slow_ms, limit_s=asked.limit_s)
-    print(json.dumps(result, indent=1))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        measure(asked.backend, asked.losses, slow_ms=asked.slow_ms, limit_s=asked.limit_s, result=result)
+    except KeyboardInterrupt:
+        result["stopped"] = "before its end"
+    finally:
+        print(json.dumps(result, indent=1), flush=True)
 
 
 if __name__ == "__main__":
