@@ -106,7 +106,7 @@ def _connected(path: str) -> socket.socket:
 def measure(losses: int) -> dict[str, Any]:
     """Return the figures of so many losses."""
     found: list[float] = []
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # noqa: S108 - memory, not disk
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         for number in range(CLIENTS):
             (Path(folder) / f"{number}").write_bytes(bytes(8 * LARGE))
         program = [sys.executable, __file__, "--folder", folder]
@@ -131,14 +131,19 @@ def measure(losses: int) -> dict[str, Any]:
                 servers.append(subprocess.Popen([*program, "--serve", path]))
                 _tell(clients, path)
         finally:
-            for each in (*clients, *servers):
-                each.kill()
-                each.wait()
+            _end([*servers, *clients])
     ordered = sorted(found)
     p90 = ordered[min(len(ordered) - 1, int(len(ordered) * 0.9))]
     figures = {"p50": statistics.median(ordered), "p90": p90, "max": ordered[-1], "min": ordered[0]}
     rounded = {name: round(value, 2) for name, value in figures.items()}
     return {**rounded, "count": len(found), "all": [round(each, 2) for each in found]}
+
+
+def _end(programs: list[subprocess.Popen[Any]]) -> None:
+    for each in programs:
+        each.kill()
+    for each in programs:
+        each.wait()
 
 
 def _tell(clients: list[subprocess.Popen[str]], line: str) -> None:

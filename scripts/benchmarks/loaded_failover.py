@@ -155,8 +155,13 @@ class Losses:
                 if max(took) > self._slow_ms and len(slow) < MOST_SLOW:
                     slow.append(self._explained(found[took.index(max(took))], losses))
             result |= {
-                "each": summary(each), "worst": summary(worst), "large": summary(large),
-                "losses": losses, "unharmed": unharmed, "all": [round(ms, 2) for ms in each], "slow": slow,
+                "each": summary(each),
+                "worst": summary(worst),
+                "large": summary(large),
+                "losses": losses,
+                "unharmed": unharmed,
+                "all": [round(ms, 2) for ms in each],
+                "slow": slow,
             }
 
     def lose(self, lose: Callable[[], None]) -> list[Recovery]:

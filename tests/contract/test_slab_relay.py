@@ -262,6 +262,42 @@ class TestOpening:
         assert os.pread(descriptor, 100, 0) == b"slab"
         os.close(descriptor)
 
+    @pytest.mark.parametrize("behind", [False, True])
+    def test_a_slab_that_was_handed_in_is_opened_without_asking(
+        self, supervisor: Supervisor, client: SessionConnection, *, behind: bool
+    ) -> None:
+        """The worker is told; one that does not listen is asked, as for any other slab, so that little waits for it."""
+        made = Descriptor(memory(b"slab"))
+        supervisor.sessions.result_slab(supervisor.devices[0], 1, control.ResultSlab(1, 5, 4), made)
+        made.close()
+        supervisor.workers[0].is_behind = behind
+        client.send(session.OpenSlab(77, 0, 1, 5))
+        if behind:
+            supervisor.export(control.SlabExported(supervisor.asked().id, 4))
+        assert supervisor.hear(client) == session.SlabOpened(77, 4)
+        descriptor = client.take_descriptor(77)
+        assert descriptor is not None
+        assert os.pread(descriptor, 100, 0) == b"slab"
+        os.close(descriptor)
+        told = supervisor.workers[0].heard(control.ResultSlabOpened)
+        assert told == ([] if behind else [control.ResultSlabOpened(1, 5)])
+
+    def test_a_worker_that_ends_when_it_is_asked_is_not_needed(
+        self, supervisor: Supervisor, client: SessionConnection
+    ) -> None:
+        """What it had handed in opens its slab."""
+        supervisor.workers[0].is_behind = True
+        client.send(session.OpenSlab(77, 0, 1, 5))
+        supervisor.asked()
+        made = Descriptor(memory(b"slab"))
+        supervisor.sessions.result_slab(supervisor.devices[0], 1, control.ResultSlab(1, 5, 4), made)
+        made.close()
+        supervisor.end_worker(0)
+        assert supervisor.hear(client) == session.SlabOpened(77, 4)
+        descriptor = client.take_descriptor(77)
+        assert descriptor is not None
+        os.close(descriptor)
+
     def test_a_handle_is_handed_on_without_one(self, supervisor: Supervisor, client: SessionConnection) -> None:
         """Whatever came beside it."""
         client.send(session.OpenSlab(1, 0, 1, 5))

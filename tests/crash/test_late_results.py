@@ -16,7 +16,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors, testing
-from atomr_mp.testing import Exit, Hang, Kill, Poison
+from atomr_mp.testing import Kill, Poison
 from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
 
 KEEPER: Final = f"{ACTORS}/keeper.py:Keeper"
@@ -111,31 +111,24 @@ def test_what_was_answered_is_read_after_its_worker_s_end(
     testing.assert_nothing_left(pool)
 
 
-@pytest.mark.parametrize("fault", [Kill(), Exit(3), Poison(), Hang(gil=True)], ids=repr)
-def test_a_worker_that_ends_when_it_is_asked_for_memory_is_not_needed_for_it(
-    pool: atomr_mp.Pool, fault: testing.Fault
-) -> None:
-    """The reader waits for the end of the worker, and no longer; one that hangs there is ended by somebody."""
+def test_a_worker_is_not_asked_for_results_that_it_has_handed_in(pool: atomr_mp.Pool) -> None:
+    """The supervisor has what opens them: their reader does not wait for a worker that is busy."""
     ready(pool)
     before = pool.devices[0]
+    assert right(pool.call(ONCE, COUNT).result(DEADLINE_S))
     reply = pool.call(ONCE, COUNT)
     assert reply.exception() is None
     pool._client.memory._mappings.close_unused(pool._client.releases(0))
-    found: list[Any] = []
-    with testing.inject(pool, at="export", fault=fault) as injected:
-        reading = Thread(target=lambda: found.append(reply.result()))
-        reading.start()
-        assert injected.wait() == [before.pid]
-        if isinstance(fault, Hang):
-            os.kill(before.pid, signal.SIGKILL)
-        reading.join(DEADLINE_S)
-    assert len(found) == 1
-    assert right(found[0])
-    wait_generation(pool, before.generation + 1)
+    with testing.inject(pool, at="export", fault=Kill()) as injected:
+        assert right(reply.result(DEADLINE_S))
+        assert injected.fired == []
+    assert pool.devices[0].pid == before.pid
+    del reply
+    assert settled(lambda: pool.call(ONCE, 1).result() is not None and pool.device(0).statistics()["leases"] == 0)
 
 
 def test_a_stopped_worker_that_is_killed_has_answered(pool: atomr_mp.Pool) -> None:
-    """The question waits in its channel, and is answered by its end."""
+    """A question to it waits in its channel, and is answered by its end."""
     ready(pool)
     before = pool.devices[0]
     reply = pool.call(ONCE, COUNT)
@@ -147,6 +140,7 @@ def test_a_stopped_worker_that_is_killed_has_answered(pool: atomr_mp.Pool) -> No
     os.kill(before.pid, signal.SIGKILL)
     reading.join(DEADLINE_S)
     assert right(found[0])
+    wait_generation(pool, before.generation + 1)
 
 
 def test_loops_and_maps_read_what_was_answered(pool: atomr_mp.Pool) -> None:

@@ -267,6 +267,8 @@ class Host:
                     self._store.reclaim(number)
                 case control.ExportSlab():
                     self._export(order)
+                case control.ResultSlabOpened(number, slab):
+                    self._store.opened(number, slab)
                 case control.ClientSlab() | control.ForeignSlab():
                     self._map(order, self._channel.take_descriptor())
                 case control.ClientSlabForgotten(number, slab):

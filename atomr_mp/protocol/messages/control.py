@@ -129,6 +129,14 @@ class ExportSlab(Message, frozen=True, tag="export_slab"):
     """The device whose worker will map it; None for the client."""
 
 
+class ResultSlabOpened(Message, frozen=True, tag="result_slab_opened"):
+    """A client has got a slab that was handed in (`ResultSlab`): count it as opened. Not answered."""
+
+    number: U32
+    """The session."""
+    slab: SlabNumber
+
+
 class ClientSlab(Message, frozen=True, tag="client_slab"):
     """Memory of a client, for arguments of its calls. With one file descriptor, a memfd."""
 
@@ -199,6 +207,7 @@ FromSupervisor = (
     | SessionEnded
     | Reclaim
     | ExportSlab
+    | ResultSlabOpened
     | ClientSlab
     | ClientSlabForgotten
     | ForeignSlab

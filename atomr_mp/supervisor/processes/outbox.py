@@ -90,4 +90,5 @@ _OF_A_SESSION: Final = (
     control.ClientSlabForgotten,
     control.ForeignSlab,
     control.ExportSlab,
+    control.ResultSlabOpened,
 )

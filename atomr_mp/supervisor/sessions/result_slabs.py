@@ -1,8 +1,8 @@
 """Slabs with results by value, kept open so that an answer stands when its worker has ended.
 
-A worker hands in each such slab before the first answer that needs it (`control.ResultSlab`). While it lives, it is
-asked for its slabs itself, for it counts who has them open. Once it has ended, its sessions get them from here, until
-they give them back, end, or have not asked for `KEEP_S`.
+A worker hands in each such slab before the first answer that needs it (`control.ResultSlab`), and its sessions get them
+from here. While it lives it is told who has them open, which it counts (`control.ResultSlabOpened`). Once it has ended,
+they stay until its sessions give them back, end, or have not asked for `KEEP_S`.
 """
 
 from __future__ import annotations

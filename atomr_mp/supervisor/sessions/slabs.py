@@ -211,10 +211,15 @@ class Slabs:
         if (owner is None or owner.leaving) and self._open_kept(number, request):
             return
         owner = self._incarnation(request.device, request.generation, number)
+        # Of a slab that it has handed in it need only be told. It may be busy: to ask it would cost the client two
+        # more hops just when a worker has taken over. One that is behind is asked, for questions are few.
+        if not owner.is_behind and self._open_kept(number, request):
+            owner.tell(control.ResultSlabOpened(number, request.slab))
+            return
         self._ask(number, held, request, owner, to_device=None)
 
     def _open_kept(self, number: int, request: session.OpenSlab) -> bool:
-        """Answer from what an incarnation has handed in that answers no more; False if this slab is not among it."""
+        """Answer from what an incarnation has handed in; False if this slab is not among it."""
         kept = self._results.find(number, (request.device, request.generation), request.slab)
         if kept is not None:
             self._reply(number, session.SlabOpened(request.id, kept.nbytes), kept.descriptor.share())

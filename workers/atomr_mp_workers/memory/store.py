@@ -152,6 +152,12 @@ class Store:
         slab.opened[number, to_device] += 1
         return slab.memory.export()
 
+    def opened(self, number: int, slab_number: SlabNumber) -> None:
+        """Count a slab with results as open for its session, which has it from the supervisor."""
+        slab = self.slabs.by_number.get(slab_number)
+        if slab is not None and slab.holder.number == number and not slab.holder.gone:
+            slab.opened[number, None] += 1
+
     def add_client_slab(self, number: int, slab: SlabNumber, memory: SlabMemory) -> None:
         """Map a client's memory."""
         holder = self._holders.get(number)
