@@ -59,6 +59,7 @@ TREE: Final = {
         "adding-a-library",
         "notes/decisions",
         "notes/speed",
+        "notes/recovery",
         "made/changelog",
     ],
 }

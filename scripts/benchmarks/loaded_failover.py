@@ -274,11 +274,11 @@ def lost(backend: str, load: str, slow_ms: float) -> Iterator[Losses]:
 
 
 def measure(backend: str, losses: int, *, slow_ms: float, limit_s: float, result: dict[str, Any]) -> None:
-    """Note the figures of all loads as they come, the quiet ones of a third as many losses.
+    """Note the figures of all loads as they come; there are a third as many losses without a load.
 
     Args:
-        backend: Whose.
-        losses: Of each kind, under load.
+        backend: The backend of the pool.
+        losses: How many of each kind, under load.
         slow_ms: From when on a recovery is told in detail.
         limit_s: After this time no further loss is begun, those of the start included.
         result: Where to note them.
