@@ -381,6 +381,7 @@ class RemotePeer:
             frames,
             deadline_ns,
             priority=call.priority,
+            replays=call.replays,
             refs=len(call.refs),
             kept=kept,
             copies=copies,

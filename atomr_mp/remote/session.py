@@ -37,6 +37,9 @@ MESSAGE_CALLS: Final = 32
 MESSAGE_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
 """What calls in one message may take together; the rest is room for their headers."""
 
+MOST_REPLAYS: Final = 2**16 - 1
+"""What is said of a call that is not to be sent again."""
+
 TELL_SETTLED: Final = 64
 """So many answers are acknowledged for themselves; fewer travel with the next call."""
 
@@ -616,6 +619,7 @@ class RemoteSession:
                     facts.refs,
                     reply.id in self._replayed,
                     0 if facts.blob is None else facts.blob.nbytes,
+                    min(reply.replays, MOST_REPLAYS),
                 )
             )
         settled = self.calls.take_settled(remote.MAX_REMOTE_IDS)

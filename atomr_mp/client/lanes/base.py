@@ -283,6 +283,7 @@ class Lane(ABC):
         deadline_ns: int,
         *,
         priority: int = 0,
+        replays: int = 0,
         refs: int = 0,
         kept: Sequence[object] = (),
         copies: Sequence[Placement] = (),
@@ -298,6 +299,7 @@ class Lane(ABC):
             payload: Their payload frames.
             deadline_ns: CLOCK_MONOTONIC.
             priority: Its priority in the worker.
+            replays: How many ends of workers it counts as having been part of already.
             refs: How many refs are among the arguments.
             kept: Objects that live until it is answered.
             copies: Arguments of it that lie in shared memory of this client.
@@ -308,6 +310,7 @@ class Lane(ABC):
             alone = self._suspicions.admit(method, values.Decoder[Any]().decode(body, payload))
         reply = Reply(self, request_id, method, deadline_ns, body)
         reply.priority, reply.refs, reply.kept, reply.copies, reply.payload = priority, refs, kept, copies, payload
+        reply.replays = replays
         if callback is not None:
             reply.callbacks = [callback]
         with self._lock:

@@ -90,6 +90,8 @@ class RemoteCall(Message, frozen=True, gc=True):
     """It may have run under an earlier gateway, and is idempotent: it waits until its first copy has ended."""
     upload: U64 = 0
     """How many bytes its body and payload frames take as a blob, if the gateway is to pull that; else 0."""
+    replays: U16 = 0
+    """How many ends of workers it counts as having been part of already."""
 
 
 class RemoteCalls(Message, frozen=True, tag="remote_calls", gc=True):
