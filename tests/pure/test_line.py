@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import cast
+from typing import NamedTuple, cast
 
 import pytest
 from hypothesis import given
@@ -106,6 +106,31 @@ def test_one_that_comes_back_at_once_has_no_more_than_its_part(a: int, b: int, c
         if owner == "b":
             line.add("b", "b")
         assert abs(had["a"] - had["b"]) <= cost_a / a + cost_b / b
+
+
+@given(st.integers(1, 6), st.sampled_from([0.5, 1.0, 3.0]))
+def test_owners_of_a_group_share_one_weight(count: int, weight: float) -> None:
+    """However many they are, together they get what their weight is beside another's, and each its part of that."""
+
+    class Owner(NamedTuple):
+        name: int
+        weight: float
+        group: str | None
+
+    owners = [Owner(number, weight, "key") for number in range(count)]
+    alone = Owner(-1, 1.0, None)
+    line: FairQueue[Owner] = FairQueue(lambda owner: owner.weight)  # type: ignore[attr-defined]
+    for owner in (alone, *owners):
+        line.add(owner, owner)
+    had = dict.fromkeys((alone, *owners), 0)
+    for _ in range(600):
+        owner = line.pop()
+        had[owner] += 1
+        line.add(owner, owner)
+        line.charge(owner, 1)
+    together = sum(had[owner] for owner in owners)
+    assert together == pytest.approx(600 * weight / (1 + weight), abs=count + 4)
+    assert all(had[owner] == pytest.approx(together / count, abs=count + 2) for owner in owners)
 
 
 def test_nothing_is_saved_up_by_not_asking() -> None:

@@ -99,6 +99,8 @@ class SessionOpened(Message, frozen=True, tag="session_opened"):
     """Large results may go by shared memory."""
     weight: Weight = 1.0
     """How much it gets, beside other sessions with requests waiting."""
+    group: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    """Sessions of one group, as those of a remote client's key, share one weight; empty for none."""
 
 
 class SessionEnded(Message, frozen=True, tag="session_ended"):

@@ -121,6 +121,8 @@ class ClientSession:
         """How much of a busy device's time it gets, beside others."""
         self.is_remote = False
         """It is the gateway's, for a client on another machine."""
+        self.key = ""
+        """The name of that client's key, whose sessions share one weight."""
         self.hello_timer: Timer | None = None
         self.session: Final = os.urandom(16)
         self.secret: Final = os.urandom(16)
@@ -451,7 +453,7 @@ class Sessions:
         each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
         each.weight = hello.weight
         if hello.origin is not None:
-            each.is_remote = True
+            each.is_remote, each.key = True, hello.origin.key
             self.remotes.opened(each.number, hello.origin)
         _cancel_hello_timer(each)
         welcome = session.Welcome(
@@ -545,4 +547,4 @@ def _cancel_hello_timer(each: ClientSession) -> None:
 
 
 def _introduction(each: ClientSession) -> control.SessionOpened:
-    return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory, each.weight)
+    return control.SessionOpened(each.number, each.session, each.secret, each.shared_memory, each.weight, each.key)

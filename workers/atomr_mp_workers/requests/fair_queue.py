@@ -26,6 +26,8 @@ class FairQueue(Generic[T]):
     As long as there is one owner, and no priority, it is a plain queue. Then there is nothing in `levels`, otherwise
     nothing in `plain`; to look there costs less than to call.
 
+    Owners with an attribute `group` that is equal, and not None, share one weight: what one is charged, all are.
+
     Args:
         weigh: Returns an owner's weight, above 0: of two that have items waiting, one of twice the weight is charged
             twice as much. Asked when an owner comes.
@@ -102,8 +104,16 @@ class FairQueue(Generic[T]):
         """
         for level in self.levels.values():
             share = level.shares.get(owner)
-            if share is not None:
-                share.had += cost / share.weight
+            if share is None:
+                continue
+            more = cost / share.weight
+            if share.group is None:
+                share.had += more
+                continue
+            share.own += more
+            for each in level.shares.values():
+                if each.group == share.group:
+                    each.had += more
 
     def _sort_in(self) -> None:
         """Give up being a plain queue."""
@@ -120,6 +130,7 @@ class FairQueue(Generic[T]):
             share = level.join(owner, self._weigh(owner))
         elif not share.items:
             share.had = max(share.had, level.had)  # nobody saves up what it has not asked for
+            level.meet(share)
         share.items.append(item)
         level.count += 1
         self._count += 1
@@ -127,6 +138,8 @@ class FairQueue(Generic[T]):
     def _next(self, priority: int, share: _Share[T]) -> T:
         level = self.levels[priority]
         level.had = max(level.had, share.had)
+        if share.group is not None:
+            level.turns[share.group] = max(level.turns.get(share.group, 0.0), share.own)
         level.count -= 1
         self._count -= 1
         if not level.count:
@@ -141,7 +154,7 @@ class _Level(Generic[T]):
     and the next when that is done, has no more than its part.
     """
 
-    __slots__ = ("_heap", "_numbers", "count", "had", "shares")
+    __slots__ = ("_heap", "_numbers", "count", "had", "shares", "turns")
 
     def __init__(self) -> None:
         self.shares: dict[Hashable, _Share[T]] = {}
@@ -149,25 +162,34 @@ class _Level(Generic[T]):
         """What whoever came last has had: who joins is to have neither an advantage nor a debt."""
         self.count = 0
         """Of the items."""
-        self._heap: list[tuple[float, int, _Share[T]]] = []
-        """Each share once, by what it had when it was put here, which is at most what it has had by now."""
+        self.turns: dict[Hashable, float] = {}
+        """The same as `had`, of each group's own."""
+        self._heap: list[tuple[float, float, int, _Share[T]]] = []
+        """Each share once, by what it had when it was put here, which is at most what it has had by now; among those of
+        a group, which have the same, by what each has had itself."""
         self._numbers = itertools.count()
 
     def join(self, owner: Hashable, weight: float) -> _Share[T]:
         """Return a new owner's share."""
         share = self.shares[owner] = _Share[T](owner, self.had, weight)
-        heappush(self._heap, (share.had, next(self._numbers), share))
+        self.meet(share)
+        heappush(self._heap, (share.had, share.own, next(self._numbers), share))
         return share
+
+    def meet(self, share: _Share[T]) -> None:
+        """Have one that comes, or comes back, save up no turns beside the others of its group."""
+        if share.group is not None:
+            share.own = max(share.own, self.turns.get(share.group, 0.0))
 
     def first(self, is_ready: Callable[[T], bool]) -> _Share[T] | None:
         """Return who comes first of those whose next item is ready, None if nobody's is."""
         heap = self._heap
-        passed: list[tuple[float, int, _Share[T]]] = []
+        passed: list[tuple[float, float, int, _Share[T]]] = []
         found = None
         while heap:
-            had, _, share = heap[0]
-            if share.had > had:
-                heapreplace(heap, (share.had, next(self._numbers), share))
+            had, own, _, share = heap[0]
+            if share.had > had or share.own > own:
+                heapreplace(heap, (share.had, share.own, next(self._numbers), share))
             elif share.items and is_ready(share.items[0]):
                 found = share
                 break
@@ -184,7 +206,7 @@ class _Level(Generic[T]):
 class _Share(Generic[T]):
     """The items of one owner."""
 
-    __slots__ = ("had", "items", "owner", "weight")
+    __slots__ = ("group", "had", "items", "own", "owner", "weight")
 
     def __init__(self, owner: Hashable, had: float, weight: float) -> None:
         self.owner = owner
@@ -192,6 +214,10 @@ class _Share(Generic[T]):
         self.had = had
         """Its virtual time: what it was charged, over its weight."""
         self.weight = weight
+        self.own = 0.0
+        """What it was charged itself, of a group."""
+        self.group: Hashable = getattr(owner, "group", None)
+        """Those who are charged together."""
 
 
 def _any(_item: object) -> bool:

@@ -35,6 +35,7 @@ class AdmittedSession:
 
     __slots__ = (
         "ended",
+        "group",
         "holder",
         "number",
         "opening",
@@ -56,6 +57,8 @@ class AdmittedSession:
         self.secret: Final = opened.secret
         self.weight: Final = opened.weight
         """How much it gets of what it has to share with others that have requests waiting, beside theirs."""
+        self.group: Final = opened.group or None
+        """Sessions of one group share one weight."""
         self.peers: list[Peer] = []
         self.running = 0
         """Requests that have started and not ended."""

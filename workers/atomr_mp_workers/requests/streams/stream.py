@@ -48,6 +48,11 @@ class StepOwner(NamedTuple):
         """Its session's."""
         return self.session.weight
 
+    @property
+    def group(self) -> str | None:
+        """Its session's."""
+        return self.session.group
+
 
 class StreamRequest(Request):
     """A request that is answered by parts. Its steps are taken by `call`, on one thread."""
