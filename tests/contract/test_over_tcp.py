@@ -22,6 +22,7 @@ _BY_DIRECTORY: Final = "connects by the run directory"
 _INSIDE: Final = "looks inside a local client"
 _MAPPED: Final = "views: no other machine can map the memory"
 _OWN: Final = "needs a pool of its own"
+_RECEIVED: Final = "a thread of a remote client receives by itself, so an answer may come before a callback is added"
 _LATER: Final = "a deadline is later in the pool by the message's way"
 
 LOCAL: Final[dict[str, str]] = {
@@ -41,6 +42,7 @@ LOCAL: Final[dict[str, str]] = {
     "test_a_closed_loop_s_call_finds_its_arguments_as_they_were": _OWN,
     "test_pool_that_is_lost_fails_all_that_remains": _OWN,
     "test_a_device_names_its_libraries": _OWN,
+    "test_an_exception_in_a_callback_is_logged_and_hurts_nobody": _RECEIVED,
     "test_what_has_expired_before_it_starts_never_runs": _LATER,
     "test_a_ref_is_no_value": _OWN,
     "test_results_are_refs_where_the_method_makes_them": _MAPPED,

@@ -1,0 +1,83 @@
+"""A remote client that dies in an upload, a supervisor that dies, a crowd of strangers: nobody else is harmed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+from atomr_mp import errors
+from tests import remote as served
+from tests.support import ACTORS, DEADLINE_S, PROMISE_S, Ledger, settled
+
+ACTOR = f"{ACTORS}/noting.py:Noting"
+STRANGERS = 500
+"""Connections of the test, as many as come in three seconds at 10,000 a minute."""
+
+UPLOADS = """
+import sys, numpy, atomr_mp
+pool = atomr_mp.connect(sys.argv[1], keys=sys.argv[2])
+content = numpy.ones(2**22)
+while True:
+    pool.call("Noting.same", content).result()
+"""
+
+
+def test_nothing_of_a_client_stays_that_is_killed_in_an_upload(ledger: Ledger) -> None:
+    """What it had sent of its arguments goes with its session, and others are served meanwhile."""
+    found = served.serve(ledger, ACTOR, remote_grace_s=0.3)
+    key = served.key_file(found.keys_dir, "alice")
+    with found.pool, found.connect() as other:
+        client = subprocess.Popen([sys.executable, "-c", UPLOADS, found.address, key])
+        try:
+            assert settled(lambda: max(_kept_bytes(found)) > 2**22, DEADLINE_S)
+        finally:
+            client.kill()
+            client.wait()
+        assert other.call("Noting.once", "1").result() == "1"
+        assert settled(lambda: len(_kept_bytes(found)) == 1, DEADLINE_S)
+        assert _kept_bytes(found)[0] < 2**20
+        other.device().put(bytearray(2**22)).free()
+
+
+def test_calls_end_by_their_deadlines_where_the_pool_has_vanished(ledger: Ledger) -> None:
+    """A supervisor that is killed says nothing; no call waits for it longer than it may."""
+    found = served.serve(ledger, ACTOR)
+    with found.connect() as pool:
+        pool.wait_ready()
+        gateway = psutil.Process(found.pid)
+        os.kill(found.pool.supervisor_pid, signal.SIGKILL)
+        psutil.wait_procs([gateway], DEADLINE_S)
+        assert not gateway.is_running()
+        with pytest.raises(errors.DeadlineExceeded):
+            pool.call("Noting.once", "1", deadline_s=0.5).result()
+    found.pool.close()
+    ledger.start(ACTOR).close()  # the next start removes what a killed supervisor has left
+
+
+def test_a_crowd_of_strangers_is_let_go(ledger: Ledger) -> None:
+    """Each is refused, whatever it sends; who was there before is served, and no descriptor stays."""
+    found = served.serve(ledger, ACTOR)
+    host, _, port = found.address.removeprefix("tcp://").rpartition(":")
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        gateway = psutil.Process(found.pid)
+        before = gateway.num_fds()
+        for number in range(STRANGERS):
+            with socket.create_connection((host, int(port)), DEADLINE_S) as stranger:
+                stranger.sendall(b"\xff\x00\x00\x00\x00\x00\x00\x00\x01\x7f" * (number % 7) + os.urandom(number))
+            if number % 50 == 0:
+                assert pool.call("Noting.again", str(number)).result() == str(number)
+        assert settled(lambda: gateway.num_fds() <= before, PROMISE_S * 3)
+        assert found.pid == gateway.pid
+
+
+def _kept_bytes(found: served.Served) -> list[int]:
+    remote = found.pool.status().remote
+    assert remote is not None
+    return [each.kept_bytes for each in remote.sessions] or [0]
