@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import Ledger
 
 DEMO = Path(__file__).parents[2] / "scripts" / "demo.py"
@@ -32,4 +34,22 @@ def test_demonstration_shows_what_it_promises(ledger: Ledger) -> None:
     assert "failed 0" in told
     assert "processes left 0 of 4" in told
     assert done.stdout.splitlines()[-1].startswith("Proven: a worker was killed in the middle of 7,188 requests.")
+    assert not ledger.processes()
+
+
+def test_clients_over_http_see_no_error_while_workers_are_killed(ledger: Ledger) -> None:
+    """Each answer is right, each worker's end costs no call, and nothing is left."""
+    for module in ("uvicorn", "httptools", "uvloop"):
+        pytest.importorskip(module)
+    done = subprocess.run(
+        [sys.executable, str(DEMO.with_name("demo_http.py")), "--kills", "2", "--backend", "host"],
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("kill -9") == 2
+    assert " 0 failed" in done.stdout
+    assert done.stdout.splitlines()[-1] == "Proven: 2 workers were killed under 4 HTTP clients, and no call failed."
     assert not ledger.processes()
