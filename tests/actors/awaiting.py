@@ -181,10 +181,10 @@ class Awaiter(Actor):
             yield [os.getpid(), n]
 
     @method(resumable=True)
-    async def resumed(self, upto: int, at: int, start: int) -> AsyncIterator[int]:
+    async def resumed(self, upto: int, at: int, start: int, seconds: float = 0.0) -> AsyncIterator[int]:
         """Yield numbers from `start` on, and die at one, in the first incarnation."""
         for n in range(start, upto):
-            await asyncio.sleep(0)
+            await asyncio.sleep(seconds)
             if n == at and self._context.generation == 1:
                 time.sleep(0.05)  # noqa: ASYNC251 - what was yielded has left by then
                 die("kill")

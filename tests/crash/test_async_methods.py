@@ -47,6 +47,16 @@ def test_a_resumable_stream_goes_on_on_the_next_loop(ledger: Ledger) -> None:
         assert {pid for pid, _ in parts} == {pool.devices[0].pid}
 
 
+def test_a_resumable_stream_moves_on_before_a_restart_waits_for_it(ledger: Ledger) -> None:
+    """Though it awaits just then: its task is cancelled, and its reader notices nothing."""
+    with ledger.start(AWAITER, drain_timeout_s=DEADLINE_S) as pool:
+        stream = pool.stream("Awaiter.resumed", 30, -1, 0.02, ahead=4)
+        assert [next(stream) for _ in range(10)] == list(range(10))
+        pool.restart(0)
+        assert list(stream) == list(range(10, 30))
+        assert stream.generation == 2
+
+
 def test_what_ends_workers_is_condemned_alone(ledger: Ledger) -> None:
     """All that ran with it are suspects, run alone, and are acquitted."""
     with ledger.start(AWAITER, max_suspicions=1, max_restarts=20) as pool, ledger.gate("gate") as gate:

@@ -365,6 +365,18 @@ def test_a_full_queue_refuses_what_comes_next(worker: Worker) -> None:
     assert worker.run() == [0, 1, 2]
 
 
+def test_what_runs_side_by_side_counts_when_it_is_told_when_to_come_again(worker: Worker) -> None:
+    """On two threads, or on an event loop, three that wait take half of their time."""
+    client = worker.client(1)
+    few = worker.methods["Logged.few"]
+    few.typical_ns, few.side_by_side = 2_000_000_000, 2
+    (refused_id,) = worker.call(client, range(4), "few")[3:]
+    error = outcomes(client)[refused_id]
+    assert isinstance(error, errors.Overloaded)
+    assert error.retry_after_s == 3.0
+    assert worker.run() == [0, 1, 2]
+
+
 def test_batches_count_when_it_is_told_when_to_come_again(worker: Worker) -> None:
     """Eight that wait for batches of four take as long as two runs."""
     client = worker.client(1)

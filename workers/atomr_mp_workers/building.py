@@ -224,6 +224,8 @@ class Rooms:
                 raise FatalError(error) from error
             for method in actor.methods:
                 method.stream = None if method.thread else stream
+                if method.thread:
+                    method.side_by_side = self.runners[method.name].count
         return actors
 
     def _setup_of(self, actor: LoadedActor, context: Context) -> Callable[[], object]:

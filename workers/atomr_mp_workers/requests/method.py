@@ -52,6 +52,8 @@ class Method(ABC):
     """How a stream of it goes on that another incarnation has begun: by a further argument."""
     exclusive = False
     """Such a request keeps its thread until it ends."""
+    side_by_side = 1
+    """How many requests of its actor run at a time where it runs, on threads or on an event loop."""
     apart = False
     """Its requests wait for their turn apart from others: those of a thread, and those of batches."""
     stream: Stream | None = None
@@ -88,7 +90,7 @@ class Method(ABC):
     def queued_ns(self) -> int:
         """How long its waiting requests may take, as far as that is known."""
         runs = self.queued if self.batch is None else -(-self.queued // self.batch.max_items)
-        return 0 if self.typical_ns == UNKNOWN_NS else runs * self.typical_ns
+        return 0 if self.typical_ns == UNKNOWN_NS else runs * self.typical_ns // self.side_by_side
 
     @abstractmethod
     def arguments(self, body: bytes, frames: Sequence[memoryview], resolve: Resolve) -> tuple[Any, ...]:
