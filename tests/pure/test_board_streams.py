@@ -68,15 +68,17 @@ def test_whatever_streams_do_the_board_is_believed(board: tuple[BoardWriter, Boa
     choice, now_ns = random.Random(seed), NOW_NS
     live: list[int] = []
     stepping: list[int] = []
+    ids: dict[int, int] = {}
     for number in range(200):
         now_ns += 10
         match choice.randrange(4):
             case 0:
                 live.append(open_stream(writer, number, now_ns))
+                ids[live[-1]] = number
             case 1 if live:
                 place = live.pop(choice.randrange(len(live)))
                 stepping.append(place)
-                writer.start_step(place, 1, number, now_ns, now_ns + 5, WATCHED)
+                writer.start_step(place, 1, ids[place], now_ns, now_ns + 5, WATCHED)
             case 2 if stepping:
                 place = stepping.pop(choice.randrange(len(stepping)))
                 writer.end_step(place, now_ns)

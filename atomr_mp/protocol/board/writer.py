@@ -64,6 +64,9 @@ class BoardWriter:
         entries = self._words[FIRST_SLOT : FIRST_SLOT + SLOTS * SLOT_WORDS]
         self._columns = tuple(entries[column::SLOT_WORDS] for column in range(SLOT_WORDS))
         """The entries' words, those of all slots together: so a slot's number is the index of each of them."""
+        entries = self._words[FIRST_STREAM : FIRST_STREAM + STREAM_SLOTS * SLOT_WORDS]
+        self._stream_columns = tuple(entries[column::SLOT_WORDS] for column in range(SLOT_WORDS))
+        """The same of streams."""
         self._ends, self._watched = self._columns[5], self._columns[6]
         self._buckets = self._words[FIRST_BUCKET : FIRST_BUCKET + BUCKETS]
         self._free = deque(range(SLOTS))
@@ -164,33 +167,35 @@ class BoardWriter:
         if before_ns > self._forgotten:
             self._words[FORGOTTEN_AGAIN] = before_ns ^ ALL_ONES
             self._words[FORGOTTEN] = self._forgotten = before_ns
+        numbers, sessions, request_ids = self._stream_columns[:3]
+        self._words[STEPS] = self._steps + 1
+        numbers[slot] = 2 * self._steps + 1  # it is being written: its session and id stay, through all its steps
+        sessions[slot], request_ids[slot] = session, request_id
         self.start_step(slot, session, request_id, started_ns, 0, 0)
         self.end_step(slot, now_ns)
         return slot
 
     def start_step(self, slot: int, session: int, request_id: int, now_ns: int, deadline_ns: int, watched: int) -> None:
-        """Record that a stream takes a step."""
-        words, at = self._words, FIRST_STREAM + SLOT_WORDS * slot
-        words[STEPS] = self._steps = self._steps + 1
-        number = 2 * self._steps
-        words[at] = number - 1
-        words[at + 1] = session
-        words[at + 2] = request_id
-        words[at + 3] = now_ns
-        words[at + 4] = deadline_ns
-        words[at + 5] = 0
-        words[at + 6] = watched
-        words[at + 7] = entry_sum(number, session, request_id, now_ns)
-        words[at] = number
+        """Record that a stream takes a step; its session and id are those with which it was opened."""
+        numbers, _, _, starts, deadlines, ends, limits, sums = self._stream_columns
+        self._words[STEPS] = self._steps = steps = self._steps + 1
+        number = 2 * steps
+        numbers[slot] = number - 1
+        starts[slot] = now_ns
+        deadlines[slot] = deadline_ns
+        ends[slot] = 0
+        limits[slot] = watched
+        sums[slot] = number ^ session << 20 ^ request_id ^ now_ns  # entry_sum
+        numbers[slot] = number
 
     def watch_step(self, slot: int, watched: int) -> None:
         """Say anew how a stream's running step is to be watched."""
-        self._words[FIRST_STREAM + SLOT_WORDS * slot + 6] = watched
+        self._stream_columns[6][slot] = watched
 
     def end_step(self, slot: int, now_ns: int) -> None:
         """Record that the step has ended."""
         self._words[STEPS_ENDED] = self._steps_ended = self._steps_ended + 1
-        self._words[FIRST_STREAM + SLOT_WORDS * slot + 5] = now_ns
+        self._stream_columns[5][slot] = now_ns
 
     def close_stream(self, slot: int) -> None:
         """Give a stream's place back; what it shows stays until it is needed."""
