@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from atomr_mp_workers.requests.streams.thread_state import ThreadState
+from atomr_mp_workers.requests.kinds.thread_state import ThreadState
 
 torch = pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from atomr_mp_workers.requests.streams.stream_life import (
+from atomr_mp_workers.requests.kinds.stream_life import (
     TRANSITIONS,
     StreamEvent,
     StreamState,

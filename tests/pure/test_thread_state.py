@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from atomr_mp_workers.requests.streams.thread_state import ThreadState
+from atomr_mp_workers.requests.kinds.thread_state import ThreadState
 
 
 class FakeTorch:

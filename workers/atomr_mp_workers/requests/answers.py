@@ -13,12 +13,12 @@ from atomr_mp.protocol.messages import data
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import contents
-from atomr_mp_workers.requests.batches.items import ItemsSlice
+from atomr_mp_workers.requests.kinds.items import ItemsSlice
+from atomr_mp_workers.requests.kinds.stream import MadePart, StreamRequest
+from atomr_mp_workers.requests.kinds.stream_life import StreamState
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.raised import wire_form
 from atomr_mp_workers.requests.request import Request
-from atomr_mp_workers.requests.streams.stream import MadePart, StreamRequest
-from atomr_mp_workers.requests.streams.stream_life import StreamState
 
 ERROR_BYTES: Final = 4096
 """What an item's error counts for among answers that wait: about what it takes where many have failed."""

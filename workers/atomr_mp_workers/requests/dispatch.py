@@ -19,10 +19,12 @@ from atomr_mp_workers.device.base import Event, Stream, WorkerDevice
 from atomr_mp_workers.fatal import FatalError
 from atomr_mp_workers.requests import contents, operands
 from atomr_mp_workers.requests.batches.batch_run import MOST_AHEAD, BatchedMethod, BatchRun
-from atomr_mp_workers.requests.batches.items import ItemsSlice
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.fair_queue import FairQueue
 from atomr_mp_workers.requests.isolation import Isolation
+from atomr_mp_workers.requests.kinds.items import ItemsSlice
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
+from atomr_mp_workers.requests.kinds.stream_life import StreamEvent
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import WEIGHT, Peer
@@ -30,8 +32,6 @@ from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run
 from atomr_mp_workers.requests.streams.open_streams import NEVER_NS, OpenStreams
 from atomr_mp_workers.requests.streams.steps import SteppedMethod, StepsRun
-from atomr_mp_workers.requests.streams.stream import StreamRequest
-from atomr_mp_workers.requests.streams.stream_life import StreamEvent
 
 TURN_NS: Final = 500_000
 """How long a turn runs queued requests before the loop looks at its channels again."""

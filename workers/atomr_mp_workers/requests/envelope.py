@@ -24,12 +24,12 @@ from atomr_mp_workers.fault_points import hooks
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import contents, operands
 from atomr_mp_workers.requests.answers import Answers
-from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice
+from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice
+from atomr_mp_workers.requests.kinds.stream import StreamRequest
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.raised import explain, wire_form
 from atomr_mp_workers.requests.request import Request
-from atomr_mp_workers.requests.streams.stream import StreamRequest
 
 SHORTEST_TEXT: Final = 1024
 """Characters that each text of an error has at least, however many items of a call have failed."""

@@ -18,8 +18,8 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests import contents
 from atomr_mp_workers.requests.batches.former import BatchFormer, BatchLimits
-from atomr_mp_workers.requests.batches.items import ItemsRequest, ItemsSlice, results_of
 from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.kinds.items import ItemsRequest, ItemsSlice, results_of
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import describe

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from atomr_mp_workers.device.base import WorkerDevice
-from atomr_mp_workers.requests.streams.thread_state import ThreadState
+from atomr_mp_workers.requests.kinds.thread_state import ThreadState
 
 BEAT_S: Final = 0.25
 """How often a loop that has requests shows that it turns; a hang of a second is the shortest that is looked for."""

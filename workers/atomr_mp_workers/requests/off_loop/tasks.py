@@ -15,12 +15,12 @@ from typing import Any, Final
 from atomr_mp import errors
 from atomr_mp_workers import tracing
 from atomr_mp_workers.fault_points import hooks
+from atomr_mp_workers.requests.kinds.stream import BEYOND_NS, GO_ON, StreamRequest
 from atomr_mp_workers.requests.off_loop.completions import Completions
 from atomr_mp_workers.requests.off_loop.event_loop import EventLoop, regardless, stepwise
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.request import Request, Run, TaskCell, in_task
-from atomr_mp_workers.requests.streams.stream import BEYOND_NS, GO_ON, StreamRequest
 
 
 class RequestTasks(ActorRunner):

@@ -8,10 +8,10 @@ from queue import SimpleQueue
 from typing import Final
 
 from atomr_mp_workers.device.base import WorkerDevice
+from atomr_mp_workers.requests.kinds.stream import StepOwner, StreamRequest
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import AdmittedSession
 from atomr_mp_workers.requests.request import Request, Run
-from atomr_mp_workers.requests.streams.stream import StepOwner, StreamRequest
 
 
 class ActorThreads(ActorRunner):

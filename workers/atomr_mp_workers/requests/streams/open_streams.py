@@ -15,10 +15,10 @@ from atomr_mp.protocol import values
 from atomr_mp.protocol.board import OFF_BOARD, BoardWriter, Counter
 from atomr_mp.protocol.messages import data
 from atomr_mp_workers.requests.envelope import Envelope
+from atomr_mp_workers.requests.kinds.stream import MadePart, StreamRequest
+from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState
 from atomr_mp_workers.requests.off_loop.runner import ActorRunner
 from atomr_mp_workers.requests.peers import Peer
-from atomr_mp_workers.requests.streams.stream import MadePart, StreamRequest
-from atomr_mp_workers.requests.streams.stream_life import StreamEvent, StreamState
 
 LOOK_NS: Final = 2_000_000
 """When a turn is looked at that has not come back. By then only a step can be under way that takes long, and what was

@@ -14,13 +14,13 @@ from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.envelope import Envelope
 from atomr_mp_workers.requests.fair_queue import FairQueue
+from atomr_mp_workers.requests.kinds.stream import StreamRequest, size_of
+from atomr_mp_workers.requests.kinds.stream_life import StreamEvent
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import WEIGHT
 from atomr_mp_workers.requests.raised import explain
 from atomr_mp_workers.requests.request import Request, Run, encode, unsendable
 from atomr_mp_workers.requests.streams.open_streams import OpenStreams
-from atomr_mp_workers.requests.streams.stream import StreamRequest, size_of
-from atomr_mp_workers.requests.streams.stream_life import StreamEvent
 
 HELD_PARTS: Final = 1024
 """Most parts of a stream that are held because its reader has no room."""

@@ -14,11 +14,11 @@ from atomr_mp.protocol.flow.stream_credit import SenderCredit
 from atomr_mp.protocol.messages import data
 from atomr_mp.protocol.messages.devices import Resumes
 from atomr_mp_workers.memory.arrays import DeviceArray
+from atomr_mp_workers.requests.kinds.stream_life import StreamEvent, StreamState, step
+from atomr_mp_workers.requests.kinds.thread_state import ThreadState
 from atomr_mp_workers.requests.method import Method
 from atomr_mp_workers.requests.peers import AdmittedSession, Peer
 from atomr_mp_workers.requests.request import Next, Request, encode, unsendable
-from atomr_mp_workers.requests.streams.stream_life import StreamEvent, StreamState, step
-from atomr_mp_workers.requests.streams.thread_state import ThreadState
 
 BEYOND_NS: Final = 200_000
 """How long a turn goes on after its first step, if the stream has credit: then it is others' turn. A step that takes
