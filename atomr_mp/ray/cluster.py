@@ -24,7 +24,7 @@ from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.ray.cluster_map import run_map
 from atomr_mp.ray.cluster_reply import Attempt, ClusterReply
-from atomr_mp.ray.failover import Call
+from atomr_mp.ray.failover import ClusterCall
 from atomr_mp.ray.member import TRANSIENT, Member, NodeInfo
 from atomr_mp.ray.node import NodePool
 from atomr_mp.startup.targets import Actors, targets
@@ -232,7 +232,7 @@ class Cluster:
         """
         self._check_node(node)
         deadline_ns = time.monotonic_ns() + int((DEFAULT_DEADLINE_S if deadline_s is None else deadline_s) * 1e9)
-        call = Call(method, args, kwargs, device, deadline_ns, priority, wait, node)
+        call = ClusterCall(method, args, kwargs, device, deadline_ns, priority, wait, node)
         pool = next(iter(self.pools), None)
         if pool is None and asyncio._get_running_loop() is not None:  # noqa: SLF001 - exported, and raises nothing
             return ClusterReply(call, self._send, None)
@@ -392,7 +392,7 @@ class Cluster:
         if node is not None and not 0 <= node < len(self._members):
             raise errors.InvalidRequest(f"there is no node {node}; this cluster has {len(self._members)}")
 
-    def _send(self, call: Call, avoid: Collection[int]) -> Attempt:
+    def _send(self, call: ClusterCall, avoid: Collection[int]) -> Attempt:
         """Send a call to the node that suits it best; blocks while none can be reached, until its deadline."""
         while True:
             members = self._members_for(call, avoid)
@@ -424,7 +424,7 @@ class Cluster:
             if refused is not None:
                 raise refused
 
-    def _members_for(self, call: Call, avoid: Collection[int]) -> list[Member]:
+    def _members_for(self, call: ClusterCall, avoid: Collection[int]) -> list[Member]:
         """Return the nodes that may take a call and can be reached, the best first; at least one."""
         ref = call.ref
         if ref is None:
@@ -513,7 +513,7 @@ def _joined(actors: Sequence[Any]) -> Cluster:
     return cluster
 
 
-def _left_s(call: Call) -> float:
+def _left_s(call: ClusterCall) -> float:
     return (call.deadline_ns - time.monotonic_ns()) / 1e9
 
 

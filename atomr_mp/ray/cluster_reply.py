@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from atomr_mp import errors
 from atomr_mp.client.reply import Reply
-from atomr_mp.ray.failover import Call, goes_on
+from atomr_mp.ray.failover import ClusterCall, goes_on
 
 
 class Attempt(NamedTuple):
@@ -32,7 +32,9 @@ class ClusterReply:
         attempt: Its first sending; None if no node could be reached, and a caller in an event loop is not to block.
     """
 
-    def __init__(self, call: Call, send: Callable[[Call, Collection[int]], Attempt], attempt: Attempt | None) -> None:
+    def __init__(
+        self, call: ClusterCall, send: Callable[[ClusterCall, Collection[int]], Attempt], attempt: Attempt | None
+    ) -> None:
         self._call: Final = call
         self._send: Final = send
         self._attempt = attempt

@@ -9,7 +9,7 @@ from atomr_mp import errors
 from atomr_mp.client.memory.refs import GpuRef
 
 
-class Call(NamedTuple):
+class ClusterCall(NamedTuple):
     """A call, with all that it takes to make it again."""
 
     method: str
@@ -31,7 +31,7 @@ class Call(NamedTuple):
         return next((each for each in arguments if isinstance(each, GpuRef)), None)
 
 
-def goes_on(call: Call, error: errors.AtomrError | None, now_ns: int) -> bool:
+def goes_on(call: ClusterCall, error: errors.AtomrError | None, now_ns: int) -> bool:
     """Return whether a call that has ended with an error may be made again at another node.
 
     That is so where its pool was lost, or its node's devices take no work, if it may run twice or certainly has not

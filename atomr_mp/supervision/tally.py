@@ -15,7 +15,7 @@ from atomr_mp.protocol.messages.operators import EndCount, Figures
 _MAX: Final = 2**63 - 1
 
 
-class Tally:
+class DeviceTally:
     """A device's sums."""
 
     def __init__(self) -> None:

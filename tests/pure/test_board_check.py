@@ -13,7 +13,7 @@ from atomr_mp.protocol.board import BOARD_BYTES, STACK_AT, BoardReader, BoardWri
 from atomr_mp.protocol.board import reader as reading
 from atomr_mp.protocol.board import writer as writing
 from atomr_mp.protocol.messages import session
-from atomr_mp.supervision.tally import Tally
+from atomr_mp.supervision.tally import DeviceTally
 from atomr_mp.supervisor.processes.incarnation_end import IncarnationEnd
 from atomr_mp.supervisor.processes.parting import Parting
 from tests.stores import Stores
@@ -121,7 +121,7 @@ def told(memory: memoryview) -> dict[int, tuple[set[int], int, str]]:
         assert isinstance(message, session.IncarnationEnded)
         assert not ending.doubt or not (message.started or message.suspects or message.running)
         found[number] = (set(message.started), message.known_since_ns, ending.doubt)
-    tally = Tally()
+    tally = DeviceTally()
     tally.add(None if ending.doubt else BoardReader(memory), "kill", lost=True)
     assert tally.figures().received < check._MOST
     return found

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from atomr_mp import errors
-from atomr_mp.ray.failover import Call, goes_on
+from atomr_mp.ray.failover import ClusterCall, goes_on
 from atomr_mp.ray.gpu_locks import given_gpus
 from atomr_mp.ray.outcomes import value_of
 
@@ -19,21 +19,25 @@ def lost(*, maybe_executed: bool) -> errors.PoolLost:
 @pytest.mark.parametrize(
     ("call", "error", "expected"),
     [
-        (Call("A.m", (), None, None, LATER_NS, idempotent=True), lost(maybe_executed=True), True),
-        (Call("A.m", (), None, None, LATER_NS), lost(maybe_executed=True), False),
-        (Call("A.m", (), None, None, LATER_NS), lost(maybe_executed=False), True),
-        (Call("A.m", (), None, 1, LATER_NS), lost(maybe_executed=False), True),
-        (Call("A.m", (), None, None, LATER_NS, node=0, idempotent=True), lost(maybe_executed=False), False),
-        (Call("A.m", (), None, None, NOW_NS, idempotent=True), lost(maybe_executed=False), False),
-        (Call("A.m", (), None, None, LATER_NS), errors.DeviceUnavailable("stopped"), True),
-        (Call("A.m", (), None, None, LATER_NS), errors.DeviceUnavailable("stops", maybe_executed=True), False),
-        (Call("A.m", (), None, None, LATER_NS, node=0), errors.DeviceUnavailable("stopped"), False),
-        (Call("A.m", (), None, None, LATER_NS, idempotent=True), errors.WorkerLost("killed"), False),
-        (Call("A.m", (), None, None, LATER_NS, idempotent=True), errors.ActorFailed("raised"), False),
-        (Call("A.m", (), None, None, LATER_NS, idempotent=True), None, False),
+        (ClusterCall("A.m", (), None, None, LATER_NS, idempotent=True), lost(maybe_executed=True), True),
+        (ClusterCall("A.m", (), None, None, LATER_NS), lost(maybe_executed=True), False),
+        (ClusterCall("A.m", (), None, None, LATER_NS), lost(maybe_executed=False), True),
+        (ClusterCall("A.m", (), None, 1, LATER_NS), lost(maybe_executed=False), True),
+        (ClusterCall("A.m", (), None, None, LATER_NS, node=0, idempotent=True), lost(maybe_executed=False), False),
+        (ClusterCall("A.m", (), None, None, NOW_NS, idempotent=True), lost(maybe_executed=False), False),
+        (ClusterCall("A.m", (), None, None, LATER_NS), errors.DeviceUnavailable("stopped"), True),
+        (ClusterCall("A.m", (), None, None, LATER_NS), errors.DeviceUnavailable("stops", maybe_executed=True), False),
+        (ClusterCall("A.m", (), None, None, LATER_NS, node=0), errors.DeviceUnavailable("stopped"), False),
+        (ClusterCall("A.m", (), None, None, LATER_NS, idempotent=True), errors.WorkerLost("killed"), False),
+        (ClusterCall("A.m", (), None, None, LATER_NS, idempotent=True), errors.ActorFailed("raised"), False),
+        (ClusterCall("A.m", (), None, None, LATER_NS, idempotent=True), None, False),
     ],
 )
-def test_only_what_may_run_elsewhere_goes_on(call: Call, error: errors.AtomrError | None, expected: bool) -> None:  # noqa: FBT001 - a case's outcome
+def test_only_what_may_run_elsewhere_goes_on(
+    call: ClusterCall,
+    error: errors.AtomrError | None,
+    expected: bool,  # noqa: FBT001 - pytest passes it by name
+) -> None:
     """At most once holds across nodes; a named node and a deadline hold too."""
     assert goes_on(call, error, NOW_NS) is expected
 

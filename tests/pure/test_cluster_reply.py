@@ -13,7 +13,7 @@ from atomr_mp.client.reply import Reply
 from atomr_mp.mapping.schedule import Failure
 from atomr_mp.ray.cluster_map import run_map
 from atomr_mp.ray.cluster_reply import Attempt, ClusterReply
-from atomr_mp.ray.failover import Call
+from atomr_mp.ray.failover import ClusterCall
 
 
 class Answered:
@@ -53,7 +53,7 @@ class Nodes:
         self.left = list(answers)
         self.avoided: list[set[int]] = []
 
-    def send(self, _call: Call, avoid: Collection[int]) -> Attempt:
+    def send(self, _call: ClusterCall, avoid: Collection[int]) -> Attempt:
         """Return the next answer, from the next node."""
         self.avoided.append(set(avoid))
         answer = self.left.pop(0)
@@ -63,7 +63,7 @@ class Nodes:
 
     def call(self, *, idempotent: bool = True, node: int | None = None, unsent: bool = False) -> ClusterReply:
         """Make a call."""
-        call = Call("A.m", (), None, None, time.monotonic_ns() + 10**10, node=node, idempotent=idempotent)
+        call = ClusterCall("A.m", (), None, None, time.monotonic_ns() + 10**10, node=node, idempotent=idempotent)
         return ClusterReply(call, self.send, None if unsent else self.send(call, ()))
 
 

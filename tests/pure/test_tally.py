@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from atomr_mp.protocol.board import BOARD_BYTES, BoardReader, BoardWriter, Counter
 from atomr_mp.protocol.messages.operators import EndCount
-from atomr_mp.supervision.tally import Tally
+from atomr_mp.supervision.tally import DeviceTally
 
 
 def board(answered: int, failed: int, queued: int) -> BoardReader:
@@ -18,7 +18,7 @@ def board(answered: int, failed: int, queued: int) -> BoardReader:
 
 def test_sums_go_on_when_an_incarnation_ends() -> None:
     """What the former did and what the current ones do; what a dead one held is lost, unless it moved on."""
-    tally = Tally()
+    tally = DeviceTally()
     tally.add(board(answered=3, failed=1, queued=2), "sigkill", lost=True)
     tally.add(board(answered=0, failed=0, queued=5), "recycle", lost=False)
     figures = tally.figures([board(answered=9, failed=1, queued=1), board(answered=1, failed=1, queued=0)])
@@ -31,7 +31,7 @@ def test_sums_go_on_when_an_incarnation_ends() -> None:
 
 def test_any_memory_gives_figures_that_can_be_sent() -> None:
     """A worker whose code writes where it should not spoils its own figures, and no status."""
-    tally = Tally()
+    tally = DeviceTally()
     for _ in range(2):
         tally.add(BoardReader(memoryview(bytearray(b"\xff" * BOARD_BYTES))), "exit", lost=True)
     figures = tally.figures()

@@ -11,7 +11,7 @@ from atomr_mp.protocol.board.check import disbelieved
 from atomr_mp.protocol.codec import clip
 from atomr_mp.protocol.messages.operators import Figures
 from atomr_mp.protocol.messages.session import IncarnationEnded
-from atomr_mp.supervision.tally import Tally
+from atomr_mp.supervision.tally import DeviceTally
 from atomr_mp.supervisor.device.listener import DeviceListener, DeviceView
 from atomr_mp.supervisor.device.plans import Plans
 from atomr_mp.supervisor.device.restarts import Restarts
@@ -53,7 +53,7 @@ class EndReports:
         self._last_fault = (0.0, "")
         self._known: dict[int, IncarnationEnd] = {}
         """Fates of the requests, by generation, from the first sign of an end until the process is released."""
-        self._tally: Final = Tally()
+        self._tally: Final = DeviceTally()
 
     @property
     def last_fault(self) -> tuple[float, str]:
