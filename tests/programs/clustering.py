@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import select
@@ -24,6 +25,13 @@ from atomr_mp import errors
 
 ACTOR = Path(__file__).parents[1] / "actors" / "clustered.py"
 LOCAL = "127.0.0.2"  # loopback; Ray takes 127.0.0.1 for the address of the first interface
+WRONG: list[dict[str, Any]] = [
+    {"gpus_per_node": 0.5},
+    {"nodes": 0},
+    {"backend": "gpu"},
+    {"gateway_ports": (80, 90)},
+    {"listen": "tcp://127.0.0.2:5570"},
+]
 BACK_S = 60.0
 """How long Ray may take to start an actor anew."""
 
@@ -37,6 +45,7 @@ def main() -> dict[str, Any]:
     ray.init(address=raylets.address, log_to_driver=False, logging_level="ERROR")
     seen: dict[str, Any] = {}
     try:
+        seen["refused"] = [code_of(functools.partial(host_cluster, **wrong)) for wrong in WRONG]
         seen["bad_actor"] = code_of(lambda: atomr_mp.ray.Cluster(actors="no_such_module:Nothing", backend="host"))
         with atomr_mp.ray.Cluster(
             actors=f"{ACTOR}:Clustered",
@@ -45,7 +54,7 @@ def main() -> dict[str, Any]:
             max_restarts=100,
             backoff_initial_s=0.05,
             backoff_max_s=0.05,
-            gateway_ports=(port := 20000 + os.getpid() % 20000, port + 7),
+            gateway_ports=(port := 20000 + os.getpid() % 12000, port + 15),
         ) as cluster:
             calls(cluster, seen)
             seen["replica"] = asyncio.run(replica(cluster))
@@ -58,6 +67,11 @@ def main() -> dict[str, Any]:
         ray.shutdown()
         raylets.shutdown()
     return seen
+
+
+def host_cluster(**settings: Any) -> atomr_mp.ray.Cluster:
+    """Return a cluster on the host backend, unless the settings say otherwise."""
+    return atomr_mp.ray.Cluster(**{"actors": f"{ACTOR}:Clustered", "backend": "host", **settings})
 
 
 def calls(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
