@@ -789,7 +789,7 @@ def test_the_view_of_another_sessions_same_id_is_another() -> None:
         borrows.before(write=True)
     borrows.close_view(1, 7)
     borrows.close_view(1, 7)
-    with pytest.raises(errors.BorrowConflict, match="1 open view;"):
+    with pytest.raises(errors.BorrowConflict, match="1 open view of"):
         borrows.before(write=True)
     borrows.close_view(2, 7)
     borrows.open_view(1, 7, write=True)

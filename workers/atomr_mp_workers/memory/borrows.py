@@ -70,5 +70,5 @@ class Borrows:
             how = "writes" if write else "reads"
             kind = "a writable view" if written else f"{len(self._views)} open view{'s'[: len(self._views) > 1]}"
             raise errors.BorrowConflict(
-                f"a client has {kind} of a buffer that the request {how}; the view must be released first"
+                f"the request {how} a buffer, and a client has {kind} of it; the view must be released first"
             )
