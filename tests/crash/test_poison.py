@@ -103,6 +103,7 @@ def test_what_cannot_be_sent_again_fails(ledger: Ledger) -> None:
         ledger.gate("gate") as gate,
     ):
         wait_generation(reluctant, 1)
+        reluctant.call("Poisonous.on_thread", innocent("before")).result()  # it is connected from here on
         ref = pool.call("Poisonous.keep").result()
         held = pool.call("Poisonous.once_on_thread", ["held", gate.path, ""])
         gate.wait()
@@ -123,7 +124,7 @@ def test_what_cannot_be_sent_again_fails(ledger: Ledger) -> None:
         error = cancelled.exception()
         assert isinstance(error, errors.Cancelled)
         assert error.maybe_executed
-        assert Counter(ledger.runs()) == {"held": 1, "cancelled": 1}
+        assert Counter(ledger.runs()) == {"before": 1, "held": 1, "cancelled": 1}
 
 
 def test_calls_without_a_device_go_elsewhere_and_others_wait(ledger: Ledger) -> None:
