@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+uvicorn: Any = pytest.importorskip("uvicorn")
+pytest.importorskip("httptools")
+
+from atomr_mp.serve.http.limits import Limits  # noqa: E402 - after the look whether it is there
+from atomr_mp.serve.metrics import Counters  # noqa: E402
+from atomr_mp.serve.server import connection  # noqa: E402
+
+PIECES = st.sampled_from(
+    [
+        b"GET / HTTP/1.1\r\n",
+        b"POST /call/A.b HTTP/1.1\r\n",
+        b"host: localhost\r\n",
+        b"content-length: 3\r\n",
+        b"transfer-encoding: chunked\r\n",
+        b"\r\n",
+        b"3\r\nabc\r\n0\r\n\r\n",
+        b"x: " + b"a" * 300,
+    ]
+)
+"""Of requests, so that some are nearly right."""
+
+
+class FakeTransport(asyncio.Transport):
+    """A client that reads everything."""
+
+    def __init__(self, uid: int = 0) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+        self._uid = uid
+
+    def write(self, data: Any) -> None:
+        """Keep it."""
+        self.written += bytes(data)
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+    def is_closing(self) -> bool:
+        """Whether it was closed."""
+        return self.closed
+
+    def pause_reading(self) -> None:
+        """Go on."""
+
+    def resume_reading(self) -> None:
+        """Go on."""
+
+    def getsockopt(self, *_arguments: int) -> bytes:
+        """Return the credentials of the other end of a unix socket."""
+        return connection._CREDENTIALS.pack(1, self._uid, 0)
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Return what is known of the connection."""
+        return self if name == "socket" else default
+
+    def getpeername(self) -> str:
+        """Return no address, as of a unix socket."""
+        return ""
+
+    getsockname = getpeername
+    family = socket.AF_UNIX
+
+
+def answered(transport: FakeTransport, data: list[bytes], limits: Limits, **more: Any) -> list[Any]:
+    """Give a connection bytes; return the requests that the application has got."""
+    got: list[Any] = []
+
+    async def application(scope: Any, _receive: Any, send: Any) -> None:
+        got.append(scope)
+        headers = [(b"content-length", b"2")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def main() -> None:
+        kind = type("Tested", (connection.HttpConnection,), {"limits": limits, "counters": Counters(), **more})
+        config = uvicorn.Config(application, http=kind, ws="none", lifespan="off", log_config=None, proxy_headers=False)
+        config.load()
+        state = uvicorn.server.ServerState()
+        for _ in range(more.get("open", 0)):
+            state.connections.add(object())
+        tested = kind(config=config, server_state=state, app_state={})
+        tested.connection_made(transport)
+        for each in data:
+            if transport.closed:
+                break
+            tested.data_received(each)
+            await asyncio.sleep(0)
+        while state.tasks:
+            await asyncio.gather(*state.tasks)
+        tested.connection_lost(None)
+
+    asyncio.run(main())
+    return got
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(st.lists(st.one_of(PIECES, st.binary(max_size=400)), max_size=8))
+def test_any_bytes_are_requests_or_a_typed_error(data: list[bytes]) -> None:
+    """Whatever comes, each answer is the application's or has the form of every error; after that one it is closed."""
+    transport = FakeTransport()
+    got = answered(transport, data, Limits(header_bytes=256))
+    first, *answers = transport.written.split(b"HTTP/1.1 ")
+    assert not first
+    refused = [answer for answer in answers if not answer.startswith((b"200", b"100"))]
+    assert len(refused) <= 1
+    assert len(answers) - len(refused) >= len(got)
+    for answer in refused:
+        assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] in {"bad_request", "headers_too_large"}
+        assert transport.closed
+
+
+@pytest.mark.parametrize(("uid", "admitted"), [(0, True), (os.geteuid(), True), (4242, False)])
+def test_a_unix_socket_answers_its_user_and_root(uid: int, admitted: bool) -> None:  # noqa: FBT001
+    """The kernel says who is at the other end."""
+    transport = FakeTransport(uid)
+    got = answered(transport, [b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"], Limits(), own_user_only=True)
+    assert bool(got) == admitted
+    assert transport.written.startswith(b"HTTP/1.1 200" if admitted else b"HTTP/1.1 403")
+
+
+def test_one_connection_too_many_is_told_when_to_come_back() -> None:
+    """Before anything of it is read."""
+    transport = FakeTransport()
+    assert not answered(transport, [b"GET / HTTP/1.1\r\n\r\n"], Limits(connections=3), open=3)
+    assert transport.written.startswith(b"HTTP/1.1 429")
+    assert b"retry-after: 1\r\n" in transport.written
+    assert transport.closed
