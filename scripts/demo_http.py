@@ -134,12 +134,13 @@ def _serve(server: subprocess.Popen[str], run_dir: Path, kills: int) -> list[Cli
         for client in clients:
             client.start()
         try:
+            pid = 0
             for _ in range(kills):
-                pid = _pid_before_standby(pool)
+                pid = _pid_before_standby(pool, pid)
                 _wait_for_answers(clients)
                 os.kill(pid, signal.SIGKILL)
                 print(f"kill -9 {pid}: {sum(client.answered for client in clients):,} calls answered so far")
-            _pid_before_standby(pool)
+            _pid_before_standby(pool, pid)
             stop.wait(AFTER_KILL_S)
         finally:
             stop.set()
@@ -155,14 +156,16 @@ def _wait_for_answers(clients: list[Client]) -> None:
         time.sleep(0.01)  # nothing tells when
 
 
-def _pid_before_standby(pool: atomr_mp.Pool) -> int:
-    """Return the worker's pid, once a standby is ready to take its place."""
+def _pid_before_standby(pool: atomr_mp.Pool, killed: int) -> int:
+    """Return the pid of the worker that follows a killed one, once a standby is ready to take its place."""
     until_s = time.monotonic() + STANDBY_S
     while time.monotonic() < until_s:
         pool.wait_ready(STANDBY_S)
-        standby = pool.status().workers[0].standby
-        if standby is not None and standby.state == "ready":
-            return pool.devices[0].pid
+        pid = pool.devices[0].pid
+        if pid != killed:
+            standby = pool.status().workers[0].standby
+            if standby is not None and standby.state == "ready":
+                return pid
         time.sleep(0.02)  # nothing tells a client
     raise SystemExit(f"no standby was ready within {STANDBY_S:g} s")
 

@@ -30,12 +30,11 @@ class SharedLook:
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
-        if descriptor is None:
-            descriptor = os.memfd_create("atomr-mp-look")
-        os.ftruncate(descriptor, LOOK_BYTES)
+        if descriptor is not None:
+            os.ftruncate(descriptor, LOOK_BYTES)
         self._descriptor: Final = descriptor
         """Stays open: the kernel's lock would end with any descriptor of this memory that is closed here."""
-        self._memory: Final = mmap.mmap(descriptor, LOOK_BYTES)
+        self._memory: Final = mmap.mmap(-1 if descriptor is None else descriptor, LOOK_BYTES)
         self._ours: Final = threading.Lock()
         """The kernel's lock is the process's; this one tells its threads apart."""
 
@@ -43,18 +42,20 @@ class SharedLook:
         """Become the one that watches; False if another does."""
         if not self._ours.acquire(blocking=False):
             return False
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._ours.release()
-            return False
+        if self._descriptor is not None:
+            try:
+                fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                self._ours.release()
+                return False
         return True
 
     def release(self) -> None:
         """Let another one watch. The latest look is forgotten, or somebody would take it for new."""
         self.publish(b"", self.basis())
-        with contextlib.suppress(OSError):
-            fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+        if self._descriptor is not None:
+            with contextlib.suppress(OSError):
+                fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
         self._ours.release()
 
     def publish(self, look: bytes, basis: bytes) -> None:
