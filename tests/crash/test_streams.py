@@ -15,7 +15,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation
+from tests.support import ACTORS, DEADLINE_S, Ledger, settled, wait_generation, wait_until
 
 STREAMER = f"{ACTORS}/streaming.py:Streamer"
 
@@ -102,7 +102,7 @@ def test_a_suspect_stream_is_acquitted_by_its_first_part(ledger: Ledger) -> None
             assert next(beside) == n
             assert next(stream)[1] == n + 1
         assert pool.call("Streamer.where").result(DEADLINE_S) == pool.devices[0].pid
-        assert settled(lambda: not pool._client.suspicions.methods)
+        wait_until(pool, lambda: not pool._client.suspicions.methods)
 
 
 def test_begun_streams_pause_while_a_suspect_runs_alone(ledger: Ledger) -> None:
