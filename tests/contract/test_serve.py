@@ -83,6 +83,17 @@ def test_a_raw_array_goes_and_comes_as_it_is(server: Server) -> None:
     assert as_json.json() == (given * 2).tolist()
 
 
+def test_no_other_site_is_let_in_by_cors(server: Server) -> None:
+    """A browser asks before it sends a foreign page's call, and reads no answer without these headers."""
+    asked = {"origin": "http://evil.example", "access-control-request-method": "POST"}
+    before = server.ask("OPTIONS", "/call/Served.length", None, asked)
+    assert (before.status, before.error["code"]) == (403, "origin_not_allowed")
+    own = {"origin": f"http://127.0.0.1:{server.port}", "content-type": "application/json"}
+    answer = server.ask("POST", "/call/Served.length", b'["word"]', own)
+    assert answer.status == 200
+    assert not [name for each in (before, answer) for name in each.headers if name.startswith("access-control")]
+
+
 @pytest.mark.parametrize(
     ("status", "code", "method", "path", "body", "headers"),
     [

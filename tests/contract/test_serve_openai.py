@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -59,6 +60,18 @@ def test_a_chat_is_answered_whole_or_in_parts(client: Any) -> None:
     assert chunks[0].choices[0].delta.role == "assistant"
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == said
     assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+def test_urls_in_a_chat_are_text_and_nobody_fetches_them(client: Any) -> None:
+    """The method gets the parts of a message as they were sent."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/picture.png"
+        parts = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": url}]
+        answer = client.chat.completions.create(model="Served", messages=[{"role": "user", "content": parts}])
+        assert answer.choices[0].message.content == f"{parts} (1, 1.0, 100)"
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listening.accept()
 
 
 def test_errors_are_the_client_s_own_classes(client: Any, server: Server) -> None:
