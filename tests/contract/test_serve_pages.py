@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -190,21 +191,20 @@ def test_what_actors_say_is_text_and_methods_can_be_tried(browser: Any, server: 
 
 def test_there_is_one_observer_however_many_look_on(server: Server, ledger: Ledger) -> None:
     """It comes with the first, and goes with the last."""
-    before = observers(ledger)
+    assert settled(lambda: observers(ledger) == 0)  # that of the tests before has gone
     request = f"GET /watch/events HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {server.token}\r\n\r\n".encode()
-    viewers = [server.connect() for _ in range(5)]
-    for viewer in viewers:
-        viewer.sendall(request)
-    for viewer in viewers:
-        seen = b""
-        while b"data: {" not in seen or not seen.endswith(b"\n\n\r\n"):
-            seen += viewer.recv(65536)
-        assert b"text/event-stream" in seen
-        assert json.loads(seen.partition(b"data: ")[2].partition(b"\n")[0])["devices"]
-    assert observers(ledger) == before + 1
-    for viewer in viewers:
-        viewer.close()
-    assert settled(lambda: observers(ledger) == before)
+    with contextlib.ExitStack() as looking:
+        viewers = [looking.enter_context(server.connect()) for _ in range(5)]
+        for viewer in viewers:
+            viewer.sendall(request)
+        for viewer in viewers:
+            seen = b""
+            while b"data: {" not in seen or not seen.endswith(b"\n\n\r\n"):
+                seen += viewer.recv(65536)
+            assert b"text/event-stream" in seen
+            assert json.loads(seen.partition(b"data: ")[2].partition(b"\n")[0])["devices"]
+        assert observers(ledger) == 1
+    assert settled(lambda: observers(ledger) == 0)
 
 
 def observers(ledger: Ledger) -> int:

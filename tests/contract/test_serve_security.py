@@ -53,7 +53,7 @@ def test_a_unix_socket_is_for_this_user_only(pool: tuple[Ledger, atomr_mp.Pool])
             ledger.path.chmod(0o755)
             program = (
                 "import os, socket, sys; os.setuid(65534); s = socket.socket(socket.AF_UNIX); "
-                "s.connect(sys.argv[1]); s.sendall(b'GET /health/live HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n'); "
+                "s.connect(sys.argv[1]); "  # it is answered at once, whatever it would have asked
                 "sys.stdout.write(s.recv(99).decode())"
             )
             done = subprocess.run(
