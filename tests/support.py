@@ -6,6 +6,7 @@ goes from us: that is how `Ledger` finds them. Nothing here sleeps where there i
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import os
@@ -18,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
@@ -410,6 +411,15 @@ def open_descriptors(pid: int | str = "self") -> dict[int, str]:
         with contextlib.suppress(FileNotFoundError):  # in this process: the one by which the directory was read
             found[int(path.name)] = str(path.readlink())
     return found
+
+
+def in_loop(use: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run a coroutine function with a deadline."""
+
+    async def bounded() -> Any:
+        return await asyncio.wait_for(use(), DEADLINE_S)
+
+    return asyncio.run(bounded())
 
 
 def _start_blas_threads() -> None:

@@ -37,7 +37,7 @@ class GpuLocks:
         self._held: dict[str, int] = {}
 
     def take(self, uuids: Sequence[str], timeout_s: float) -> None:
-        """Take the locks of GPUs; those that are held are kept. Blocks.
+        """Take the locks of GPUs, and keep every lock that is held already. Blocks.
 
         Raises:
             PoolBusy: Processes of another pool still hold one after `timeout_s`.

@@ -205,7 +205,7 @@ class ServedStream:
         return (found,)
 
     async def send(self, first: tuple[Any] | None, write: Callable[[Any], bytes]) -> None:
-        """Send all parts to the client, each as soon as it is there; those that are there already go together.
+        """Send each part to the client as soon as it has arrived. Parts that arrived together are sent together.
 
         Args:
             first: The first, see `begin`.

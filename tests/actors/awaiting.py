@@ -17,6 +17,9 @@ from atomr_mp import errors
 from atomr_mp_workers import Actor, Context, method
 from tests.actors.probe import arrive, die, note
 
+YIELD_S = 0.0
+"""Sleeping so long is no wait: the task gives others their turn on the loop."""
+
 VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("VARIABLE", default="")
 
 
@@ -36,7 +39,7 @@ class Awaiter(Actor):
 
     async def teardown(self) -> None:
         """Record the end, on the loop."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(YIELD_S)
         note(f"down-{threading.get_ident() == self._thread}")
 
     async def _serve(self) -> None:
@@ -51,7 +54,7 @@ class Awaiter(Actor):
     @method(idempotent=True)
     async def add(self, a: int, b: int) -> int:
         """Add, after having waited for others; on the loop's thread."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(YIELD_S)
         assert threading.get_ident() == self._thread
         return a + b
 
@@ -78,7 +81,7 @@ class Awaiter(Actor):
         """Wait, and note how that ends."""
         note(f"{tag}-begun")
         try:
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds)  # a request that a drain outlasts: the duration is what is tested
         except asyncio.CancelledError:
             note(f"{tag}-cancelled")
             raise
@@ -89,7 +92,7 @@ class Awaiter(Actor):
         """Return although it is cancelled."""
         note(f"{tag}-begun")
         try:
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()  # until it is cancelled
         except asyncio.CancelledError:
             note(f"{tag}-goes-on")
         return tag
@@ -100,20 +103,20 @@ class Awaiter(Actor):
         note(f"{tag}-begun")
         while True:
             try:
-                await asyncio.sleep(3600)
+                await asyncio.Event().wait()  # until it is cancelled
             except asyncio.CancelledError:
                 note(f"{tag}-deaf")
 
     @method(hang_timeout_s=1.0)
     async def block(self) -> None:
         """Hold up the whole loop."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(YIELD_S)
         die("hang")
 
     @method
     async def failing(self, kind: str) -> Any:
         """Raise."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(YIELD_S)
         match kind:
             case "typed":
                 raise errors.OutOfMemory("on purpose", requested_bytes=7)
@@ -127,7 +130,7 @@ class Awaiter(Actor):
                 task = asyncio.current_task()
                 assert task is not None
                 task.cancel()
-                await asyncio.sleep(3600)
+                await asyncio.Event().wait()  # until it is cancelled
         raise ValueError("on purpose")
 
     @method(idempotent=True)
@@ -143,21 +146,21 @@ class Awaiter(Actor):
     @method
     async def double(self, array: Any) -> Any:
         """Return a ref to twice an array, that is borrowed meanwhile."""
-        await asyncio.sleep(0)
+        await asyncio.sleep(YIELD_S)
         return await asyncio.to_thread(self._context.keep, np.asarray(array) * 2)
 
     @method(writes=["array"])
     async def fill(self, array: Any, value: float) -> None:
         """Write an array, before and after having waited."""
         array[: len(array) // 2] = value
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(YIELD_S)
         array[len(array) // 2 :] = value
 
     @method
     async def variable(self, value: str) -> str:
         """Set a context variable, wait, and return it."""
         VARIABLE.set(value)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(YIELD_S)
         return VARIABLE.get()
 
     @method
@@ -165,7 +168,7 @@ class Awaiter(Actor):
         """Yield numbers."""
         for n in range(upto):
             if seconds:
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(seconds)  # a pace: others run between the parts, or a drain begins
             yield n
 
     @method(idempotent=True)
@@ -173,7 +176,7 @@ class Awaiter(Actor):
         """Yield (pid, number), and die at one, in the first incarnation."""
         note("again-begun")
         for n in range(upto):
-            await asyncio.sleep(0)
+            await asyncio.sleep(YIELD_S)
             if n == at and self._context.generation == 1:
                 if gate:
                     await asyncio.to_thread(arrive, gate)
@@ -184,9 +187,9 @@ class Awaiter(Actor):
     async def resumed(self, upto: int, at: int, start: int, seconds: float = 0.0) -> AsyncIterator[int]:
         """Yield numbers from `start` on, and die at one, in the first incarnation."""
         for n in range(start, upto):
-            await asyncio.sleep(seconds)
+            await asyncio.sleep(seconds)  # a pace: the stream is moved before its end
             if n == at and self._context.generation == 1:
-                time.sleep(0.05)  # noqa: ASYNC251 - what was yielded has left by then
+                time.sleep(0.05)  # noqa: ASYNC251 - nothing tells when the parts have left
                 die("kill")
             yield n
 
@@ -198,7 +201,7 @@ class Awaiter(Actor):
             while True:
                 if n == waits_at:
                     note(f"{tag}-waits")
-                    await asyncio.sleep(3600)
+                    await asyncio.Event().wait()  # until it is cancelled
                 yield n
                 n += 1
         except GeneratorExit:
@@ -208,7 +211,7 @@ class Awaiter(Actor):
             how = "cancelled"
             raise
         finally:
-            await asyncio.sleep(0)
+            await asyncio.sleep(YIELD_S)
             note(f"{tag}-{how}")
 
     @method
@@ -229,7 +232,7 @@ class Awaiter(Actor):
     async def blocking(self, at: int) -> AsyncIterator[int]:
         """Yield numbers, and hold up the whole loop at one."""
         for n in range(at):
-            await asyncio.sleep(0)
+            await asyncio.sleep(YIELD_S)
             yield n
         die("hang")
 

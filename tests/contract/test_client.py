@@ -47,13 +47,6 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
         yield own
 
 
-@pytest.fixture
-def notes(shared: tuple[Ledger, atomr_mp.Pool]) -> Ledger:
-    """The shared pool's ledger, with nothing noted yet."""
-    (shared[0].path / "runs").unlink(missing_ok=True)
-    return shared[0]
-
-
 def blocking(reply: atomr_mp.Reply) -> Any:
     """Wait for a reply as a thread does."""
     return reply.result()

@@ -32,13 +32,6 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
         yield own
 
 
-@pytest.fixture
-def notes(shared: tuple[Ledger, atomr_mp.Pool]) -> Ledger:
-    """The shared pool's ledger, with nothing noted yet."""
-    (shared[0].path / "runs").unlink(missing_ok=True)
-    return shared[0]
-
-
 def line(text: str, **more: Any) -> dict[str, Any]:
     """Return what a caller sends."""
     return {"text": text, **more}

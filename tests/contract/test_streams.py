@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 
 import atomr_mp
 from atomr_mp import errors
-from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, settled
+from tests.support import ACTORS, DEADLINE_S, Ledger, client_of, in_loop, settled
 
 STREAMER = f"{ACTORS}/streaming.py:Streamer"
 CREW = f"{ACTORS}/streaming.py:Crew"
@@ -32,22 +32,6 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
     """A client of the shared pool."""
     with client_of(shared[1]) as own:
         yield own
-
-
-@pytest.fixture
-def notes(shared: tuple[Ledger, atomr_mp.Pool]) -> Ledger:
-    """The shared pool's ledger, with nothing noted yet."""
-    (shared[0].path / "runs").unlink(missing_ok=True)
-    return shared[0]
-
-
-def in_loop(use: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run a coroutine function with a deadline."""
-
-    async def bounded() -> Any:
-        return await asyncio.wait_for(use(), DEADLINE_S)
-
-    return asyncio.run(bounded())
 
 
 def read(pool: atomr_mp.Pool, how: str, method: str, *args: Any, **options: Any) -> tuple[list[Any], Any]:

@@ -16,7 +16,7 @@ import atomr_mp
 from atomr_mp import errors, testing
 from atomr_mp.mapping.schedule import Failure
 from atomr_mp.protocol.messages.devices import DeviceState
-from tests.support import DEADLINE_S, Ledger, client_of, settled, wait_state
+from tests.support import DEADLINE_S, Ledger, client_of, in_loop, settled, wait_state
 
 WINDOW = 8
 
@@ -33,22 +33,6 @@ def pool(shared: tuple[Ledger, atomr_mp.Pool]) -> Iterator[atomr_mp.Pool]:
     """A client of the shared pool."""
     with client_of(shared[1]) as own:
         yield own
-
-
-@pytest.fixture
-def notes(shared: tuple[Ledger, atomr_mp.Pool]) -> Ledger:
-    """The shared pool's ledger, with nothing noted yet."""
-    (shared[0].path / "runs").unlink(missing_ok=True)
-    return shared[0]
-
-
-def in_loop(use: Callable[[], Any]) -> Any:
-    """Run a coroutine function with a deadline."""
-
-    async def bounded() -> Any:
-        return await asyncio.wait_for(use(), DEADLINE_S)
-
-    return asyncio.run(bounded())
 
 
 # --- event loops -----------------------------------------------------------------------------------------------------

@@ -217,8 +217,7 @@ class Resumed(Message, frozen=True, tag="resumed"):
 
     epoch: Bytes16
     known: Ids
-    """Calls that run, or whose answers follow. Of the unanswered ones, those that are neither known nor lost never
-    came."""
+    """Calls that run, or whose answers follow. An unanswered call that is neither here nor in `lost` never arrived."""
     lost: Annotated[list[Fate], msgspec.Meta(max_length=MAX_REMOTE_IDS)] = msgspec.field(default_factory=list)
     """Calls that an earlier gateway had and that may have started."""
     released: U64 = 0

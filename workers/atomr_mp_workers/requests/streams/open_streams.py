@@ -45,7 +45,7 @@ class OpenStreams:
     """The streams of all peers.
 
     Args:
-        envelope: Its answers have those that are open, and take their parts.
+        envelope: Its answers list the open streams, and take their parts.
         board: Shows their steps.
         threads: Actors' threads and event loops, by method.
         outbox: Peers with something to be sent.
