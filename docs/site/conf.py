@@ -46,7 +46,7 @@ EXAMPLES: Final = ["embed", "search_stdlib", "digits", "digits_ray", "train_digi
 TREE: Final = {
     "Use": ["getting-started", "writing-actors", "streams", "buffers", "libraries", "gpus"],
     "Libraries": [f"libraries/{path.stem}" for path in sorted((DOCS / "libraries").glob("*.md"))],
-    "Operate": ["operating", "serving", "remote", "ray", "failure-model", "testing"],
+    "Operate": ["operating", "serving", "remote", "ray", "failure-model", "errors", "testing"],
     "Reference": ["made/pools", "made/actors", "made/library-methods", "made/errors", "made/faults"],
     "Examples": [f"made/{name}" for name in EXAMPLES],
     "Beside others": ["performance", "comparison", "measurements/README"],
@@ -54,6 +54,7 @@ TREE: Final = {
         "architecture",
         "memory",
         "laws",
+        "device-life",
         "protocol",
         "protocol-messages",
         "adding-a-library",

@@ -356,7 +356,7 @@ def test_what_is_drawn_from_the_code_is_current(script: str) -> None:
 
 def test_the_table_of_errors_has_them_all() -> None:
     """Each public class but the two bases has one row."""
-    text = (ROOT / "docs" / "failure-model.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| \*\*`(\w+)`\*\*", text, re.MULTILINE)
     names = {name for name in errors.__all__ if isinstance(getattr(errors, name), type)}
     assert sorted(rows) == sorted(names - {"AtomrError", "RequestError"})
