@@ -31,7 +31,10 @@ from atomr_mp.startup.config import Config
 ROOT: Final = Path(__file__).parents[2]
 LIBRARY_PAGES: Final = sorted((ROOT / "docs" / "libraries").glob("*.md"))
 PAGES: Final = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")), *LIBRARY_PAGES]
-COMMAND_PAGES: Final = [ROOT / "docs" / f"{name}.md" for name in ("operating", "getting-started", "serving")]
+COMMAND_PAGES: Final = [
+    ROOT / "docs" / f"{name}.md"
+    for name in ("operating", "settings", "watching", "runbook", "getting-started", "serving")
+]
 DEADLINE_S: Final = 50.0
 PYTHON: Final = Path(os.environ.get("ATOMR_MP_DOCS_PYTHON", sys.executable))
 """Runs the examples; `scripts/test-install` names one that has the package and nothing else."""
@@ -289,12 +292,12 @@ def test_every_option_that_the_pages_name_exists() -> None:
         assert named <= ours, path
 
 
-def test_the_messages_of_the_troubleshooting_table_are_ours() -> None:
+def test_the_messages_of_the_runbook_are_ours() -> None:
     """Every text in its first columns is in the code, but for what stands for something else."""
     files = [path for root in ("atomr_mp", "workers") for path in (ROOT / root).rglob("*.py")]
     code = "".join(path.read_text(encoding="utf-8") for path in files)
     code = re.sub(r'"\n\s*f?"', "", code)  # texts that go on in the next line
-    text = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8").partition("\n## Troubleshooting\n")[2]
+    text = (ROOT / "docs" / "runbook.md").read_text(encoding="utf-8").partition("\n## Messages of a start\n")[2]
     shown = [
         text for cell in re.findall(r"^\| (`.+?) \|", text, re.MULTILINE) for text in re.findall(r"`([^`]+)`", cell)
     ]
@@ -329,8 +332,8 @@ def test_the_command_of_the_container_is_one() -> None:
 
 
 def test_example_configuration_is_one() -> None:
-    """Every TOML block of the page for operators is a valid configuration."""
-    for block in blocks(ROOT / "docs" / "operating.md"):
+    """Every TOML block of the page of settings is a valid configuration."""
+    for block in blocks(ROOT / "docs" / "settings.md"):
         if block.language == "toml":
             directory = Path(tempfile.mkdtemp(prefix="ad-", dir="/tmp"))
             try:

@@ -116,8 +116,8 @@ def test_requests_are_counted_by_outcome_and_latency(pool: atomr_mp.Pool, ledger
 
 
 def test_every_metric_is_described(pool: atomr_mp.Pool) -> None:
-    """In the page for operators; and the page names no other, but those of GPUs where there are none."""
-    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    """In the page about watching; and the page names no other, but those of GPUs where there are none."""
+    page = (Path(__file__).parents[2] / "docs" / "watching.md").read_text(encoding="utf-8")
     described = set(re.findall(r"`(atomr_mp_\w+)`", page))
     # A counter's family is told without the end that its samples have.
     served = {
