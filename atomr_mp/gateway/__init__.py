@@ -7,7 +7,8 @@ For each remote session the gateway has a local one, an ordinary client of the p
 fair shares, credit, leases and clean-up are the pool's own. Bodies of calls and of answers pass as they are.
 
 - `server.Gateway` reads the socket and knows which connection is which session.
-- `sessions.RemotePeer` is one session: its local client, its calls (`remote.resumption`), its leases.
+- `peers.RemotePeer` is one session: its local client and its calls (`remote.resumption`). `leases` are what it holds,
+  `uploads` its large arguments on their way, `answers` what it keeps until its client has it.
 - `admission.AdmittedKeys` answers libzmq's question whether a key is admitted (ZAP), and knows what each key may do.
 - `bulk.BulkConnections` pulls and serves what is too large for a message.
 - `sockets` sets libzmq up, and `probe` tries a random key before anybody else can: libzmq admits every key if nobody

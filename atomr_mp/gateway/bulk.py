@@ -60,9 +60,8 @@ class BulkConnections:
         routing_id = self._routing_ids.get(peer.id)
         if routing_id is None:
             return
-        for number, upload in list(peer.uploads.items()):
-            for offset, nbytes in upload.pull.wants():
-                self._send(routing_id, remote.BulkWant(self._host.epoch, number, offset, nbytes))
+        for number, offset, nbytes in peer.uploads.wants():
+            self._send(routing_id, remote.BulkWant(self._host.epoch, number, offset, nbytes))
 
     def forget(self, peer: RemotePeer) -> None:
         """Let go of a session that has ended."""
@@ -84,7 +83,7 @@ class BulkConnections:
             elif isinstance(message, remote.BulkWant):
                 self._serve(received.routing_id, peer, message)
             elif len(frames) == 1:
-                peer.take_chunk(message.id, message.offset, frames[0])
+                peer.uploads.take_chunk(message.id, message.offset, frames[0])
                 self.pull(peer)
             else:
                 raise errors.ProtocolError("a chunk has one payload frame")
@@ -103,8 +102,7 @@ class BulkConnections:
         self._peers[received.routing_id] = peer
         self._routing_ids[peer.id] = received.routing_id
         self._send(received.routing_id, remote.BulkWelcome())
-        for upload in peer.uploads.values():
-            upload.pull.restart()
+        peer.uploads.restart()
         self.pull(peer)
 
     def _serve(self, routing_id: bytes, peer: RemotePeer, want: remote.BulkWant) -> None:

@@ -6,59 +6,27 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
 from atomr_mp import errors
 from atomr_mp.client.client import Client
-from atomr_mp.client.memory.leases import Lease
 from atomr_mp.client.reply import Reply
-from atomr_mp.protocol import values
-from atomr_mp.protocol.codec import VERSION, ErrorInfo
+from atomr_mp.gateway import answers
+from atomr_mp.gateway.answers import AnswerQueue, Kept
+from atomr_mp.gateway.leases import HeldLeases, LeaseHold, device_of, lend
+from atomr_mp.gateway.uploads import Uploaded, Uploads
+from atomr_mp.protocol.codec import VERSION
 from atomr_mp.protocol.flow.flight import Window
 from atomr_mp.protocol.messages import devices, operators, remote, session
-from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import pack
-from atomr_mp.remote.blobs import Encoded, EncodedBlob, PassedRef, Pull, encode, opened
+from atomr_mp.remote.blobs import Encoded, EncodedBlob, encode
 from atomr_mp.remote.keys import AdmittedKey
 from atomr_mp.remote.resumption import CallAction, CallState, CallTable, Tally
 
-if TYPE_CHECKING:
-    from atomr_mp.client.memory.argument_slabs import Placement
-
 _LOG: Final = logging.getLogger("atomr_mp.gateway")
-
-ANSWERS_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
-"""What answers in one message may take together; the rest is room for their headers."""
-
-MESSAGE_ANSWERS: Final = 64
-
-
-class Kept(NamedTuple):
-    """An answer, until the client has it."""
-
-    answer: remote.RemoteAnswer
-    frames: Sequence[Buffer]
-    nbytes: int
-    blob: EncodedBlob | None = None
-    """What the client pulls, if it is large."""
-    keep: object = None
-    """What the blob lies in."""
-
-    @property
-    def message_bytes(self) -> int:
-        """What it takes in a message."""
-        return 256 if self.blob is not None else self.nbytes
-
-
-class Upload(NamedTuple):
-    """A large call of which the gateway pulls the arguments."""
-
-    call: remote.RemoteCall
-    pull: Pull
-    deadline_ns: int
 
 
 class PeerHost(Protocol):
@@ -91,17 +59,6 @@ class PeerHost(Protocol):
 
     def ask_fates(self, peer: RemotePeer, unanswered: list[int]) -> None:
         """Ask the supervisor what has started of a former gateway's calls."""
-
-
-class HeldRefs:
-    """A buffer's leases that a remote session holds."""
-
-    __slots__ = ("count", "leases")
-
-    def __init__(self) -> None:
-        self.count = 0
-        """How many the client counts."""
-        self.leases: list[Lease] = []
 
 
 class RemotePeer:
@@ -152,10 +109,8 @@ class RemotePeer:
         """Of calls that run."""
         self._tasks: set[asyncio.Task[None]] = set()
         """What waits for others; kept here, for a loop does not keep it."""
-        self.uploads: dict[int, Upload] = {}
-        """Large calls whose arguments are on their way."""
-        self._leases: dict[tuple[bytes, int], HeldRefs] = {}
-        self._released = 0
+        self.uploads: Final = Uploads(self, client, host.loop, window.payload_bytes)
+        self._leases: Final = HeldLeases()
         self._former = former
         """What the former gateway took along is not known yet."""
         self._welcomed_ns = 0
@@ -168,7 +123,7 @@ class RemotePeer:
         """Nothing of former gateways runs any more."""
         self._parked: list[tuple[remote.RemoteCall, list[memoryview], int]] = []
         """Calls that may run under a former gateway, until that is so; with their deadlines."""
-        self._outbox: list[Kept] = []
+        self._outbox: Final = AnswerQueue(self._send_answers)
         self._flushing = False
         client.listeners.append(self._on_event)
         client.read_session()  # what came together with the supervisor's welcome is told by no descriptor any more
@@ -209,9 +164,13 @@ class RemotePeer:
 
     def status(self) -> operators.RemoteSessionStatus:
         """Return how it is."""
-        refs = sum(held.count for held in self._leases.values())
         return operators.RemoteSessionStatus(
-            self.name, self.admitted.name, self.routing_id is not None, len(self._calls), self.kept_bytes, refs
+            self.name,
+            self.admitted.name,
+            self.routing_id is not None,
+            len(self._calls),
+            self.kept_bytes,
+            len(self._leases),
         )
 
     def attach(self, routing_id: bytes) -> None:
@@ -280,7 +239,7 @@ class RemotePeer:
         self._lost.intersection_update(unanswered)
         lost = [remote.Fate(number, maybe_executed=True) for number in sorted(self._lost)]
         self.ready = True
-        self._say(remote.Resumed(self._host.epoch, known, lost, self._released))
+        self._say(remote.Resumed(self._host.epoch, known, lost, self._leases.serial))
         for number in known:
             self._send_again(number)
 
@@ -354,163 +313,83 @@ class RemotePeer:
                     f"there is no device {call.device}; this pool has {len(self._client.devices)}"
                 )
             if call.upload:
-                self._begin_upload(call, deadline_ns)
+                self.uploads.begin(call, deadline_ns)
                 return
-            kept = [self._hold(ref) for ref in call.refs]
-            if any(_device(ref) != call.device for ref in call.refs):
-                self._spawn(call.id, self._lend_and_submit(call, frames, deadline_ns, kept))
+            arguments = Uploaded(call.body, frames, [])
+            kept = [self._leases.hold(ref) for ref in call.refs]
+            if any(device_of(ref) != call.device for ref in call.refs):
+                self.spawn(call.id, self._lend_and_submit(call, arguments, deadline_ns, kept))
                 return
-            self._submit(call, call.body, frames, deadline_ns, kept)
+            self._submit(call, arguments, deadline_ns, kept)
         except errors.AtomrError as error:
             self._answered(call.id, error, None)
 
-    def _submit(
-        self,
-        call: remote.RemoteCall,
-        body: bytes,
-        frames: Sequence[Buffer],
-        deadline_ns: int,
-        kept: Sequence[object],
-        copies: Sequence[Placement] = (),
-    ) -> None:
+    def _submit(self, call: remote.RemoteCall, arguments: Uploaded, deadline_ns: int, kept: Sequence[object]) -> None:
         reply = self._lane.submit_encoded(
             call.id,
             call.device,
             call.method,
-            body,
-            frames,
+            arguments.body,
+            arguments.payload,
             deadline_ns,
             priority=call.priority,
             replays=call.replays,
             refs=len(call.refs),
             kept=kept,
-            copies=copies,
+            copies=arguments.copies,
             callback=self._on_reply,
         )
         self._replies[call.id] = reply
         if reply.done:
             self._host.loop.call_soon(self._lane.call_back)
 
-    def _begin_upload(self, call: remote.RemoteCall, deadline_ns: int) -> None:
-        """Make room for a large call, and pull it.
+    async def uploaded(self, call: remote.RemoteCall, arguments: Uploaded, deadline_ns: int) -> None:
+        """Make a call whose large arguments are there.
 
         Raises:
-            InvalidRequest: It is larger than all that the session may have.
+            AtomrError: It cannot be made.
         """
-        if call.upload > self.window.payload_bytes:
-            raise errors.InvalidRequest(
-                f"arguments of {call.upload} bytes; this session may have {self.window.payload_bytes} in the gateway"
-            )
-        self._spawn(call.id, self._upload(call, deadline_ns))
-        left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
-        self._host.loop.call_later(left_s, self._upload_late, call.id)
-
-    async def _upload(self, call: remote.RemoteCall, deadline_ns: int) -> None:
-        """Pull a call's arguments into memory that the workers can map."""
-        try:
-            room = await asyncio.to_thread(self._client.memory.host_array, (call.upload,), "uint8")
-        except errors.AtomrError as error:
-            if not self.ended:
-                self._answered(call.id, error, None)
-            return
-        if not self.ended and self._calls.state(call.id) is CallState.RUNNING:
-            self.uploads[call.id] = Upload(call, Pull(room.data), deadline_ns)
-            self._host.pull(self)
-
-    def _upload_late(self, number: int) -> None:
-        if self.uploads.pop(number, None) is not None:
-            self._answered(
-                number, errors.DeadlineExceeded("the arguments had not arrived by the deadline; nothing ran"), None
-            )
-
-    def take_chunk(self, number: int, offset: int, data: memoryview) -> None:
-        """Take a chunk of an upload.
-
-        Raises:
-            ProtocolError: It was not asked for.
-        """
-        upload = self.uploads.get(number)
-        if upload is None:  # its call was settled, or is late
-            return
-        try:
-            upload.pull.take(offset, data)
-        except ValueError as error:
-            raise errors.ProtocolError(str(error)) from error
-        if upload.pull.whole:
-            del self.uploads[number]
-            self._spawn(number, self._submit_upload(upload))
-
-    async def _submit_upload(self, upload: Upload) -> None:
-        """Make the call, once its arguments are there."""
-        call = upload.call
-        try:
-            kept = [self._hold(ref) for ref in call.refs]
-            body, payload, copies = await asyncio.to_thread(self._encode_upload, upload.pull.buffer)
-            if any(_device(ref) != call.device for ref in call.refs):
-                kept += await self._lend(call, kept)
-            if not self.ended and self._calls.state(call.id) is CallState.RUNNING:
-                self._submit(call, body, payload, upload.deadline_ns, [*kept, *copies], copies)
-        except errors.AtomrError as error:
-            if not self.ended:
-                self._answered(call.id, error, None)
-
-    def _encode_upload(self, buffer: memoryview) -> tuple[bytes, Sequence[Buffer], list[Placement]]:
-        """Return a large call's arguments as the workers take them; arrays stay where they are. In a thread."""
-        from atomr_mp.client.memory.argument_slabs import Placement
-
-        body, frames = opened(buffer)
-        value = values.Decoder[object]().decode(body, frames, _pass)
-        body, payload, placed = values.encode(value, self._client.place)
-        return body, payload, [each for each in placed if isinstance(each, Placement)]
-
-    async def _lend(self, call: remote.RemoteCall, kept: Sequence[object]) -> list[object]:
-        """Have the call's device reach refs of others, in a thread: that waits for their workers."""
-        from atomr_mp.client.memory.refs import GpuRef
-
-        memory = self._client.memory
-        refs = []
-        for wire, hold in zip(call.refs, kept, strict=True):
-            assert isinstance(hold, _HoldOf)
-            refs.append(GpuRef(memory, hold.lease, wire.slab, wire.layout))
-        keep, *_ = await asyncio.to_thread(memory.attach, refs, call.device)
-        return keep
+        kept = [self._leases.hold(ref) for ref in call.refs]
+        await self._lend_and_submit(call, arguments, deadline_ns, kept)
 
     async def _lend_and_submit(
-        self, call: remote.RemoteCall, frames: Sequence[memoryview], deadline_ns: int, kept: Sequence[object]
+        self, call: remote.RemoteCall, arguments: Uploaded, deadline_ns: int, kept: list[LeaseHold]
     ) -> None:
+        """Make a call, once its device reaches refs of others."""
         try:
-            keep = await self._lend(call, kept)
-            if not self.ended:
-                self._submit(call, call.body, frames, deadline_ns, [*kept, *keep])
+            keep: list[object] = []
+            if any(device_of(ref) != call.device for ref in call.refs):
+                keep = await asyncio.to_thread(lend, self._client.memory, call.refs, kept, call.device)
+            if self.is_wanted(call.id):
+                self._submit(call, arguments, deadline_ns, [*kept, *keep, *arguments.copies])
         except errors.AtomrError as error:
-            if not self.ended:
-                self._answered(call.id, error, None)
+            self.fail(call.id, error)
 
-    def _hold(self, ref: WireRef) -> object:
-        held = self._leases.get((ref.token, ref.buffer))
-        if held is None or not held.leases:
-            raise errors.GpuRefReleased(
-                f"this session has no lease of buffer {ref.buffer:#x}: it was freed, or is another client's",
-                device=_device(ref),
-            )
-        lease = held.leases[0]
-        return _HoldOf(lease, lease.hold)
+    def is_wanted(self, number: int) -> bool:
+        """Whether a call has no outcome yet, and its session lives."""
+        return not self.ended and self._calls.state(number) is CallState.RUNNING
+
+    def pull(self) -> None:
+        """Ask for chunks of uploads, if there is a bulk connection."""
+        self._host.pull(self)
+
+    def fail(self, number: int, error: errors.AtomrError) -> None:
+        """End a call, unless it has ended."""
+        if self.is_wanted(number):
+            self._answered(number, error, None)
 
     def _on_reply(self, reply: Reply) -> None:
         if self._replies.pop(reply.id, None) is None or self.ended:
             return
-        if reply.error is None and reply.leases is None and not reply.frames:
-            body = reply.body
-            if len(body) <= remote.MAX_CALL_BYTES:  # as most are
-                answer = remote.RemoteAnswer(reply.id, 0, body, None, [], reply.device, reply.generation)
-                self._keep(reply.id, Kept(answer, (), len(body)))
-                return
-        if _has_values(reply):
-            self._spawn(reply.id, self._answer_large(reply))
+        plain = answers.keep_plain(reply)
+        if plain is not None:
+            self._keep(reply.id, plain)
+        elif reply.error is None and reply.leases and answers.has_values(reply.body, reply.frames):
+            self.spawn(reply.id, self._answer_large(reply))
         else:
             self._answered(reply.id, reply.error, reply)
 
-    def _spawn(self, number: int, work: Coroutine[object, object, None]) -> None:
+    def spawn(self, number: int, work: Coroutine[object, object, None]) -> None:
         """Do what waits for others, for a call; whatever goes wrong there ends that call, and nothing else."""
 
         async def guarded() -> None:
@@ -518,9 +397,8 @@ class RemotePeer:
                 await work
             except Exception as error:  # noqa: BLE001 - whoever reads the log has to know, and the caller must not wait
                 _LOG.exception("a call of remote client %s", self.name)
-                if not self.ended and self._calls.state(number) is CallState.RUNNING:
-                    why = f"the gateway failed: {type(error).__name__}"
-                    self._answered(number, errors.Unrecoverable(why, maybe_executed=True), None)
+                why = f"the gateway failed: {type(error).__name__}"
+                self.fail(number, errors.Unrecoverable(why, maybe_executed=True))
 
         task = self._host.loop.create_task(guarded())
         self._tasks.add(task)
@@ -534,7 +412,7 @@ class RemotePeer:
         try:
             value = await asyncio.to_thread(self._lane.decode, reply.body, reply.frames, leases)
             encoded = await asyncio.to_thread(encode, value)
-            keep = [lease for buffer, lease in leases.items() if buffer in _buffers(encoded)]
+            keep = [lease for buffer, lease in leases.items() if buffer in answers.buffers(encoded)]
             reply.leases = {lease.buffer: lease for lease in keep}
         except errors.AtomrError as failed:
             error = failed
@@ -542,42 +420,12 @@ class RemotePeer:
             self._answered(reply.id, error, reply, encoded)
 
     def _answered(
-        self,
-        number: int,
-        error: errors.AtomrError | None,
-        reply: Reply | None,
-        encoded: Encoded | None = None,
+        self, number: int, error: errors.AtomrError | None, reply: Reply | None, encoded: Encoded | None = None
     ) -> None:
-        leased: list[remote.RefLeased] = []
-        body: bytes = b""
-        frames: Sequence[Buffer] = ()
-        blob: EncodedBlob | None = None
-        if error is None and reply is not None:
-            if encoded is None:
-                encoded = Encoded(reply.body, reply.frames, [], [])
-            if encoded.nbytes > remote.MAX_CALL_BYTES:
-                blob = encoded.blob()
-            else:
-                body, frames = encoded.body, [*encoded.frames, *(each.frame for each in encoded.large)]
-            for buffer, lease in (reply.leases or {}).items():
-                count = 1 if lease.hold is None else lease.hold.count
-                leased += [remote.RefLeased(lease.releases.token, buffer)] * count
-        answer = remote.RemoteAnswer(
-            number,
-            len(frames),
-            body,
-            None if error is None else self._told_error(error),
-            leased,
-            -1 if reply is None else reply.device,
-            0 if reply is None else reply.generation,
-            0 if blob is None else blob.nbytes,
-        )
-        nbytes = len(body) + sum(map(len, frames)) + 64 * len(leased) + (0 if blob is None else blob.nbytes)
-        if self._keep(number, Kept(answer, frames, nbytes, blob, encoded)) and reply is not None:
-            for buffer, lease in (reply.leases or {}).items():
-                held = self._leases.setdefault((lease.releases.token, buffer), HeldRefs())
-                held.count += 1 if lease.hold is None else lease.hold.count
-                held.leases.append(lease)
+        told = None if error is None else answers.told_error(error, operate=self.admitted.operate)
+        kept = answers.keep(number, told, reply, encoded)
+        if self._keep(number, kept) and reply is not None:
+            self._leases.take(reply.leases or {})
 
     def _keep(self, number: int, kept: Kept) -> bool:
         """Keep an answer, and send it; False if nobody wants it: its leases end with the reply then."""
@@ -586,14 +434,6 @@ class RemotePeer:
         self._queue(kept)
         return True
 
-    def _told_error(self, error: errors.AtomrError) -> ErrorInfo:
-        """Return what the client is told of an error; tracebacks are for those who operate."""
-        info = ErrorInfo.of(error, 16384)
-        if not self.admitted.operate:
-            fields = {name: "" if name in _PRIVATE else fact for name, fact in info.fields.items()}
-            info = msgspec.structs.replace(info, fields=fields)
-        return info
-
     def blob(self, number: int) -> EncodedBlob | None:
         """Return what the client may pull of a call's answer, None if there is nothing any more."""
         kept = self._calls.kept(number)
@@ -601,7 +441,7 @@ class RemotePeer:
 
     def _settled(self, number: int, action: CallAction | None) -> None:
         self._lost.discard(number)
-        self.uploads.pop(number, None)
+        self.uploads.forget(number)
         if action is CallAction.ABANDON:
             reply = self._replies.get(number)
             if reply is not None:
@@ -613,23 +453,7 @@ class RemotePeer:
             self._queue(kept)
 
     def _release(self, message: remote.RemoteRelease) -> None:
-        if message.serial <= self._released:
-            return
-        if message.serial != self._released + 1:
-            raise errors.ProtocolError(f"release {message.serial} after {self._released}")
-        self._released = message.serial
-        freed = {}
-        for each in message.refs:
-            for buffer in each.buffers:
-                held = self._leases.get((each.token, buffer))
-                if held is None:
-                    continue
-                held.count -= 1
-                if held.count <= 0:
-                    releases = held.leases[0].releases
-                    freed[releases.token] = releases
-                    del self._leases[each.token, buffer]
-        for releases in freed.values():
+        for releases in self._leases.release(message):
             self._client.give_back(releases, freed=True)
 
     # --- to the client ---------------------------------------------------------------------------------------------
@@ -637,7 +461,7 @@ class RemotePeer:
     def _queue(self, kept: Kept) -> None:
         """Send an answer, with others of this turn of the loop."""
         if self.ready:
-            self._outbox.append(kept)
+            self._outbox.add(kept)
             if not self._replies:  # there is nothing for it to travel with
                 self._flush()
             elif not self._flushing:
@@ -646,20 +470,11 @@ class RemotePeer:
 
     def _flush(self) -> None:
         self._flushing = False
-        while self._outbox and self.ready:
-            together: list[Kept] = []
-            nbytes = 0
-            for kept in self._outbox[:MESSAGE_ANSWERS]:
-                nbytes += kept.message_bytes
-                if together and nbytes > ANSWERS_BYTES:
-                    break
-                together.append(kept)
-            del self._outbox[: len(together)]
-            frames = [frame for kept in together for frame in kept.frames]
-            header = remote.TO_REMOTE.encode(
-                remote.RemoteAnswers(self._host.epoch, [kept.answer for kept in together], self._released)
-            )
-            self._host.send(self, pack(header, frames) if frames else [header])
+        self._outbox.flush()
+
+    def _send_answers(self, together: list[remote.RemoteAnswer], frames: list[Buffer]) -> None:
+        header = remote.TO_REMOTE.encode(remote.RemoteAnswers(self._host.epoch, together, self._leases.serial))
+        self._host.send(self, pack(header, frames) if frames else [header])
 
     def _say(self, message: remote.ToRemote) -> None:
         self._host.send(self, [remote.TO_REMOTE.encode(message)])
@@ -667,9 +482,7 @@ class RemotePeer:
     def _on_event(self, event: session.DeviceChanged | session.IncarnationEnded) -> None:
         """Tell the client of a lifecycle event; the dead incarnation's leases are gone."""
         if isinstance(event, session.IncarnationEnded):
-            of = [key for key in self._leases if _place(key[0]) == (event.device, event.generation)]
-            for key in of:
-                del self._leases[key]
+            self._leases.incarnation_ended(event.device, event.generation)
             event = msgspec.structs.replace(event, started=[], running=[], suspects=[], known_since_ns=0)
         else:
             event = session.DeviceChanged(told(event.device), event.actors)
@@ -677,48 +490,6 @@ class RemotePeer:
             self._say(event)
 
 
-class _HoldOf(NamedTuple):
-    """Keeps a lease for a call."""
-
-    lease: Lease
-    hold: object
-
-
 def told(info: devices.DeviceInfo) -> devices.DeviceInfo:
     """Return what a remote client is told of a device: nothing that it could connect to, and no clock's time."""
     return msgspec.structs.replace(info, endpoint="", standby=None, retry_at=0.0)
-
-
-def _place(token: bytes) -> tuple[int, int]:
-    from atomr_mp.protocol.token import unpack
-
-    _, device, generation = unpack(token)
-    return device, generation
-
-
-def _device(ref: WireRef) -> int:
-    return _place(ref.token)[0]
-
-
-def _pass(wire: WireRef | ClientArray) -> PassedRef:
-    if not isinstance(wire, WireRef):
-        raise errors.InvalidRequest("an array in memory that this client does not have")
-    return PassedRef(wire)
-
-
-def _has_values(reply: Reply) -> bool:
-    """Whether a result has arrays that lie in shared memory, and not only refs."""
-    if reply.error is not None or not reply.leases:
-        return False
-    found: list[WireRef | ClientArray] = []
-    values.Decoder[object]().decode(reply.body, reply.frames, found.append)
-    return any(isinstance(each, WireRef) and each.value for each in found)
-
-
-def _buffers(encoded: Encoded) -> set[int]:
-    """Return the buffers of the refs in a value."""
-    return {each.to_wire().buffer for each in encoded.refs}
-
-
-_PRIVATE: Final = frozenset({"traceback_text", "stack"})
-"""Facts of errors that show the server's inside."""

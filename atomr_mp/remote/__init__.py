@@ -11,6 +11,9 @@ outcome for each call, and at most one run.
 - `client.RemoteClient` is what a `Pool` holds, in the place of a local `Client`.
 - `engine.Engine` owns the socket. The thread that waits for a reply receives for all; while none waits, a thread of its
   own does. `faces` are what replies see of it, in threads and in event loops.
+- `session.RemoteSession` is the session: connections, calls, what becomes of them after a cut or a gateway's end
+  (`gateway_loss`). `backlog` is its window, `deliveries` whoever is to hear of it, `questions` what is asked of the
+  supervisor, `transfers` what comes and goes by the bulk connection.
 - `link_life` is the table of a connection's life, pure.
 - `bulk.BulkChannel` pulls and serves what is too large for a message, as `blobs`, on a socket and a thread of its own.
 - `memory.RemoteMemory` is what refs see: leases are the gateway's, content travels by messages.

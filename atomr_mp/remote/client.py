@@ -23,10 +23,11 @@ from atomr_mp.protocol.messages import operators, session, suspects
 from atomr_mp.protocol.messages.devices import DeviceInfo, MethodInfo
 from atomr_mp.remote.blobs import encode
 from atomr_mp.remote.faces import LoopFace, ThreadsFace
+from atomr_mp.remote.facts import Facts
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.link_life import RemoteLinkState
 from atomr_mp.remote.memory import RemoteMemory
-from atomr_mp.remote.session import Facts, RemoteSession
+from atomr_mp.remote.session import RemoteSession
 
 if TYPE_CHECKING:
     import asyncio
@@ -115,7 +116,7 @@ class RemoteClient:
     @property
     def listeners(self) -> list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]]:
         """Called with every lifecycle event; must be short."""
-        return self._session.listeners
+        return self._session.deliveries.listeners
 
     @property
     def lost(self) -> errors.PoolLost | None:
@@ -135,7 +136,7 @@ class RemoteClient:
     @property
     def window(self) -> Window:
         """How much may be unanswered."""
-        return Window(self._session.window_requests, 0)
+        return self._session.backlog.window
 
     @property
     def memory(self) -> RemoteMemory:
@@ -166,7 +167,7 @@ class RemoteClient:
 
     def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
         """Call a listener when the session ends, or at once if it has; see `Pool.on_lost`."""
-        self._session.on_lost(listener)
+        self._session.deliveries.on_lost(listener)
 
     def read_session(self) -> None:
         """Take in what was said: the session's own thread does."""
@@ -278,21 +279,21 @@ class RemoteOperator:
 
     def status(self, timeout_s: float = 10.0) -> operators.Status:
         """Return a snapshot of the pool."""
-        answer: operators.Status = self._session.ask(operators.StatusRequest(next(self._ids)), timeout_s)
+        answer: operators.Status = self._session.questions.ask(operators.StatusRequest(next(self._ids)), timeout_s)
         return answer
 
     def restart(self, device: int, timeout_s: float = 10.0) -> None:
         """Have a device's worker replaced; returns once the order is taken."""
-        self._session.ask(operators.RestartRequest(next(self._ids), device), timeout_s)
+        self._session.questions.ask(operators.RestartRequest(next(self._ids), device), timeout_s)
 
     def reload(self, timeout_s: float) -> list[str]:
         """Have the workers replaced; see `Pool.reload`."""
-        answer: operators.Reloaded = self._session.ask(operators.ReloadRequest(next(self._ids)), timeout_s)
+        answer: operators.Reloaded = self._session.questions.ask(operators.ReloadRequest(next(self._ids)), timeout_s)
         return answer.pending
 
     def admit(self, request: suspects.RequestKey, timeout_s: float = 10.0) -> None:
         """Release a quarantined request."""
-        self._session.ask(operators.AdmitRequest(next(self._ids), request), timeout_s)
+        self._session.questions.ask(operators.AdmitRequest(next(self._ids), request), timeout_s)
 
     def stop(self) -> NoReturn:
         """Refuse: this client has not started the pool."""

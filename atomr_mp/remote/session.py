@@ -6,30 +6,30 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from atomr_mp import errors
-from atomr_mp.client.reply import Reply, set_done
+from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.protocol.codec import VERSION, ErrorInfo
-from atomr_mp.protocol.flow.flight import RETRY_AFTER_S
 from atomr_mp.protocol.messages import devices, remote, session
-from atomr_mp.protocol.refs import WireRef
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import pack, unpack
-from atomr_mp.remote.blobs import Encoded, EncodedBlob, opened
-from atomr_mp.remote.bulk import BulkChannel
+from atomr_mp.remote import gateway_loss
+from atomr_mp.remote.backlog import RemoteBacklog
+from atomr_mp.remote.blobs import Encoded, EncodedBlob, Frames
+from atomr_mp.remote.deliveries import Deliveries
 from atomr_mp.remote.engine import Engine
+from atomr_mp.remote.facts import Facts
 from atomr_mp.remote.keys import ClientKeys
 from atomr_mp.remote.link_life import RemoteLinkAction, RemoteLinkEvent, RemoteLinkState, step
 from atomr_mp.remote.memory import RemoteMemory
+from atomr_mp.remote.questions import Questions
 from atomr_mp.remote.resumption import OpenCalls
+from atomr_mp.remote.transfers import Transfers
 from atomr_mp.remote.wire import RemoteWire, Sign
-
-if TYPE_CHECKING:
-    import asyncio
 
 MESSAGE_CALLS: Final = 32
 """Most calls put into one message; more would make the pool wait for the first."""
@@ -45,26 +45,6 @@ TELL_SETTLED: Final = 64
 
 BYE_MS: Final = 500
 """How long the end of a session may take to be sent."""
-
-
-class Facts(NamedTuple):
-    """What a call is, beside its reply."""
-
-    refs: list[WireRef]
-    nbytes: int
-    """Of its body and payload frames."""
-    blob: EncodedBlob | None = None
-    """They, if the gateway is to pull them."""
-    encoded: Encoded | None = None
-    """What the blob was made of."""
-
-    @classmethod
-    def of(cls, encoded: Encoded, refs: list[WireRef]) -> Facts:
-        """Return what a call is that is encoded."""
-        if encoded.nbytes <= remote.MAX_CALL_BYTES:
-            return cls(refs, encoded.nbytes)
-        blob = encoded.blob()
-        return cls(refs, blob.nbytes, blob, encoded)
 
 
 class Welcomed(NamedTuple):
@@ -87,27 +67,19 @@ class RemoteSession:
         max_waiting: How many calls may wait for room.
     """
 
-    def __init__(  # noqa: PLR0915 - one line for each thing that it has
+    def __init__(
         self, endpoint: str, keys: ClientKeys | None, name: str, max_replays: int | None, max_waiting: int
     ) -> None:
         self.lock = threading.RLock()
         self.changed: threading.Condition = threading.Condition(self.lock)
         """Notified when anything is heard of the pool, or the session ends."""
         self.endpoint: Final = endpoint
-        self._keys = keys
-        self._bulk: BulkChannel | None = None
-        """Made when something large has to travel."""
-        self._bulk_port = 0
-        self._large: dict[int, remote.RemoteAnswer] = {}
-        """Answers that are being pulled."""
+        self.transfers: Final = Transfers(endpoint, keys, self, self.lock)
+        self.deliveries: Final = Deliveries(self.lock)
+        self.questions: Final = Questions(self, lambda: self.changed)
         self._name = name
         self._max_replays = max_replays
-        self._max_waiting = max_waiting
-        self._backlog: deque[tuple[Reply, Facts]] = deque()
-        """What waits for room in the window, and has no id yet."""
-        self._backlog_bytes = 0
-        self._lost_listeners: list[Callable[[errors.PoolLost], object]] = []
-        self._lost_untold = False
+        self.backlog: Final = RemoteBacklog(max_waiting)
         self.engine: Final = Engine(RemoteWire(endpoint, keys), self, self.lock)
         self.state = RemoteLinkState.DOWN
         self.refusal: errors.AtomrError | None = None
@@ -116,31 +88,21 @@ class RemoteSession:
         self.welcomed: Welcomed | None = None
         self.devices: list[devices.DeviceInfo] = []
         self.methods: dict[str, devices.MethodInfo] = {}
-        self.listeners: list[Callable[[session.DeviceChanged | session.IncarnationEnded], object]] = []
         self.memory: RemoteMemory | None = None
         """Made by the client once something has to do with arrays: it takes NumPy."""
         self.calls: OpenCalls[Reply] = OpenCalls()
-        self.window_requests, self._window_bytes = 1, 0
         self.max_replays = 0
         self._session: bytes | None = None
         self._epoch = bytes(16)
         self._same_gateway = True
         self._facts: dict[int, Facts] = {}
-        self._open_bytes = 0
         self._outbox: deque[Reply] = deque()
         """What waits for others to travel with, or for a connection."""
         self._replayed: set[int] = set()
         """Calls that may have run under an earlier gateway, and are sent again."""
-        self._questions: dict[int, tuple[remote.RemoteQuestion, Any]] = {}
-        """Questions, with their answers once these are there."""
         self._watched: dict[Reply, int] = {}
         """Deadlines of replies with callbacks."""
         self.watching_until_ns: int | None = None
-        self._finished: deque[Reply] = deque()
-        """Replies of threads, whose callbacks are to be run once the lock is free."""
-        self._events: deque[session.DeviceChanged | session.IncarnationEnded] = deque()
-        self._for_loops: dict[asyncio.AbstractEventLoop, list[Reply]] = {}
-        """Replies whose futures and callbacks their loop has to see to."""
 
     # --- calls; thread-safe ----------------------------------------------------------------------------------------
 
@@ -158,31 +120,16 @@ class RemoteSession:
         """
         with self.lock:
             self.check_lost()
-            nbytes = facts.nbytes
             if facts.blob is not None:
-                if nbytes > self._window_bytes:
-                    raise errors.InvalidRequest(
-                        f"the arguments take {nbytes} bytes, and all calls of this session together may have "
-                        f"{self._window_bytes}: send them in parts, or have the key admitted for more (--max-bytes)"
-                    )
-                self._open_bulk()
-            if not self._backlog and self._has_room(nbytes):
+                self.backlog.check_size(facts.nbytes)
+                self.transfers.open()
+            if not self.backlog and self.backlog.has_room(facts.nbytes):
                 self._take_call(reply, facts)
                 if self.state is RemoteLinkState.OPEN:
                     self._send_soon(reply)
-                return
-            waiting = len(self._backlog)
-            if not wait or waiting >= self._max_waiting or self._backlog_bytes + nbytes > self._window_bytes:
-                raise errors.Overloaded(
-                    f"{len(self.calls.unanswered)} requests of this session are unanswered ({self._open_bytes} bytes), "
-                    f"{waiting} wait for room; the window is {self.window_requests} requests and {self._window_bytes} "
-                    f"bytes, and {self._max_waiting} may wait (max_waiting)",
-                    window=self.window_requests,
-                    retry_after_s=RETRY_AFTER_S,
-                )
-            reply.state = ReplyState.BACKLOG
-            self._backlog.append((reply, facts))
-            self._backlog_bytes += nbytes
+            else:
+                self.backlog.hold(reply, facts, wait=wait)
+                reply.state = ReplyState.BACKLOG
 
     def wait_for_room(self, reply: Reply) -> None:
         """Block until a call that waits for room has some.
@@ -198,25 +145,12 @@ class RemoteSession:
         if reply.done and isinstance(reply.error, errors.DeadlineExceeded):
             raise reply.error
 
-    def on_lost(self, listener: Callable[[errors.PoolLost], object]) -> None:
-        """Call a listener when the session ends, or at once if it has."""
-        with self.lock:
-            lost = self.lost
-            if lost is None:
-                self._lost_listeners.append(listener)
-        if lost is not None:
-            run_callback(listener, lost)
-
-    def _has_room(self, nbytes: int) -> bool:
-        unanswered = len(self.calls.unanswered)
-        return unanswered < self.window_requests and (not unanswered or self._open_bytes + nbytes <= self._window_bytes)
-
     def _take_call(self, reply: Reply, facts: Facts) -> None:
         """Give a call its id; it is sent with others."""
         reply.state = ReplyState.WAITING
         reply.id = self.calls.add(reply)
         self._facts[reply.id] = facts
-        self._open_bytes += facts.nbytes
+        self.backlog.count(facts.nbytes)
         self._outbox.append(reply)
 
     def _send_soon(self, reply: Reply) -> None:
@@ -238,13 +172,10 @@ class RemoteSession:
 
     def _admit(self) -> None:
         """Let in what there is room for."""
-        while self._backlog and self._has_room(self._backlog[0][1].nbytes):
-            reply, facts = self._backlog.popleft()
-            self._backlog_bytes -= facts.nbytes
-            if not reply.done:
-                self._take_call(reply, facts)
-                self.engine.flush_soon()
-                self.changed.notify_all()
+        while (admitted := self.backlog.next()) is not None:
+            self._take_call(*admitted)
+            self.engine.flush_soon()
+            self.changed.notify_all()
 
     def cancel(self, reply: Reply) -> None:
         """Ask that a request does not start."""
@@ -258,42 +189,21 @@ class RemoteSession:
                 self._say(remote.RemoteCancel(self._epoch, [reply.id]))
         self.call_back()
 
+    def ask_now(self, question: remote.Question) -> None:
+        """Send a question, if there is a connection; with the lock held."""
+        self._say(remote.RemoteQuestion(self._epoch, question))
+        self.engine.kick()
+
+    def call_back(self) -> None:
+        """Run callbacks that are due, without the lock."""
+        self.deliveries.call_back()
+
     def watch(self, reply: Reply) -> None:
         """See that a reply with a callback or a future ends by its deadline; with the lock held."""
         self._watched[reply] = reply.deadline_ns
         if self.watching_until_ns is None or reply.deadline_ns < self.watching_until_ns:
             self.watching_until_ns = reply.deadline_ns
             self.engine.kick()
-
-    def ask(self, question: remote.Question, timeout_s: float) -> Any:
-        """Ask the supervisor something, and return its answer.
-
-        Raises:
-            AtomrError: It was refused.
-            TimeoutError: No answer came in time.
-            PoolLost: The session has ended.
-        """
-        until = time.monotonic() + timeout_s
-        with self.changed:
-            self.check_lost()
-            if question.id in self._questions:
-                raise errors.ProtocolError(f"question {question.id} is being asked")
-            self._questions[question.id] = remote.RemoteQuestion(self._epoch, question), None
-            try:
-                self._say(self._questions[question.id][0])
-                self.engine.kick()
-                while self._questions[question.id][1] is None:
-                    self.check_lost()
-                    left_s = until - time.monotonic()
-                    if left_s <= 0:
-                        raise TimeoutError(f"the supervisor did not answer within {timeout_s:g} s")
-                    self.changed.wait(left_s)
-                answer = self._questions[question.id][1]
-            finally:
-                del self._questions[question.id]
-        if isinstance(answer, session.Answer) and answer.error is not None:
-            raise answer.error.error()
-        return answer
 
     def wait_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Wait until `condition()` holds; False if it does not in time.
@@ -332,8 +242,7 @@ class RemoteSession:
                 self._say(remote.RemoteBye(self._epoch))
             self.lose(errors.PoolLost("this client was closed"))
         self.call_back()
-        if self._bulk is not None:
-            self._bulk.close()
+        self.transfers.close()
         self.engine.close(0 if over else BYE_MS)
 
     def forget_in_child(self, lost: str) -> None:
@@ -344,9 +253,9 @@ class RemoteSession:
         for reply in self.calls.unanswered.values():
             reply.error = errors.PoolLost(lost, maybe_executed=bool(reply.sent_ns))
             reply.done = True
+        self.deliveries.forget_in_child(self.lock, self.lost)
         self.engine.forget_in_child(self.lock)
-        if self._bulk is not None:
-            self._bulk.forget_in_child()
+        self.transfers.forget_in_child()
 
     # --- for the engine, with the lock held ------------------------------------------------------------------------
 
@@ -385,8 +294,7 @@ class RemoteSession:
                 self.engine.hear()  # that the connection is new, else two hellos would go
                 self._feed(RemoteLinkEvent.UNKNOWN)
             case remote.RemoteTold(number, answer):
-                if number in self._questions:
-                    self._questions[number] = self._questions[number][0], answer
+                if self.questions.answered(number, answer):
                     self.changed.notify_all()
             case session.DeviceChanged() | session.IncarnationEnded():
                 self._hear(decoded)
@@ -414,7 +322,7 @@ class RemoteSession:
                     self._outbox.popleft()
                     continue
                 facts = self._facts[reply.id]
-                nbytes += facts.nbytes if facts.blob is None else 0
+                nbytes += facts.message_bytes
                 if together and nbytes > MESSAGE_BYTES:
                     break
                 together.append(self._outbox.popleft())
@@ -447,26 +355,6 @@ class RemoteSession:
             reply,
             errors.DeadlineExceeded(f"no answer to {reply.method} within its deadline; {why}", maybe_executed=sent),
         )
-
-    def call_back(self) -> None:
-        """Run callbacks that are due. Without the lock: they may call, wait, and close the client."""
-        if self._lost_untold and self.lost is not None:
-            self._lost_untold = False
-            for told in self._lost_listeners:
-                run_callback(told, self.lost)
-        while self._events or self._finished:
-            try:
-                event = self._events.popleft() if self._events else None
-                reply = None if event is not None else self._finished.popleft()
-            except IndexError:  # another thread has taken it
-                continue
-            if event is not None:
-                for listener in self.listeners:
-                    run_callback(listener, event)
-            if reply is not None:
-                callbacks, reply.callbacks = reply.callbacks or (), None
-                for callback in callbacks:
-                    run_callback(callback, reply)
 
     # --- the link --------------------------------------------------------------------------------------------------
 
@@ -508,20 +396,17 @@ class RemoteSession:
         elif message.epoch != self._epoch and self.memory is not None:
             self.memory.gateway_ended()
         self._same_gateway = message.epoch == self._epoch
-        self._session, self._epoch, self._bulk_port = message.session, message.epoch, message.bulk_port
-        self.window_requests, self._window_bytes = message.window.requests, message.window.payload_bytes
+        self._session, self._epoch, self.transfers.port = message.session, message.epoch, message.bulk_port
+        self.backlog.window = message.window
         self.devices = message.devices
         self.learn(message.actors)
         self._feed(RemoteLinkEvent.WELCOMED)
 
-    def _sort(self, resumed: remote.Resumed) -> None:  # noqa: C901, PLR0912 - one case for each place that a call can be in
+    def _sort(self, resumed: remote.Resumed) -> None:
         """Send again what never came, and end what an earlier gateway took along."""
         known, fates = set(resumed.known), {fate.id: fate.maybe_executed for fate in resumed.lost}
         self._outbox.clear()
-        if not self._same_gateway:
-            self._large.clear()
-        if self._bulk is not None:
-            self._bulk.resumed(same_gateway=self._same_gateway)
+        self.transfers.resume(same_gateway=self._same_gateway)
         if self.memory is not None:
             self.memory.released(resumed.released)
             for serial, refs in self.memory.unreleased():
@@ -534,20 +419,17 @@ class RemoteSession:
                 self._lost_with_gateway(reply, maybe_executed=fates[number])
             elif reply.state is ReplyState.CANCELLING:
                 self._finish(reply, errors.Cancelled("cancelled, and it had not reached the pool"))
-            elif not self._refs_stand(reply):
-                self._finish(reply, self._stale(reply, maybe_executed=False))
+            elif not gateway_loss.refs_stand(reply):
+                self._finish(reply, gateway_loss.stale(reply, maybe_executed=False))
             else:
                 self._outbox.append(reply)
-        for question, answer in self._questions.values():
-            if answer is None:
-                self._say(remote.RemoteQuestion(self._epoch, question.question))
+        self.questions.repeat()
         self.flush()
 
     def _lost_with_gateway(self, reply: Reply, *, maybe_executed: bool) -> None:
-        info = self.methods.get(reply.method)
-        replayed = maybe_executed and info is not None and info.idempotent and reply.replays < self.max_replays
-        if not self._refs_stand(reply):
-            self._finish(reply, self._stale(reply, maybe_executed=maybe_executed))
+        replayed = maybe_executed and gateway_loss.may_replay(reply, self.methods.get(reply.method), self.max_replays)
+        if not gateway_loss.refs_stand(reply):
+            self._finish(reply, gateway_loss.stale(reply, maybe_executed=maybe_executed))
         elif not maybe_executed or replayed:
             if replayed:
                 reply.replays += 1
@@ -555,24 +437,7 @@ class RemoteSession:
                 self._replayed.add(reply.id)
             self._outbox.append(reply)
         else:
-            self._finish(
-                reply,
-                errors.GatewayLost(
-                    f"the gateway ended while {reply.method} was on its way through it, and it may have run",
-                    maybe_executed=True,
-                ),
-            )
-
-    def _refs_stand(self, reply: Reply) -> bool:
-        return not any(getattr(each, "releases", None) and each.releases.over for each in reply.kept)  # type: ignore[attr-defined]
-
-    @staticmethod
-    def _stale(reply: Reply, *, maybe_executed: bool) -> errors.GpuRefStale:
-        return errors.GpuRefStale(
-            f"a ref among the arguments of {reply.method} was held through a gateway that has ended",
-            device=reply.device,
-            maybe_executed=maybe_executed,
-        )
+            self._finish(reply, gateway_loss.lost(reply))
 
     def _goodbye(self, error: errors.AtomrError) -> None:
         if self.welcomed is None:
@@ -587,10 +452,10 @@ class RemoteSession:
         """End the session, with the lock held; all that was ever sent may have run."""
         if self.lost is None:
             self.lost = lost
-            self._lost_untold = True
-            for reply in [*self.calls.unanswered.values(), *(each for each, _ in self._backlog)]:
+            self.deliveries.lose(lost)
+            for reply in [*self.calls.unanswered.values(), *self.backlog]:
                 self._finish(reply, type(lost)(lost.message, maybe_executed=bool(reply.sent_ns)))
-            self._backlog.clear()
+            self.backlog.clear()
             self._outbox.clear()
             self._feed(RemoteLinkEvent.ENDED)
 
@@ -650,8 +515,7 @@ class RemoteSession:
             reply.device, reply.generation = answer.device, answer.generation
             if answer.download:
                 if current:  # else it is asked for anew, or lost, by the resumption
-                    self._large[answer.id] = answer
-                    self._open_bulk().pull(answer.id, answer.download)
+                    self.transfers.pull(answer)
                 continue
             if answer.error is not None:
                 error = self._error(reply, answer.error)
@@ -673,18 +537,18 @@ class RemoteSession:
             self._finish(reply, errors.Cancelled("cancelled before it started"))
             return True
         facts = self._facts.pop(reply.id)
-        self._open_bytes -= facts.nbytes
+        self.backlog.discount(facts.nbytes)
         self.calls.settle(reply.id)
         self._replayed.discard(reply.id)
         encoded = facts.encoded or Encoded(b"", reply.payload, [], [])
         reply.sent_ns = 0
         facts = Facts.of(encoded._replace(body=reply.body), facts.refs)
         if facts.blob is not None:
-            self._open_bulk()
+            self.transfers.open()
         self._take_call(reply, facts)
         return True
 
-    # --- for the bulk connection, with the lock held ---------------------------------------------------------------
+    # --- for transfers, with the lock held -------------------------------------------------------------------------
 
     @property
     def resumed(self) -> tuple[bytes, bytes] | None:
@@ -698,15 +562,10 @@ class RemoteSession:
         facts = self._facts.get(number)
         return None if facts is None else facts.blob
 
-    def downloaded(self, number: int, content: memoryview) -> None:
+    def downloaded(self, answer: remote.RemoteAnswer, body: bytes, frames: Frames) -> None:
         """Take an answer whose blob is there."""
-        answer, reply = self._large.pop(number, None), self.calls.unanswered.get(number)
-        if answer is None or reply is None:
-            return
-        try:
-            body, frames = opened(content)
-        except errors.InvalidRequest as error:
-            self._finish(reply, errors.ResultUnread(f"{reply.method} ran: {error.message}", reason=error.code))
+        reply = self.calls.unanswered.get(answer.id)
+        if reply is None:
             return
         if answer.leases and self.memory is not None:
             reply.leases = self.memory.leases(answer.leases, current=True)
@@ -714,21 +573,21 @@ class RemoteSession:
         self._finish(reply, None)
         self._tell_settled()
 
-    def _tell_settled(self) -> None:
-        """Say at once that a large answer is not needed any more: the gateway keeps it until then."""
-        if self.state is RemoteLinkState.OPEN and self.calls.untold:
-            self._send_calls([])
-            self.engine.look()
+    def unreadable(self, answer: remote.RemoteAnswer, error: errors.AtomrError) -> None:
+        """End a call whose answer's blob is none."""
+        reply = self.calls.unanswered.get(answer.id)
+        if reply is not None:
+            self._finish(reply, errors.ResultUnread(f"{reply.method} ran: {error.message}", reason=error.code))
 
     def broken(self, error: errors.AtomrError) -> None:
         """End the session: the gateway has sent what is no message."""
         self.lose(errors.PoolLost(error.message))
 
-    def _open_bulk(self) -> BulkChannel:
-        if self._bulk is None:
-            host = self.endpoint.rpartition(":")[0]
-            self._bulk = BulkChannel(f"{host}:{self._bulk_port}", self._keys, self, self.lock)
-        return self._bulk
+    def _tell_settled(self) -> None:
+        """Say at once that a large answer is not needed any more: the gateway keeps it until then."""
+        if self.state is RemoteLinkState.OPEN and self.calls.untold:
+            self._send_calls([])
+            self.engine.look()
 
     @staticmethod
     def _error(reply: Reply, info: ErrorInfo) -> errors.AtomrError:
@@ -748,7 +607,7 @@ class RemoteSession:
                 self.memory.incarnation_ended(device, generation)
             case _:
                 pass
-        self._events.append(message)
+        self.deliveries.hear(message)
         self.changed.notify_all()
 
     def learn(self, actors: Iterable[devices.ActorInfo]) -> None:
@@ -766,12 +625,11 @@ class RemoteSession:
             return
         if reply.state is not ReplyState.BACKLOG:  # and nothing of it is counted here
             self.calls.settle(reply.id)
-            self._open_bytes -= self._facts.pop(reply.id).nbytes
+            self.backlog.discount(self._facts.pop(reply.id).nbytes)
             self._replayed.discard(reply.id)
         self._watched.pop(reply, None)
-        dropped = self._large.pop(reply.id, None)
-        if dropped is not None and self._bulk is not None:
-            self._bulk.forget(reply.id)
+        dropped = self.transfers.drop(reply.id)
+        if dropped is not None:
             if dropped.leases and self.memory is not None:
                 self.memory.give_up(dropped.leases)
             self._tell_settled()
@@ -780,43 +638,6 @@ class RemoteSession:
         reply.state = ReplyState.OVER
         reply.done = True
         self.engine.finished(reply)
-        self._hand_out(reply)
-        if self._backlog and self.lost is None:
+        self.deliveries.hand_out(reply)
+        if self.backlog and self.lost is None:
             self._admit()
-
-    def _hand_out(self, reply: Reply) -> None:
-        """See to the callbacks of a reply that is there."""
-        loop = getattr(reply.lane, "loop", None)
-        if loop is not None:
-            if reply.future is None and not reply.callbacks:
-                return
-            waiting = self._for_loops.setdefault(loop, [])
-            waiting.append(reply)
-            if len(waiting) == 1:
-                try:
-                    loop.call_soon_threadsafe(self.deliver, loop)
-                except RuntimeError:  # it is closed
-                    del self._for_loops[loop]
-        elif reply.callbacks:
-            self._finished.append(reply)
-
-    def deliver(self, loop: asyncio.AbstractEventLoop) -> None:
-        """See to the futures and callbacks of a loop's replies, in the loop."""
-        with self.lock:
-            replies = self._for_loops.pop(loop, [])
-        for reply in replies:
-            if reply.future is not None:
-                set_done(reply.future)
-            callbacks, reply.callbacks = reply.callbacks or (), None
-            for callback in callbacks:
-                run_callback(callback, reply)
-
-
-def run_callback(callback: Callable[[Any], object], argument: object) -> None:
-    """Call back; what a callback raises is logged: whoever receives just now is not to blame."""
-    import logging
-
-    try:
-        callback(argument)
-    except Exception:
-        logging.getLogger("atomr_mp.client").exception("a callback of a remote client failed")

@@ -261,8 +261,8 @@ def test_large_values_survive_cuts_and_a_killed_gateway(ledger: Ledger) -> None:
         pool.wait_ready()
         assert isinstance(pool._remote, RemoteClient)
         session = pool._remote._session
-        proxy = stack.enter_context(Proxy("127.0.0.1", session._bulk_port))
-        session._bulk_port = int(proxy.address.rpartition(":")[2])  # the bulk connection alone goes by the proxy
+        proxy = stack.enter_context(Proxy("127.0.0.1", session.transfers.port))
+        session.transfers.port = int(proxy.address.rpartition(":")[2])  # the bulk connection alone goes by the proxy
         ref = pool.device().put(content)
         for fault in (proxy.cut, lambda: setattr(proxy, "cut_after", 3_000_000), proxy.cut):
             echoed = [pool.call("Noting.same", content + number, deadline_s=DEADLINE_S) for number in range(3)]

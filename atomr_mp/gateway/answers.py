@@ -1,0 +1,148 @@
+"""What a remote session's calls are answered with: made of a reply, kept until the client has it, sent with others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.gateway import leases
+from atomr_mp.protocol import values
+from atomr_mp.protocol.codec import ErrorInfo
+from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.remote.blobs import Encoded, EncodedBlob
+
+ANSWERS_BYTES: Final = remote.MAX_REMOTE_MESSAGE_BYTES - 64 * 1024
+"""What answers in one message may take together; the rest is room for their headers."""
+
+MESSAGE_ANSWERS: Final = 64
+
+BLOB_BYTES: Final = 256
+"""What is counted in a message for an answer that is pulled."""
+
+
+class Kept(NamedTuple):
+    """An answer, until the client has it."""
+
+    answer: remote.RemoteAnswer
+    frames: Sequence[Buffer]
+    nbytes: int
+    blob: EncodedBlob | None = None
+    """What the client pulls, if it is large."""
+    keep: object = None
+    """What the blob lies in."""
+
+    @property
+    def message_bytes(self) -> int:
+        """What it takes in a message."""
+        return BLOB_BYTES if self.blob is not None else self.nbytes
+
+
+def keep_plain(reply: Reply) -> Kept | None:
+    """Return the answer of a reply that is a small result, as most are; None for any other."""
+    if reply.error is not None or reply.leases is not None or reply.frames or len(reply.body) > remote.MAX_CALL_BYTES:
+        return None
+    answer = remote.RemoteAnswer(reply.id, 0, reply.body, None, [], reply.device, reply.generation)
+    return Kept(answer, (), len(reply.body))
+
+
+def keep(number: int, error: ErrorInfo | None, reply: Reply | None, encoded: Encoded | None) -> Kept:
+    """Return a call's answer.
+
+    Args:
+        number: The call's id.
+        error: What it ends with, if with an error.
+        reply: What the pool has answered, if it was asked.
+        encoded: The result, if it is another than the reply's.
+    """
+    leased: list[remote.RefLeased] = []
+    body: bytes = b""
+    frames: Sequence[Buffer] = ()
+    blob: EncodedBlob | None = None
+    if error is None and reply is not None:
+        if encoded is None:
+            encoded = Encoded(reply.body, reply.frames, [], [])
+        body, frames, blob = in_message(encoded)
+        leased = leases.told(reply.leases or {})
+    answer = remote.RemoteAnswer(
+        number,
+        len(frames),
+        body,
+        error,
+        leased,
+        -1 if reply is None else reply.device,
+        0 if reply is None else reply.generation,
+        0 if blob is None else blob.nbytes,
+    )
+    nbytes = len(body) + sum(map(len, frames)) + 64 * len(leased) + (0 if blob is None else blob.nbytes)
+    return Kept(answer, frames, nbytes, blob, encoded)
+
+
+def in_message(encoded: Encoded) -> tuple[bytes, Sequence[Buffer], EncodedBlob | None]:
+    """Return a value's body and frames if it travels in a message, or its blob."""
+    if encoded.nbytes > remote.MAX_CALL_BYTES:
+        return b"", (), encoded.blob()
+    return encoded.body, [*encoded.frames, *(each.frame for each in encoded.large)], None
+
+
+def has_values(body: bytes, frames: Sequence[memoryview]) -> bool:
+    """Whether a result that came with leases has arrays that lie in shared memory, and not only refs."""
+    found: list[WireRef | ClientArray] = []
+    values.Decoder[object]().decode(body, frames, found.append)
+    return any(isinstance(each, WireRef) and each.value for each in found)
+
+
+def buffers(encoded: Encoded) -> set[int]:
+    """Return the buffers of the refs in a value."""
+    return {each.to_wire().buffer for each in encoded.refs}
+
+
+def told_error(error: errors.AtomrError, *, operate: bool) -> ErrorInfo:
+    """Return what a client is told of an error; tracebacks are for those who operate."""
+    info = ErrorInfo.of(error, 16384)
+    if not operate:
+        fields = {name: "" if name in _PRIVATE else fact for name, fact in info.fields.items()}
+        info = msgspec.structs.replace(info, fields=fields)
+    return info
+
+
+class AnswerQueue:
+    """Answers that wait to be sent, together with others.
+
+    Args:
+        send: Sends the answers of a message and their frames.
+    """
+
+    def __init__(self, send: Callable[[list[remote.RemoteAnswer], list[Buffer]], object]) -> None:
+        self._send = send
+        self._waiting: list[Kept] = []
+
+    def add(self, kept: Kept) -> None:
+        """Take an answer."""
+        self._waiting.append(kept)
+
+    def clear(self) -> None:
+        """Forget what waits: the connection has ended."""
+        self._waiting.clear()
+
+    def flush(self) -> None:
+        """Send all that waits; sending may find that the connection has ended."""
+        while self._waiting:
+            together: list[Kept] = []
+            nbytes = 0
+            for kept in self._waiting[:MESSAGE_ANSWERS]:
+                nbytes += kept.message_bytes
+                if together and nbytes > ANSWERS_BYTES:
+                    break
+                together.append(kept)
+            del self._waiting[: len(together)]
+            self._send([kept.answer for kept in together], [frame for kept in together for frame in kept.frames])
+
+
+_PRIVATE: Final = frozenset({"traceback_text", "stack"})
+"""Facts of errors that show the server's inside."""

@@ -1,0 +1,126 @@
+"""The leases that a remote session holds, through its local client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from atomr_mp import errors
+from atomr_mp.client.memory.leases import Lease, Releases
+from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.refs import WireRef
+from atomr_mp.protocol.token import unpack
+
+if TYPE_CHECKING:
+    from atomr_mp.client.memory.memory import ClientMemory
+    from atomr_mp.client.memory.refs import GpuRef
+
+
+class HeldRefs:
+    """A buffer's leases that a remote session holds."""
+
+    __slots__ = ("count", "leases")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """How many the client counts."""
+        self.leases: list[Lease] = []
+
+
+class LeaseHold(NamedTuple):
+    """Keeps a lease for a call."""
+
+    lease: Lease
+    hold: object
+
+
+class HeldLeases:
+    """A session's leases, by buffer."""
+
+    def __init__(self) -> None:
+        self._held: Final[dict[tuple[bytes, int], HeldRefs]] = {}
+        self.serial = 0
+        """Of the last message that gave some back."""
+
+    def __len__(self) -> int:
+        return sum(held.count for held in self._held.values())
+
+    def take(self, leases: Mapping[int, Lease]) -> None:
+        """Hold what has come with an answer."""
+        for buffer, lease in leases.items():
+            held = self._held.setdefault((lease.releases.token, buffer), HeldRefs())
+            held.count += 1 if lease.hold is None else lease.hold.count
+            held.leases.append(lease)
+
+    def hold(self, ref: WireRef) -> LeaseHold:
+        """Keep a lease for a call.
+
+        Raises:
+            GpuRefReleased: The session has none.
+        """
+        held = self._held.get((ref.token, ref.buffer))
+        if held is None or not held.leases:
+            raise errors.GpuRefReleased(
+                f"this session has no lease of buffer {ref.buffer:#x}: it was freed, or is another client's",
+                device=device_of(ref),
+            )
+        lease = held.leases[0]
+        return LeaseHold(lease, lease.hold)
+
+    def release(self, message: remote.RemoteRelease) -> list[Releases]:
+        """Give leases back, once for each serial; return through which of the client's releases.
+
+        Raises:
+            ProtocolError: A serial was left out.
+        """
+        if message.serial <= self.serial:
+            return []
+        if message.serial != self.serial + 1:
+            raise errors.ProtocolError(f"release {message.serial} after {self.serial}")
+        self.serial = message.serial
+        freed = {}
+        for each in message.refs:
+            for buffer in each.buffers:
+                held = self._held.get((each.token, buffer))
+                if held is None:
+                    continue
+                held.count -= 1
+                if held.count <= 0:
+                    releases = held.leases[0].releases
+                    freed[releases.token] = releases
+                    del self._held[each.token, buffer]
+        return list(freed.values())
+
+    def incarnation_ended(self, device: int, generation: int) -> None:
+        """Forget the leases of an incarnation, whose memory is gone."""
+        for key in [key for key in self._held if unpack(key[0])[1:] == (device, generation)]:
+            del self._held[key]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._held.clear()
+
+
+def told(leases: Mapping[int, Lease]) -> list[remote.RefLeased]:
+    """Return what a client is told of the leases that come with an answer."""
+    leased: list[remote.RefLeased] = []
+    for buffer, lease in leases.items():
+        count = 1 if lease.hold is None else lease.hold.count
+        leased += [remote.RefLeased(lease.releases.token, buffer)] * count
+    return leased
+
+
+def device_of(ref: WireRef) -> int:
+    """Return the device that a ref belongs to."""
+    return unpack(ref.token)[1]
+
+
+def lend(memory: ClientMemory, refs: list[WireRef], kept: list[LeaseHold], device: int | None) -> list[object]:
+    """Have a call's device reach refs of others; return what to keep. Blocks: their workers have to answer."""
+    from atomr_mp.client.memory.refs import GpuRef
+
+    found: list[GpuRef] = [
+        GpuRef(memory, hold.lease, wire.slab, wire.layout) for wire, hold in zip(refs, kept, strict=True)
+    ]
+    keep, *_ = memory.attach(found, device)
+    return list(keep)

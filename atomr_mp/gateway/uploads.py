@@ -1,0 +1,159 @@
+"""Large arguments of a remote session's calls: the gateway pulls them into memory that the workers can map."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Coroutine, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from atomr_mp import errors
+from atomr_mp.protocol import values
+from atomr_mp.protocol.messages import remote
+from atomr_mp.protocol.refs import ClientArray, WireRef
+from atomr_mp.protocol.values import Buffer
+from atomr_mp.remote.blobs import PassedRef, Pull, opened
+
+if TYPE_CHECKING:
+    from atomr_mp.client.client import Client
+    from atomr_mp.client.memory.argument_slabs import Placement
+
+
+class Upload(NamedTuple):
+    """A large call of which the gateway pulls the arguments."""
+
+    call: remote.RemoteCall
+    pull: Pull
+    deadline_ns: int
+
+
+class Uploaded(NamedTuple):
+    """A large call's arguments, as the workers take them."""
+
+    body: bytes
+    payload: Sequence[Buffer]
+    copies: list[Placement]
+    """Arrays that stay where they are."""
+
+
+class UploadHost(Protocol):
+    """The session, as its uploads see it."""
+
+    def is_wanted(self, number: int) -> bool:
+        """Whether a call has no outcome yet."""
+
+    def pull(self) -> None:
+        """Ask for chunks, if there is a bulk connection."""
+
+    def spawn(self, number: int, work: Coroutine[object, object, None]) -> None:
+        """Do what waits for others, for a call."""
+
+    def fail(self, number: int, error: errors.AtomrError) -> None:
+        """End a call."""
+
+    def uploaded(self, call: remote.RemoteCall, arguments: Uploaded, deadline_ns: int) -> Awaitable[None]:
+        """Make a call whose arguments are there."""
+
+
+class Uploads:
+    """A session's.
+
+    Args:
+        host: The session.
+        client: Its local client.
+        loop: The event loop.
+        most_bytes: What a call's arguments may take.
+    """
+
+    def __init__(self, host: UploadHost, client: Client, loop: asyncio.AbstractEventLoop, most_bytes: int) -> None:
+        self._host = host
+        self._client = client
+        self._loop = loop
+        self._most_bytes = most_bytes
+        self._open: dict[int, Upload] = {}
+
+    def begin(self, call: remote.RemoteCall, deadline_ns: int) -> None:
+        """Make room for a large call's arguments, and pull them.
+
+        Raises:
+            InvalidRequest: They are larger than all that the session may have.
+        """
+        if call.upload > self._most_bytes:
+            raise errors.InvalidRequest(
+                f"arguments of {call.upload} bytes; this session may have {self._most_bytes} in the gateway"
+            )
+        self._host.spawn(call.id, self._make_room(call, deadline_ns))
+        left_s = max(0.0, (deadline_ns - time.monotonic_ns()) / 1e9)
+        self._loop.call_later(left_s, self._late, call.id)
+
+    def wants(self) -> list[tuple[int, int, int]]:
+        """Return (call, offset, size) of each chunk to ask for now."""
+        return [(number, *want) for number, upload in self._open.items() for want in upload.pull.wants()]
+
+    def restart(self) -> None:
+        """Have what was asked for in vain asked for again, on a new connection."""
+        for upload in self._open.values():
+            upload.pull.restart()
+
+    def take_chunk(self, number: int, offset: int, data: memoryview) -> None:
+        """Take a chunk.
+
+        Raises:
+            ProtocolError: It was not asked for.
+        """
+        upload = self._open.get(number)
+        if upload is None:  # its call was settled, or is late
+            return
+        try:
+            upload.pull.take(offset, data)
+        except ValueError as error:
+            raise errors.ProtocolError(str(error)) from error
+        if upload.pull.whole:
+            del self._open[number]
+            self._host.spawn(number, self._submit(upload))
+
+    def forget(self, number: int) -> None:
+        """Let go of a call's."""
+        self._open.pop(number, None)
+
+    def clear(self) -> None:
+        """Let go of all."""
+        self._open.clear()
+
+    async def _make_room(self, call: remote.RemoteCall, deadline_ns: int) -> None:
+        try:
+            room = await asyncio.to_thread(self._client.memory.host_array, (call.upload,), "uint8")
+        except errors.AtomrError as error:
+            self._host.fail(call.id, error)
+            return
+        if self._host.is_wanted(call.id):
+            self._open[call.id] = Upload(call, Pull(room.data), deadline_ns)
+            self._host.pull()
+
+    def _late(self, number: int) -> None:
+        if self._open.pop(number, None) is not None:
+            self._host.fail(
+                number, errors.DeadlineExceeded("the arguments had not arrived by the deadline; nothing ran")
+            )
+
+    async def _submit(self, upload: Upload) -> None:
+        try:
+            arguments = await asyncio.to_thread(self._encode, upload.pull.buffer)
+            await self._host.uploaded(upload.call, arguments, upload.deadline_ns)
+        except errors.AtomrError as error:
+            self._host.fail(upload.call.id, error)
+
+    def _encode(self, buffer: memoryview) -> Uploaded:
+        """Return a large call's arguments as the workers take them. In a thread."""
+        from atomr_mp.client.memory.argument_slabs import Placement
+
+        body, frames = opened(buffer)
+        value = values.Decoder[object]().decode(body, frames, _pass)
+        body, payload, placed = values.encode(value, self._client.place)
+        return Uploaded(body, payload, [each for each in placed if isinstance(each, Placement)])
+
+
+def _pass(wire: WireRef | ClientArray) -> PassedRef:
+    if not isinstance(wire, WireRef):
+        raise errors.InvalidRequest("an array in memory that this client does not have")
+    return PassedRef(wire)

@@ -1,0 +1,98 @@
+"""A remote session's window: how much may be unanswered, and what waits for room."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.protocol.flow.flight import RETRY_AFTER_S, Window
+from atomr_mp.remote.facts import Facts
+
+
+class RemoteBacklog:
+    """Calls that count, and calls that wait until they may. To be used with the session's lock held.
+
+    Args:
+        max_waiting: How many calls may wait.
+    """
+
+    def __init__(self, max_waiting: int) -> None:
+        self._max_waiting = max_waiting
+        self._waiting: Final[deque[tuple[Reply, Facts]]] = deque()
+        """What has no id yet."""
+        self._waiting_bytes = 0
+        self.window = Window(1, 0)
+        """As the gateway says."""
+        self.unanswered = 0
+        """Calls that count."""
+        self.nbytes = 0
+        """Of their arguments."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __iter__(self) -> Iterator[Reply]:
+        return (reply for reply, _ in self._waiting)
+
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a call of so many bytes may be sent."""
+        if self.unanswered >= self.window.requests:
+            return False
+        return not self.unanswered or self.nbytes + nbytes <= self.window.payload_bytes
+
+    def count(self, nbytes: int) -> None:
+        """Count a call that is sent."""
+        self.unanswered += 1
+        self.nbytes += nbytes
+
+    def discount(self, nbytes: int) -> None:
+        """Count a call no more."""
+        self.unanswered -= 1
+        self.nbytes -= nbytes
+
+    def check_size(self, nbytes: int) -> None:
+        """Refuse arguments that would never have room.
+
+        Raises:
+            InvalidRequest: They are larger than the window.
+        """
+        if nbytes > self.window.payload_bytes:
+            raise errors.InvalidRequest(
+                f"the arguments take {nbytes} bytes, and all calls of this session together may have "
+                f"{self.window.payload_bytes}: send them in parts, or have the key admitted for more (--max-bytes)"
+            )
+
+    def hold(self, reply: Reply, facts: Facts, *, wait: bool) -> None:
+        """Have a call wait for room.
+
+        Raises:
+            Overloaded: It may not, or too many wait.
+        """
+        waiting, window = len(self._waiting), self.window
+        if not wait or waiting >= self._max_waiting or self._waiting_bytes + facts.nbytes > window.payload_bytes:
+            raise errors.Overloaded(
+                f"{self.unanswered} requests of this session are unanswered ({self.nbytes} bytes), {waiting} wait for "
+                f"room; the window is {window.requests} requests and {window.payload_bytes} bytes, and "
+                f"{self._max_waiting} may wait (max_waiting)",
+                window=window.requests,
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._waiting.append((reply, facts))
+        self._waiting_bytes += facts.nbytes
+
+    def next(self) -> tuple[Reply, Facts] | None:
+        """Take the next call for which there is room, None if there is none. One that has ended takes none."""
+        while self._waiting and (self._waiting[0][0].done or self.has_room(self._waiting[0][1].nbytes)):
+            reply, facts = self._waiting.popleft()
+            self._waiting_bytes -= facts.nbytes
+            if not reply.done:
+                return reply, facts
+        return None
+
+    def clear(self) -> None:
+        """Forget all that waits."""
+        self._waiting.clear()
+        self._waiting_bytes = 0

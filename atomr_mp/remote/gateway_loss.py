@@ -1,0 +1,33 @@
+"""Decides what becomes of a call that a gateway's end took along."""
+
+from __future__ import annotations
+
+from atomr_mp import errors
+from atomr_mp.client.reply import Reply
+from atomr_mp.protocol.messages.devices import MethodInfo
+
+
+def refs_stand(reply: Reply) -> bool:
+    """Whether the refs among a call's arguments are held through the gateway that lives."""
+    return not any(getattr(each, "releases", None) and each.releases.over for each in reply.kept)  # type: ignore[attr-defined]
+
+
+def stale(reply: Reply, *, maybe_executed: bool) -> errors.GpuRefStale:
+    """Return the error of a call whose refs were held through a gateway that has ended."""
+    return errors.GpuRefStale(
+        f"a ref among the arguments of {reply.method} was held through a gateway that has ended",
+        device=reply.device,
+        maybe_executed=maybe_executed,
+    )
+
+
+def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
+    """Whether a call that may have run is sent again by itself."""
+    return info is not None and info.idempotent and reply.replays < max_replays
+
+
+def lost(reply: Reply) -> errors.GatewayLost:
+    """Return the error of a call that may have run, and is not sent again."""
+    return errors.GatewayLost(
+        f"the gateway ended while {reply.method} was on its way through it, and it may have run", maybe_executed=True
+    )
