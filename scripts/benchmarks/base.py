@@ -6,6 +6,7 @@ checks generation and sequence number.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import socket
 import statistics
@@ -76,6 +77,10 @@ class Base(Contestant):
 
     def serving(self) -> Serving:
         """Start the runtime's own server without a pool; one call of a pool is added to each of its answers."""
+        return dataclasses.replace(self.bare_server(), more_us=_pool_call_us(self.directory))
+
+    def bare_server(self) -> Serving:
+        """Start the runtime's own server without a pool."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         server = subprocess.Popen([sys.executable, "-m", "benchmarks.bare_server", str(port)], stdout=subprocess.PIPE)
@@ -93,7 +98,6 @@ class Base(Contestant):
             port,
             http_request("/call/Echo.again", b"{}"),
             http_request("/stream", b"{}"),
-            more_us=_pool_call_us(self.directory),
         )
 
     def served_embedding(self, backend: str) -> Embed:

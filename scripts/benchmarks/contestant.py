@@ -100,6 +100,8 @@ class Serving:
     """A whole request for a stream of `STREAM_PARTS` numbers; empty if the server has none."""
     more_us: float = 0.0
     """What is to be added to each call: of a server that does less than is compared."""
+    pool_call: Callable[[], object] | None = None
+    """Makes the same call without HTTP, and returns once it is answered; None if there is no such way."""
     worker_pid: Callable[[], int] | None = None
     """Returns the process that answers; None if it is not killed."""
     standby_pid: Callable[[], int | None] | None = None

@@ -179,7 +179,15 @@ class Runtime(Contestant):
 
         request = http_request("/call/Echo.again", b"{}", token)
         stream = http_request("/call/Stream.count", b"[%d]" % STREAM_PARTS, token)
-        return Serving(port, request, stream, worker_pid=worker_pid, standby_pid=standby_pid)
+        again = pool.actor("Echo").again
+        return Serving(
+            port,
+            request,
+            stream,
+            pool_call=lambda: again().result(),
+            worker_pid=worker_pid,
+            standby_pid=standby_pid,
+        )
 
     def _serve(self, *options: str) -> tuple[int, str]:
         """Start `atomr-mp serve` with one worker, and join its pool; return the port and the token."""

