@@ -41,6 +41,11 @@ class FakeArray(Operand):
         made.array[...] = values
         return made
 
+    def __repr__(self) -> str:
+        """Tell how the array lies there, for a test that failed."""
+        layout = self.layout
+        return f"<{layout.dtype} {layout.shape} strides {layout.strides} at {layout.offset} of {self.number}>"
+
     @property
     def memory(self) -> object:
         """What names the memory."""
