@@ -44,7 +44,16 @@ python_maximum_signature_line_length = 88
 EXAMPLES: Final = ["embed", "search_stdlib", "digits", "digits_ray", "train_digits", "raw_client"]
 
 TREE: Final = {
-    "Use": ["getting-started", "writing-actors", "streams", "buffers", "libraries", "gpus"],
+    "Use": [
+        "getting-started",
+        "writing-actors",
+        "batches",
+        "streams",
+        "resident-memory",
+        "buffers",
+        "libraries",
+        "gpus",
+    ],
     "Libraries": [f"libraries/{path.stem}" for path in sorted((DOCS / "libraries").glob("*.md"))],
     "Operate": [
         "operating",
