@@ -14,12 +14,16 @@ from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 from tests.library_cases import arrays_in, call
 
 
+def context_on(device: WorkerDevice, backend: str, quota_bytes: int = 2**30) -> LibraryContext:
+    """Return what libraries may use, with memory of their own."""
+    store = Store(device, token.pack(bytes(16), 0, 1), quota_bytes, InProgress())
+    streams = StreamAllocator("single", lambda name, _priority: device.make_stream(name, inline_bytes=0))
+    return LibraryContext(backend, device, store, streams, lambda: store.buffers.ours, lambda: None)
+
+
 def libraries_on(device: WorkerDevice, backend: str, stream: Stream | None = None) -> InProcessLibraries:
     """Return what an actor on this stream has."""
-    store = Store(device, token.pack(bytes(16), 0, 1), 2**30, InProgress())
-    streams = StreamAllocator("single", lambda name, _priority: device.make_stream(name, inline_bytes=0))
-    context = LibraryContext(backend, device, store, streams, lambda: store.buffers.ours, lambda: None)
-    return InProcessLibraries(context, stream)
+    return InProcessLibraries(context_on(device, backend), stream)
 
 
 def directly(libraries: InProcessLibraries, library: str, request: Any) -> Any:

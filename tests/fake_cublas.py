@@ -82,7 +82,7 @@ class FakeCublas(ModuleType):
 
 def installed(cublas: FakeCublas) -> AbstractContextManager[Any]:
     """Return a context in which the stand-ins are imported; what is imported on top of them is forgotten after it."""
-    cuda = SimpleNamespace(alloc=lambda _nbytes: SimpleNamespace(ptr=2**40), alloc_pinned_memory=_Pinned)
+    cuda = SimpleNamespace(alloc_pinned_memory=_Pinned)
     modules = {
         "cupy": _module(
             "cupy", cuda=cuda, float32=np.float32, tri=np.tri, copyto=np.copyto, ascontiguousarray=_ascontiguousarray

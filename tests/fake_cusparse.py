@@ -56,7 +56,6 @@ class FakeCupy(ModuleType):
     """NumPy under CuPy's name."""
 
     cuda = SimpleNamespace(
-        alloc=lambda nbytes: SimpleNamespace(ptr=2**40 + nbytes),
         alloc_pinned_memory=_Pinned,
         device=SimpleNamespace(get_cusparse_handle=lambda: 2**41),
         get_current_stream=lambda: SimpleNamespace(ptr=STREAM, synchronize=lambda: None),

@@ -230,7 +230,6 @@ class FakeCutensor(ModuleType):
 def installed(cutensor: FakeCutensor) -> AbstractContextManager[Any]:
     """Return a context in which the stand-ins are imported."""
     cupy = _module("cupy", **{name: getattr(np, name) for name in dir(np) if not name.startswith("__")})
-    cupy.cuda = SimpleNamespace(alloc=lambda _nbytes: SimpleNamespace(ptr=2**40))  # type: ignore[attr-defined]
     cupy.empty = _empty  # type: ignore[attr-defined]
     strided = SimpleNamespace(as_strided=lambda *of: np.lib.stride_tricks.as_strided(*of).view(Addressed))
     cupy.lib = SimpleNamespace(stride_tricks=strided)  # type: ignore[attr-defined]

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.requests.request import Later
+from tests.actor_libraries import context_on
 from tests.blas_cases import REQUESTS, assert_agrees
 from tests.declared import requests
 from tests.fake_arrays import FakeArray
 from tests.fake_cublas import SIGNATURES, AddressedArray, FakeCublas, FakeStream, installed
 
-NOTHING: Final[Any] = None
 MODULES: Final = tuple(f"atomr_mp_workers.libraries.{name}" for name in ("blas.cuda", "blas.kinds", "slots"))
 
 
@@ -32,7 +33,7 @@ class Actor:
             for name in MODULES:
                 sys.modules.pop(name, None)
             module: Any = importlib.import_module(MODULES[0])
-        self.blas: Final = module.Implementation(NOTHING, FakeStream())
+        self.blas: Final = module.Implementation(context_on(HostDevice(), "cuda"), FakeStream())
 
     def run(self, request: LibraryRequest) -> Any:
         """Do a request."""

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from atomr_mp import errors
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.blas_lt import Matmul, takes_aux
+from atomr_mp_workers.device.host import HostDevice
+from tests.actor_libraries import context_on
 from tests.blas_lt_cases import PAIRS, WIDE, assert_agrees, requests
 from tests.fake_arrays import FakeArray
 from tests.fake_cublas import AddressedArray, FakeStream
 from tests.fake_cublas_lt import FakeCublasLt, installed
 
-NOTHING: Final[Any] = None
 MODULES: Final = tuple(f"atomr_mp_workers.libraries.blas_lt.{name}" for name in ("cuda", "plan", "kinds", "autotune"))
 
 
@@ -31,7 +32,7 @@ class Actor:
             for name in MODULES:
                 sys.modules.pop(name, None)
             module: Any = importlib.import_module(MODULES[0])
-        self.lt: Final = module.Implementation(NOTHING, FakeStream())
+        self.lt: Final = module.Implementation(context_on(HostDevice(), "cuda"), FakeStream())
 
     def run(self, request: LibraryRequest) -> None:
         """Do a request with a plan of its own."""

@@ -33,6 +33,7 @@ class Planned(Library):
         self.begun = threading.Semaphore(0)
         self.go = threading.Semaphore(0)
         self.fails: BaseException | None = None
+        self.works_in = 1
         self.log: list[tuple[str, Any]] = []
 
     def prepare_nrm2(self, request: blas.Nrm2) -> str:
@@ -41,6 +42,7 @@ class Planned(Library):
         assert self.go.acquire(timeout=DEADLINE_S), "nobody has let it go"
         if self.fails is not None:
             raise self.fails
+        self.workspace(self.works_in)
         return f"of {request.x.size}"
 
     def nrm2(self, request: blas.Nrm2, plan: str) -> int:
@@ -145,6 +147,25 @@ def test_a_plan_that_cannot_be_made_fails_its_requests_alone(worker: PlannedWork
     worker.library.go.release()
     worker.until_ended(peer, again)
     assert outcomes(peer)[again] is None
+
+
+def test_a_workspace_that_the_quota_refuses_fails_its_requests_alone(worker: PlannedWorker) -> None:
+    """They have not run; one that wants less does, and so does the same once there is room."""
+    peer = worker.client(1)
+    worker.library.go.release(3)
+    worker.library.works_in = quota = worker.store.slabs.quota_bytes
+    large = worker.request(peer, blas.Nrm2(worker.array(peer, 3)))
+    worker.run()
+    worker.until_ended(peer, large)
+    refused = outcomes(peer)[large]
+    assert isinstance(refused, errors.OutOfMemory)
+    assert (refused.requested_bytes, refused.maybe_executed) == (quota, False)
+    worker.library.works_in = quota // 4
+    fine = [worker.request(peer, blas.Nrm2(worker.array(peer, n))) for n in (3, 4)]
+    worker.run()
+    worker.until_ended(peer, *fine)
+    assert [outcomes(peer)[each] for each in fine] == [None, None]
+    assert worker.store.statistics()["workspace_bytes"] == quota // 4
 
 
 def test_a_deadline_that_passes_while_a_plan_is_made_ends_the_request(worker: PlannedWorker) -> None:

@@ -12,6 +12,7 @@ from weakref import WeakSet
 
 import pytest
 
+from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.libraries.program import replay
 from atomr_mp_workers.requests.request import Later
 
@@ -124,7 +125,7 @@ class Steps:
     def __call__(self) -> Any:
         """Allocate, and keep some of it where an error finds it."""
         temporary, verdict = self._cuda.alloc(100), self._cuda.alloc(28)
-        sys.modules[MODULES[1]].hold(self._cuda.alloc(1000))
+        hold(self._cuda.alloc(1000))
         if self._fails:
             try:
                 self._last(self._cuda.alloc(5))

@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from atomr_mp_workers.device.host import HostDevice
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.requests.request import Later
+from tests.actor_libraries import context_on
 from tests.fake_cublas import AddressedArray, FakeStream
 from tests.fake_cusolver import DeviceValues, FakeCublasBatches, FakeCusolver, installed
 from tests.solver_cases import FAILING, REQUESTS, assert_agrees, assert_fails, requests
 
-NOTHING: Final[Any] = None
 LIBRARIES: Final = "atomr_mp_workers.libraries"
 PARTS: Final = ("cuda", "direct", "factors", "orthogonal", "spectral", "routines", "handle", "columns", "kinds")
 MODULES: Final = tuple(
@@ -53,7 +54,7 @@ class Actor:
             for name in MODULES:
                 sys.modules.pop(name, None)
             module: Any = importlib.import_module(MODULES[0])
-        self.solver: Final = module.Implementation(NOTHING, FakeStream())
+        self.solver: Final = module.Implementation(context_on(HostDevice(), "cuda"), FakeStream())
 
     def run(self, request: LibraryRequest) -> Any:
         """Do a request."""

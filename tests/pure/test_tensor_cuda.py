@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
-from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -10,15 +10,31 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from atomr_mp.protocol.board import PLAN_WORDS
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries.base import LibraryRequest
 from atomr_mp.protocol.libraries.tensor import Contraction, EinsteinSum, Permutation
+from atomr_mp.protocol.library_names import ENGINES
+from atomr_mp_workers.device.host import HostDevice
+from tests.actor_libraries import context_on
 from tests.fake_arrays import FakeArray
 from tests.fake_cublas import AddressedArray, FakeStream
 from tests.fake_cutensor import FakeCutensor, installed
 from tests.tensor_cases import REQUESTS, assert_agrees, requests
 
 MODULES: Final = tuple(f"atomr_mp_workers.libraries.tensor.{name}" for name in ("cuda", "cutensor_plan"))
+
+
+class PlanFigures(list[int]):
+    """Figures of a library, of which the test sees what serves it."""
+
+    def __init__(self, engines: list[str]) -> None:
+        super().__init__([0] * PLAN_WORDS)
+        self._engines = engines
+
+    def __setitem__(self, at: Any, value: Any) -> None:
+        self._engines.append(ENGINES[value])
+        super().__setitem__(at, value)
 
 
 class Actor:
@@ -31,7 +47,8 @@ class Actor:
             for name in MODULES:
                 sys.modules.pop(name, None)
             module: Any = importlib.import_module(MODULES[0])
-        context = SimpleNamespace(served_by=lambda _library, engine: self.engines.append(engine))
+        figures = PlanFigures(self.engines)
+        context = dataclasses.replace(context_on(HostDevice(), "cuda"), figures=lambda _library: figures)
         self.tensor: Final = module.Implementation(context, FakeStream())
 
     def run(self, request: LibraryRequest) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -15,11 +16,13 @@ from atomr_mp.protocol.library_names import ENGINES
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.device.base import Stream, WorkerDevice
 from atomr_mp_workers.device.streams import StreamAllocator
+from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.memory.store import Store
 
 if TYPE_CHECKING:
     from atomr_mp_workers.memory.arrays import DeviceArray
+    from atomr_mp_workers.memory.workspaces import Workspace
 
 ENGINE_WORD: Final = PlanCounts._fields.index("engine")
 
@@ -84,6 +87,31 @@ class Library:
             holder: In whose memory their arrays are to lie; it is given back when they are done.
         """
         return ()
+
+    def workspace(self, nbytes: int) -> DeviceArray:
+        """Return at least so many bytes for what is put on the stream next to work in.
+
+        They are the stream's: what one request leaves there, the next one overwrites. A graph that is recorded keeps
+        them. `prepare_NAME` takes them too, so that the memory is made off the loop.
+
+        Raises:
+            OutOfMemory: There is no room.
+        """
+        memory = self._workspace.take(nbytes)
+        hold(memory)
+        return memory
+
+    def fixed_workspace(self) -> DeviceArray:
+        """Return `FIXED_BYTES` of the stream's workspace that stay where they are, for handles that are told once.
+
+        Raises:
+            OutOfMemory: There is no room.
+        """
+        return self._workspace.fixed()
+
+    @functools.cached_property
+    def _workspace(self) -> Workspace:
+        return self.context.store.workspaces.of(self.stream)
 
     @property
     def admit(self) -> Mapping[str, Callable[[Any, Holder], None]]:

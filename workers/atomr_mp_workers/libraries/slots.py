@@ -6,11 +6,13 @@ written is there for the host when an event recorded behind it has come.
 
 from __future__ import annotations
 
-import threading
-from typing import Any, Final, NamedTuple, Self
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import cupy
 import numpy as np
+
+from atomr_mp_workers.libraries.holding import holding
 
 SLOT_BYTES: Final = 16
 """A number of the largest type, complex128."""
@@ -23,43 +25,6 @@ class Slot(NamedTuple):
 
     address: int
     memory: np.ndarray[Any, Any]
-
-
-class HeldSlots:
-    """Slots that were taken by this thread within `with`: they are not given to anything else as long as this lives.
-
-    A graph writes to the same ones at each launch. They are read after each.
-    """
-
-    def __init__(self) -> None:
-        self._taken: list[tuple[Slots, Slot]] = []
-        self.more: Final[list[object]] = []
-        """What else the graph uses, see `hold`."""
-
-    def __enter__(self) -> Self:
-        _holding.slots = self
-        return self
-
-    def __exit__(self, *_raised: object) -> None:
-        _holding.slots = None
-
-    def add(self, slots: Slots, slot: Slot) -> None:
-        """Hold a slot."""
-        self._taken.append((slots, slot))
-
-    def __del__(self) -> None:
-        for slots, slot in self._taken:
-            slots.let_go(slot)
-
-
-_holding = threading.local()
-
-
-def hold(used: object) -> None:
-    """Keep something for as long as the graph that this thread records, if it records one."""
-    holding: HeldSlots | None = getattr(_holding, "slots", None)
-    if holding is not None:
-        holding.more.append(used)
 
 
 class Slots:
@@ -77,10 +42,10 @@ class Slots:
             memory = np.frombuffer(page, np.uint8, PAGE_BYTES)  # holds the page
             self._free += [Slot(page.ptr + at, memory[at : at + SLOT_BYTES]) for at in range(0, PAGE_BYTES, SLOT_BYTES)]
         slot = self._free.pop()
-        holding: HeldSlots | None = getattr(_holding, "slots", None)
-        if holding is not None:
+        graph = holding()
+        if graph is not None:
             self._held.add(slot.address)
-            holding.add(self, slot)
+            graph.at_end(partial(self._let_go, slot))
         return slot
 
     def give(self, slot: Slot) -> None:
@@ -88,7 +53,7 @@ class Slots:
         if slot.address not in self._held:
             self._free.append(slot)
 
-    def let_go(self, slot: Slot) -> None:
+    def _let_go(self, slot: Slot) -> None:
         """Take a slot back to which no graph writes any more. Any thread."""
         self._held.discard(slot.address)
         self._free.append(slot)

@@ -46,5 +46,6 @@ Which module does what
   and extent are checked each time.
 - `shares.Shares` keeps what one session has shared until another claims it.
 - `resident` adopts weights that the supervisor keeps open, so that they outlive this process.
+- `workspaces.Workspaces` has the memory in which libraries work, one piece for each stream.
 - `actor_memory` is the face that actors see.
 """

@@ -88,6 +88,8 @@ class SlabTable:
         """Size of all slabs together."""
         self.predecessor: Predecessor | None = None
         """Who dies, and has not given back its memory yet; allocations wait for that before they fail."""
+        self.on_shortage: Callable[[], None] = lambda: None
+        """Lets go of memory that can be made anew, before an allocation fails; without the lock, on any thread."""
         self._device = device
         self._index = index
         self._in_progress = in_progress
@@ -295,6 +297,7 @@ class SlabTable:
                 self._reserve(size, requested_bytes, device)
             return self._make_reserved(size, device)
         except errors.OutOfMemory:
+            self.on_shortage()
             self._device.free_caches()
             with self.lock:
                 self.take_back(everything=True)

@@ -22,6 +22,7 @@ from atomr_mp_workers.memory.buffers import Buffers
 from atomr_mp_workers.memory.ref_opener import RefOpener
 from atomr_mp_workers.memory.shares import Shares
 from atomr_mp_workers.memory.slabs import SlabKeeper, SlabTable, StartedWork
+from atomr_mp_workers.memory.workspaces import Workspaces
 
 
 class Store:
@@ -54,6 +55,8 @@ class Store:
         self.slabs: Final = SlabTable(device, self._index, quota_bytes, in_progress, self._count, keeper)
         self.buffers: Final = Buffers(device, current, self.slabs)
         self.shares: Final = Shares(self._index)
+        self.workspaces: Final = Workspaces(self.buffers)
+        self.slabs.on_shortage = self.workspaces.shrink
         self.refs: Final = RefOpener(current)
 
     # --- sessions --------------------------------------------------------------------------------------------------
@@ -220,6 +223,7 @@ class Store:
                 "foreign_slabs": sum(len(each.foreign_slabs) for each in holders),
                 "allocations": own.allocations,
                 "copied_results": self.buffers.copied,
+                "workspace_bytes": self.workspaces.nbytes,
             }
 
     def _count(self) -> None:

@@ -48,21 +48,17 @@ if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
     from atomr_mp_workers.device.cuda_streams import CudaStream
 
-WORKSPACE_BYTES: Final = 2**25
-"""What cuBLAS recommends from Hopper on, and more than enough before (cublasSetWorkspace)."""
-
 
 class CudaBlas(Library):
     """Dense linear algebra on device memory.
 
-    The handle is made by the first request. It has a workspace of its own, so that results do not depend on what else
-    runs, and stays until the process ends.
+    The handle is made by the first request. It works in what the stream has for that, so that results do not depend on
+    what else runs, and stays until the process ends.
     """
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
         self._made = 0
-        self._workspace: Any = None
         self._slots: Final = Slots()
 
     def trials(self, holder: Holder) -> Iterable[LibraryRequest]:
@@ -362,12 +358,12 @@ class CudaBlas(Library):
         return self._made or self._make()
 
     def _make(self) -> int:
-        workspace = cupy.cuda.alloc(WORKSPACE_BYTES)
+        workspace = self.fixed_workspace()
         handle: int = cublas.create()
         cublas.set_stream(handle, cast("CudaStream", self.stream).stream.ptr)
-        cublas.set_workspace(handle, workspace.ptr, WORKSPACE_BYTES)  # after the stream, which resets it
+        cublas.set_workspace(handle, workspace.address, workspace.nbytes)  # after the stream, which resets it
         cublas.set_math_mode(handle, MATH)
-        self._workspace, self._made = workspace, handle
+        self._made = handle
         return handle
 
     def _reduce(

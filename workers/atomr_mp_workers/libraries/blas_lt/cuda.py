@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
-import cupy
 from nvmath.bindings import cublasLt
 
 from atomr_mp.protocol.libraries import blas_lt
@@ -17,14 +16,11 @@ if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
     from atomr_mp_workers.device.cuda_streams import CudaStream
 
-WORKSPACE_BYTES: Final = 2**25
-"""What cuBLAS recommends from Hopper on, and more than enough before (cublasSetWorkspace)."""
-
 
 class CudaBlasLt(Library):
     """Products of device memory.
 
-    Plans are made on one thread; the first of them makes the handle, and the workspace that all share.
+    Plans are made on one thread; the first of them makes the handle.
     """
 
     slow = frozenset({"matmul"})
@@ -32,8 +28,7 @@ class CudaBlasLt(Library):
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
         self._handle = 0
-        self._memory: Any = None
-        self._workspace = StreamWorkspace(0, 0)
+        self._works_in = StreamWorkspace(0, 0)
 
     def prepare_matmul(self, request: blas_lt.Matmul) -> MatmulPlan | None:
         """Ask for an algorithm; None if there is nothing to compute.
@@ -44,16 +39,16 @@ class CudaBlasLt(Library):
         if not given(request.out).size:
             return None
         if not self._handle:
-            self._memory = cupy.cuda.alloc(WORKSPACE_BYTES)
-            self._workspace = StreamWorkspace(self._memory.ptr, WORKSPACE_BYTES)
+            memory = self.fixed_workspace()
+            self._works_in = StreamWorkspace(memory.address, memory.nbytes)
             self._handle = cublasLt.create()
         try:
-            plan = MatmulPlan(self._handle, request, self._workspace)
+            plan = MatmulPlan(self._handle, request, self._works_in)
         except cublasLt.cuBLASLtError as error:
             if error.status not in NOT_THERE:
                 raise
             raise unsupported(request) from error
-        return tuned(plan, request, WORKSPACE_BYTES) if request.autotune else plan
+        return tuned(plan, request, self._works_in.nbytes) if request.autotune else plan
 
     def matmul(self, request: blas_lt.Matmul, plan: MatmulPlan | None) -> None:
         """Compute a product and its epilogue."""
@@ -61,7 +56,7 @@ class CudaBlasLt(Library):
             return
         addresses = {name: address(array) for name, _, array in request.arrays() if array is not None}
         factors = request.alpha, request.beta
-        plan.enqueue(addresses, factors, self._workspace, cast("CudaStream", self.stream).stream.ptr)
+        plan.enqueue(addresses, factors, self._works_in, cast("CudaStream", self.stream).stream.ptr)
 
 
 Implementation: Final = CudaBlasLt

@@ -70,7 +70,11 @@ class CudaFft(Library):
 
     def prepare_transform(self, request: fft.Transform) -> FftPlan | None:
         """Make a plan; None if there is nothing to transform."""
-        return FftPlan(request, cast("CudaStream", self.stream).stream.ptr) if given(request.out).size else None
+        if not given(request.out).size:
+            return None
+        plan = FftPlan(request, cast("CudaStream", self.stream).stream.ptr)
+        self.workspace(plan.work_bytes)
+        return plan
 
     def transform(self, request: fft.Transform, plan: FftPlan | None) -> None:
         """Transform x along axes."""
@@ -80,8 +84,8 @@ class CudaFft(Library):
         if how.source is None:
             x = cupy.array(_turned(x, how.axes), order="C", copy=True)
         made = out if how.target is not None else cupy.empty(_turned(out, how.axes).shape, out.dtype)
-        work = cupy.cuda.alloc(plan.work_bytes)
-        cufft.set_work_area(plan.handle, work.ptr)
+        work = self.workspace(plan.work_bytes)
+        cufft.set_work_area(plan.handle, work.address)
         inverse = request.inverse or request.kind == "c2r"
         cufft.xt_exec(plan.handle, x.data.ptr, made.data.ptr, INVERSE if inverse else FORWARD)
         factor = _factor(request, out.shape if request.kind == "c2r" else request.x.shape)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import cupy
 from cupy.cuda import runtime
 
+from atomr_mp_workers.libraries.holding import Holding
 from atomr_mp_workers.libraries.program.base import ProgramLibrary
-from atomr_mp_workers.libraries.slots import HeldSlots
 from atomr_mp_workers.requests.request import Later
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ class CudaGraph:
         graph: CuPy's.
         stream: Where it is launched.
         pool: Has the memory that libraries have allocated while it was recorded.
-        slots: Pinned memory of the host that it writes.
+        holding: What else it uses.
     """
 
-    def __init__(self, graph: Any, stream: Any, pool: Any, slots: HeldSlots) -> None:
+    def __init__(self, graph: Any, stream: Any, pool: Any, holding: Holding) -> None:
         self._graph = graph
         self._stream = stream
         self._pool = pool
-        self._slots = slots
+        self._holding = holding
 
     def launch(self) -> None:
         """Put it on its stream."""
@@ -47,7 +47,7 @@ class CudaGraph:
 
     def __del__(self) -> None:
         self._graph = None
-        self._slots.more.clear()
+        self._holding.held.clear()
         self._pool.free_all_blocks()  # what is free in a pool that is only dropped is never given back (CuPy 14.2)
 
 
@@ -86,8 +86,8 @@ class CudaRecorder:
     def record(self, enqueue: Callable[[], Any], nbytes: int) -> tuple[CudaGraph, Any]:
         """Record what is put on the stream."""
         pool, stream = self._device.make_pool(), self._stream.stream
-        slots = HeldSlots()
-        with _emptied_if_it_fails(pool, slots), cupy.cuda.using_allocator(pool.malloc), slots, _uncollected():
+        holding = Holding()
+        with _emptied_if_it_fails(pool, holding), cupy.cuda.using_allocator(pool.malloc), holding, _uncollected():
             if nbytes:
                 pool.malloc(nbytes + nbytes // SLACK)  # given back to the pool at once
             stream.begin_capture(runtime.streamCaptureModeThreadLocal)
@@ -102,24 +102,24 @@ class CudaRecorder:
             except BaseException:
                 result = None  # which may hold memory of the pool
                 raise
-        return CudaGraph(graph, stream, pool, slots), result
+        return CudaGraph(graph, stream, pool, holding), result
 
 
 @contextlib.contextmanager
-def _emptied_if_it_fails(pool: Any, slots: HeldSlots | None = None) -> Iterator[None]:
+def _emptied_if_it_fails(pool: Any, holding: Holding | None = None) -> Iterator[None]:
     """Empty a pool after an error: free blocks of a pool that is only dropped are never given back (CuPy 14.2).
 
-    First the slots and the frames of the error let go of their memory in the pool.
+    First what was held and the frames of the error let go of their memory in the pool.
 
     Args:
         pool: CuPy's.
-        slots: Those of the graph that could not be recorded.
+        holding: What the graph uses that could not be recorded.
     """
     try:
         yield
     except BaseException as error:
-        if slots is not None:
-            slots.more.clear()
+        if holding is not None:
+            holding.held.clear()
         causes: BaseException | None = error
         while causes is not None:
             traceback.clear_frames(causes.__traceback__)

@@ -115,8 +115,6 @@ class Analysis:
 class SparseSolvers(SolverRoutines):
     """Requests of sparse matrices."""
 
-    slow = frozenset({"spsolve"})
-
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
         self._looking: Final = threading.Lock()

@@ -31,7 +31,7 @@ from atomr_mp_workers.libraries.solver.columns import (
     pointers,
     triangle,
 )
-from atomr_mp_workers.libraries.solver.handle import Room, Workspace
+from atomr_mp_workers.libraries.solver.handle import WorkSizes
 from atomr_mp_workers.libraries.solver.kinds import KINDS, SolverKind
 from atomr_mp_workers.libraries.solver.routines import INFO, SolverRoutines, kept
 from atomr_mp_workers.requests.request import Later
@@ -42,17 +42,17 @@ class FactorSolvers(SolverRoutines):
 
     # --- LU -----------------------------------------------------------------------------------------------------------
 
-    def prepare_getrf(self, request: solver.Getrf) -> Workspace:
+    def prepare_getrf(self, request: solver.Getrf) -> WorkSizes:
         """Return what getrf works in."""
         m, n = request.a.shape
         return self._getrf_workspace(request.a.dtype, m, n, leading_of(request.a.layout, m))
 
-    def getrf(self, request: solver.Getrf, plan: Workspace) -> Later | None:
+    def getrf(self, request: solver.Getrf, plan: WorkSizes) -> Later | None:
         """Factor a = p·l·u in place."""
         if not request.a.size:
             return None
         (m, n), data, made = request.a.shape, KINDS[request.a.dtype].data, self._handle
-        a, room = columns(request.a), Room(plan)
+        a, room = columns(request.a), self._room(plan)
         judged = self._told(
             lambda info: cusolverDn.xgetrf(
                 made.handle, made.params, m, n, data, a.address, a.leading, address(request.pivots), data, *room.both,
@@ -100,11 +100,11 @@ class FactorSolvers(SolverRoutines):
         judged = self._judged(wrong, lambda number, _: verdicts.outside(number % n, number // n if batched else -1))
         return cupy.where(wrong, 1, pivots + 1), judged
 
-    def _getrf_workspace(self, dtype: str, m: int, n: int, lda: int) -> Workspace:
+    def _getrf_workspace(self, dtype: str, m: int, n: int, lda: int) -> WorkSizes:
         data, asked = KINDS[dtype].data, self._asked
         if not m or not n:
-            return Workspace(0)
-        return Workspace(
+            return WorkSizes(0)
+        return self._sized(
             *cusolverDn.xgetrf_buffer_size(asked.handle, asked.params, m, n, data, asked.anywhere, lda, data)
         )
 
@@ -135,12 +135,12 @@ class FactorSolvers(SolverRoutines):
 
     # --- Cholesky -----------------------------------------------------------------------------------------------------
 
-    def prepare_potrf(self, request: solver.Potrf) -> Workspace:
+    def prepare_potrf(self, request: solver.Potrf) -> WorkSizes:
         """Return what potrf works in."""
         order = orders(request.a.layout)[0]
         return self._potrf_workspace(request.a.dtype, request.a.shape[0], leading(request.a.layout, order))
 
-    def potrf(self, request: solver.Potrf, plan: Workspace) -> Later | None:
+    def potrf(self, request: solver.Potrf, plan: WorkSizes) -> Later | None:
         """Factor a = l·lᴴ or uᴴ·u in place."""
         n, order = request.a.shape[0], orders(request.a.layout)[0]
         if not n:
@@ -165,16 +165,16 @@ class FactorSolvers(SolverRoutines):
         a[...] = cupy.where(touched if request.uplo == "L" else touched.T, a, before)
         return judged
 
-    def _potrf_workspace(self, dtype: str, n: int, lda: int) -> Workspace:
+    def _potrf_workspace(self, dtype: str, n: int, lda: int) -> WorkSizes:
         data, asked = KINDS[dtype].data, self._asked
         if not n:
-            return Workspace(0)
-        return Workspace(
+            return WorkSizes(0)
+        return self._sized(
             *cusolverDn.xpotrf_buffer_size(asked.handle, asked.params, LOWER, n, data, asked.anywhere, lda, data)
         )
 
-    def _potrf(self, dtype: str, n: int, at: int, lda: int, plan: Workspace, *, lower: bool) -> Later:
-        data, made, room = KINDS[dtype].data, self._handle, Room(plan)
+    def _potrf(self, dtype: str, n: int, at: int, lda: int, plan: WorkSizes, *, lower: bool) -> Later:
+        data, made, room = KINDS[dtype].data, self._handle, self._room(plan)
         uplo = LOWER if lower else UPPER
         return self._told(
             lambda info: cusolverDn.xpotrf(made.handle, made.params, uplo, n, data, at, lda, data, *room.both, info),
@@ -241,21 +241,21 @@ class FactorSolvers(SolverRoutines):
 
     # --- with SciPy's names -------------------------------------------------------------------------------------------
 
-    def prepare_solve(self, request: solver.Solve | solver.Inv | solver.Det) -> Workspace:
+    def prepare_solve(self, request: solver.Solve | solver.Inv | solver.Det) -> WorkSizes:
         """Return what the factorisation of a single matrix works in."""
         *batch, n, _ = request.a.shape
-        return self._getrf_workspace(request.a.dtype, n, n, n) if math.prod(batch) == 1 else Workspace(0)
+        return self._getrf_workspace(request.a.dtype, n, n, n) if math.prod(batch) == 1 else WorkSizes(0)
 
     prepare_inv = prepare_det = prepare_solve
 
-    def solve(self, request: solver.Solve, plan: Workspace) -> Later | None:
+    def solve(self, request: solver.Solve, plan: WorkSizes) -> Later | None:
         """Solve a·x = b."""
         b, x = array(request.b), array(request.x)
         if b.ndim == 1:
             b, x = b[:, None], x[:, None]
         return self._solved(request.a, duplicate(b), x, plan) if b.size else None
 
-    def inv(self, request: solver.Inv, plan: Workspace) -> Later | None:
+    def inv(self, request: solver.Inv, plan: WorkSizes) -> Later | None:
         """Invert each matrix."""
         out = array(request.out)
         if not out.size:
@@ -264,7 +264,7 @@ class FactorSolvers(SolverRoutines):
         unit[...] = cupy.eye(out.shape[-1], dtype=out.dtype)
         return self._solved(request.a, unit, out, plan)
 
-    def det(self, request: solver.Det, plan: Workspace) -> Later | None:
+    def det(self, request: solver.Det, plan: WorkSizes) -> Later | None:
         """Compute determinants."""
         out = array(request.out)
         if not request.a.size:
@@ -278,12 +278,12 @@ class FactorSolvers(SolverRoutines):
         out[...] = cupy.where(info.reshape(out.shape) > 0, 0, signed)  # whatever was left of a singular one
         return kept(host)
 
-    def prepare_cholesky(self, request: solver.Cholesky) -> Workspace:
+    def prepare_cholesky(self, request: solver.Cholesky) -> WorkSizes:
         """Return what the factorisation of a single matrix works in."""
         *batch, n, _ = request.a.shape
-        return self._potrf_workspace(request.a.dtype, n, n) if math.prod(batch) == 1 else Workspace(0)
+        return self._potrf_workspace(request.a.dtype, n, n) if math.prod(batch) == 1 else WorkSizes(0)
 
-    def cholesky(self, request: solver.Cholesky, plan: Workspace) -> Later | None:
+    def cholesky(self, request: solver.Cholesky, plan: WorkSizes) -> Later | None:
         """Factor a = uᴴ·u or l·lᴴ."""
         *batch, n, _ = request.a.shape
         if not request.a.size:
@@ -297,10 +297,11 @@ class FactorSolvers(SolverRoutines):
         array(request.out)[...] = cupy.where(triangle(n, lower=lower), a.matrix, 0)
         return judged
 
-    def _lu(self, operand: Any, plan: Workspace) -> tuple[Columns, Any, Any, Any]:
+    def _lu(self, operand: Any, plan: WorkSizes) -> tuple[Columns, Any, Any, Any]:
         """Return LU factors, pivots, which count from 1, infos, and host memory to be kept."""
         *batch, n, _ = operand.shape
-        a, kind, made, room = in_columns(duplicate(array(operand))), KINDS[operand.dtype], self._handle, Room(plan)
+        a, kind = in_columns(duplicate(array(operand))), KINDS[operand.dtype]
+        made, room = self._handle, self._room(plan)
         if math.prod(batch) != 1:
             return a, *self._getrf_batched(kind, n, a, tuple(batch)), room.host
         pivots, info = cupy.empty((*batch, n), np.int64), cupy.empty(1, INFO)
@@ -310,7 +311,7 @@ class FactorSolvers(SolverRoutines):
         )  # fmt: skip
         return a, pivots, info, room.host
 
-    def _solved(self, operand: Any, x: Any, out: Any, plan: Workspace) -> Later:
+    def _solved(self, operand: Any, x: Any, out: Any, plan: WorkSizes) -> Later:
         """Solve a·x = b, where x holds b in column order, and copy x to its output."""
         factors, pivots, info, host = self._lu(operand, plan)
         self._getrs(KINDS[operand.dtype], OPS["N"], factors, pivots, in_columns(x))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import cupy
 import numpy as np
 from nvmath.bindings import cusolverDn
 
+if TYPE_CHECKING:
+    from atomr_mp_workers.memory.arrays import DeviceArray
+
 ANYWHERE_BYTES: Final = 256
 
 
-class Workspace(NamedTuple):
+class WorkSizes(NamedTuple):
     """What a routine works in, in bytes: the plan of a request, or a part of it."""
 
     on_device: int
@@ -19,16 +22,17 @@ class Workspace(NamedTuple):
 
 
 class Room:
-    """A workspace that is there. What is on the device is given to nothing but later work on the current stream.
+    """What a routine works in.
 
     Args:
-        workspace: Its sizes.
+        sizes: How much of it there is.
+        memory: As much of the device, which nothing uses but later work on the stream.
     """
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._sizes = workspace
-        self._device = cupy.cuda.alloc(max(1, workspace.on_device))
-        self.host: Final = np.empty(workspace.on_host, np.uint8)
+    def __init__(self, sizes: WorkSizes, memory: DeviceArray) -> None:
+        self._sizes: Final = sizes
+        self._device: Final = memory
+        self.host: Final = np.empty(sizes.on_host, np.uint8)
         """To be kept until the routine has ended."""
 
     @property
@@ -38,7 +42,7 @@ class Room:
 
     def device(self, item_bytes: int) -> tuple[int, int]:
         """Return the address on the device and the number of elements, as older routines take them."""
-        return self._device.ptr, self._sizes.on_device // item_bytes
+        return self._device.address, self._sizes.on_device // item_bytes
 
 
 class Handle:

@@ -21,7 +21,7 @@ from atomr_mp_workers.libraries.solver.columns import (
     in_columns,
     leading_of,
 )
-from atomr_mp_workers.libraries.solver.handle import Room, Workspace
+from atomr_mp_workers.libraries.solver.handle import Room, WorkSizes
 from atomr_mp_workers.libraries.solver.kinds import KINDS
 from atomr_mp_workers.libraries.solver.routines import INFO, SolverRoutines, kept
 from atomr_mp_workers.requests.request import Later
@@ -32,33 +32,33 @@ SIDES = {"L": LEFT, "R": RIGHT}
 class TwoParts(NamedTuple):
     """The plan of what takes factors, and something made with them."""
 
-    factors: Workspace
-    reflectors: Workspace
+    factors: WorkSizes
+    reflectors: WorkSizes
 
 
 class OrthogonalSolvers(SolverRoutines):
     """Requests of QR factors."""
 
-    def prepare_geqrf(self, request: solver.Geqrf) -> Workspace:
+    def prepare_geqrf(self, request: solver.Geqrf) -> WorkSizes:
         """Return what geqrf works in."""
         m, n = request.a.shape
         return self._geqrf_workspace(request.a.dtype, m, n, leading_of(request.a.layout, m))
 
-    def geqrf(self, request: solver.Geqrf, plan: Workspace) -> Later | None:
+    def geqrf(self, request: solver.Geqrf, plan: WorkSizes) -> Later | None:
         """Factor a = q·r in place."""
         if not request.a.size:
             return None
-        a, room = columns(request.a), Room(plan)
+        a, room = columns(request.a), self._room(plan)
         self._geqrf(request.a.dtype, a, address(request.tau), room)
         a.back(request.a)
         return kept(room.host)
 
-    def prepare_orgqr(self, request: solver.Orgqr | solver.Ungqr) -> Workspace:
+    def prepare_orgqr(self, request: solver.Orgqr | solver.Ungqr) -> WorkSizes:
         """Return what orgqr works in."""
         (m, n), (k,) = request.a.shape, request.tau.shape
         return self._orgqr_workspace(request.a.dtype, m, n, k, leading_of(request.a.layout, m))
 
-    def orgqr(self, request: solver.Orgqr | solver.Ungqr, plan: Workspace) -> None:
+    def orgqr(self, request: solver.Orgqr | solver.Ungqr, plan: WorkSizes) -> None:
         """Overwrite reflectors with the first columns of q."""
         if not request.tau.size:
             array(request.a)[...] = cupy.eye(*request.a.shape, dtype=array(request.a).dtype)
@@ -69,13 +69,13 @@ class OrthogonalSolvers(SolverRoutines):
 
     prepare_ungqr, ungqr = prepare_orgqr, orgqr
 
-    def prepare_ormqr(self, request: solver.Ormqr | solver.Unmqr) -> Workspace:
+    def prepare_ormqr(self, request: solver.Ormqr | solver.Unmqr) -> WorkSizes:
         """Return what ormqr works in."""
         (rows, _), (m, n), side, op = request.a.shape, request.c.shape, request.side, request.trans
         lda, ldc = leading_of(request.a.layout, rows), leading_of(request.c.layout, m)
         return self._ormqr_workspace(request.a.dtype, side, op, (m, n, request.tau.shape[0]), lda, ldc)
 
-    def ormqr(self, request: solver.Ormqr | solver.Unmqr, plan: Workspace) -> None:
+    def ormqr(self, request: solver.Ormqr | solver.Unmqr, plan: WorkSizes) -> None:
         """Multiply c by q or its adjoint."""
         if request.c.size and request.tau.size:
             a, c = columns(request.a), columns(request.c)
@@ -100,7 +100,7 @@ class OrthogonalSolvers(SolverRoutines):
         if not k:
             q[...] = cupy.eye(*q.shape, dtype=q.dtype)
             return None
-        a, tau, room = in_columns(duplicate(array(request.a))), cupy.empty(k, q.dtype), Room(plan.factors)
+        a, tau, room = in_columns(duplicate(array(request.a))), cupy.empty(k, q.dtype), self._room(plan.factors)
         self._geqrf(dtype, a, tau.data.ptr, room)
         above = cupy.arange(r.shape[0])[:, None] <= cupy.arange(r.shape[1])
         r[...] = cupy.where(above, a.matrix[: r.shape[0]], 0)
@@ -129,7 +129,7 @@ class OrthogonalSolvers(SolverRoutines):
             b, x = b[:, None], x[:, None]
         (m, n), nrhs, adjoint = a.shape, b.shape[-1], "C" if dtype.startswith("complex") else "T"
         factors = in_columns(duplicate(a if m >= n else a.conj().T))
-        k, tau, room = min(m, n), cupy.empty(min(m, n), a.dtype), Room(plan.factors)
+        k, tau, room = min(m, n), cupy.empty(min(m, n), a.dtype), self._room(plan.factors)
         self._geqrf(dtype, factors, tau.data.ptr, room)
         r = factors.matrix[:k]
         sides = in_columns(empty((max(m, n), nrhs), a.dtype))
@@ -148,11 +148,11 @@ class OrthogonalSolvers(SolverRoutines):
 
     # --- the routines -------------------------------------------------------------------------------------------------
 
-    def _geqrf_workspace(self, dtype: str, m: int, n: int, lda: int) -> Workspace:
+    def _geqrf_workspace(self, dtype: str, m: int, n: int, lda: int) -> WorkSizes:
         data, asked = KINDS[dtype].data, self._asked
         if not m or not n:
-            return Workspace(0)
-        return Workspace(
+            return WorkSizes(0)
+        return self._sized(
             *cusolverDn.xgeqrf_buffer_size(
                 asked.handle, asked.params, m, n, data, asked.anywhere, lda, data, asked.anywhere, data
             )
@@ -164,15 +164,15 @@ class OrthogonalSolvers(SolverRoutines):
             made.handle, made.params, m, n, data, a.address, a.leading, data, tau, data, *room.both, info.data.ptr
         )
 
-    def _orgqr_workspace(self, dtype: str, m: int, n: int, k: int, lda: int) -> Workspace:
+    def _orgqr_workspace(self, dtype: str, m: int, n: int, k: int, lda: int) -> WorkSizes:
         asked = self._asked
         if not n or not k:
-            return Workspace(0)
+            return WorkSizes(0)
         lwork = KINDS[dtype].cusolver.orgqr_buffer_size(asked.handle, m, n, k, asked.anywhere, lda, asked.anywhere)
-        return Workspace(lwork * np.dtype(dtype).itemsize)
+        return self._sized(lwork * np.dtype(dtype).itemsize)
 
-    def _orgqr(self, dtype: str, a: Columns, tau: Any, plan: Workspace) -> None:
-        (m, n), room, info = a.matrix.shape, Room(plan), cupy.empty(1, INFO)
+    def _orgqr(self, dtype: str, a: Columns, tau: Any, plan: WorkSizes) -> None:
+        (m, n), room, info = a.matrix.shape, self._room(plan), cupy.empty(1, INFO)
         KINDS[dtype].cusolver.orgqr(
             self._handle.handle, m, n, tau.size, a.address, a.leading, tau.data.ptr, *room.device(tau.itemsize),
             info.data.ptr,
@@ -180,17 +180,17 @@ class OrthogonalSolvers(SolverRoutines):
 
     def _ormqr_workspace(
         self, dtype: str, side: str, op: str, sizes: tuple[int, int, int], lda: int, ldc: int
-    ) -> Workspace:
+    ) -> WorkSizes:
         (m, n, k), asked = sizes, self._asked
         if not m or not n or not k:
-            return Workspace(0)
+            return WorkSizes(0)
         lwork = KINDS[dtype].cusolver.ormqr_buffer_size(
             asked.handle, SIDES[side], OPS[op], m, n, k, asked.anywhere, lda, asked.anywhere, asked.anywhere, ldc
         )
-        return Workspace(lwork * np.dtype(dtype).itemsize)
+        return self._sized(lwork * np.dtype(dtype).itemsize)
 
-    def _ormqr(self, dtype: str, side: str, op: str, a: Columns, tau: Any, c: Columns, plan: Workspace) -> None:
-        (m, n), room, info = c.matrix.shape, Room(plan), cupy.empty(1, INFO)
+    def _ormqr(self, dtype: str, side: str, op: str, a: Columns, tau: Any, c: Columns, plan: WorkSizes) -> None:
+        (m, n), room, info = c.matrix.shape, self._room(plan), cupy.empty(1, INFO)
         KINDS[dtype].cusolver.ormqr(
             self._handle.handle, SIDES[side], OPS[op], m, n, tau.size, a.address, a.leading, tau.data.ptr, c.address,
             c.leading, *room.device(tau.itemsize), info.data.ptr,

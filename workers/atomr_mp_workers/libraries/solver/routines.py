@@ -9,10 +9,11 @@ import cupy
 import numpy as np
 
 from atomr_mp import errors
+from atomr_mp.protocol.libraries import requests_of
 from atomr_mp_workers.libraries.base import Library, LibraryContext
 from atomr_mp_workers.libraries.blas.cuda import CudaBlas
 from atomr_mp_workers.libraries.slots import Slots
-from atomr_mp_workers.libraries.solver.handle import Handle
+from atomr_mp_workers.libraries.solver.handle import Handle, Room, WorkSizes
 from atomr_mp_workers.requests.request import Later
 
 if TYPE_CHECKING:
@@ -26,9 +27,11 @@ PAIR: Final = np.dtype(np.int64)
 class SolverRoutines(Library):
     """Base of the solvers on CUDA.
 
-    Handles are made by the first request, and stay until the process ends. Plans are made with a handle of their own,
-    for those of programs are made on another thread.
+    Handles are made by the first request, and stay until the process ends. Plans are made on another thread, with a
+    handle of their own: they have the workspace grow.
     """
+
+    slow = frozenset(requests_of("solver"))
 
     def __init__(self, context: LibraryContext, stream: Stream) -> None:
         super().__init__(context, stream)
@@ -48,6 +51,16 @@ class SolverRoutines(Library):
         if self._sizes is None:
             self._sizes = Handle()
         return self._sizes
+
+    def _sized(self, on_device: int, on_host: int = 0) -> WorkSizes:
+        """Return what a routine works in, and have that made: this is a part of a plan."""
+        if on_device:
+            self.workspace(on_device)
+        return WorkSizes(on_device, on_host)
+
+    def _room(self, sizes: WorkSizes) -> Room:
+        """Return what a routine works in that is put on the stream next."""
+        return Room(sizes, self.workspace(max(1, sizes.on_device)))
 
     def _told(
         self, enqueue: Callable[[int], None], failure: Callable[[int], errors.NumericalError], host: Any

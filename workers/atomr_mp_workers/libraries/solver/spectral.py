@@ -28,7 +28,7 @@ from atomr_mp_workers.libraries.solver.columns import (
     leading_of,
     triangle,
 )
-from atomr_mp_workers.libraries.solver.handle import Room, Workspace
+from atomr_mp_workers.libraries.solver.handle import WorkSizes
 from atomr_mp_workers.libraries.solver.kinds import KINDS, VALUES_ONLY, VECTORS
 from atomr_mp_workers.libraries.solver.routines import INFO, SolverRoutines
 from atomr_mp_workers.requests.request import Later
@@ -37,32 +37,44 @@ from atomr_mp_workers.requests.request import Later
 class SpectralSolvers(SolverRoutines):
     """Requests of singular values and eigenvalues."""
 
-    def prepare_gesvd(self, request: solver.Gesvd) -> Workspace:
+    def prepare_gesvd(self, request: solver.Gesvd) -> WorkSizes:
         """Return what gesvd works in."""
         return self._gesvd_workspace(request.a, request.job, request.a.dtype)
 
-    def gesvd(self, request: solver.Gesvd, plan: Workspace) -> Later | None:
+    def gesvd(self, request: solver.Gesvd, plan: WorkSizes) -> Later | None:
         """Decompose a = u·diag(s)·vh."""
         return self._gesvd(request.a, request.u, request.s, request.vh, request.job, plan)
 
-    def prepare_svd(self, request: solver.Svd) -> Workspace:
+    def prepare_svd(self, request: solver.Svd) -> WorkSizes:
         """Return what the decomposition works in."""
         return self._gesvd_workspace(request.a, "A" if request.full_matrices else "S", request.a.dtype, packed=True)
 
-    def svd(self, request: solver.Svd, plan: Workspace) -> Later | None:
+    def svd(self, request: solver.Svd, plan: WorkSizes) -> Later | None:
         """Decompose a = u·diag(s)·vh."""
         a, job = _copy(request.a), "A" if request.full_matrices else "S"
         return self._gesvd(a, request.u, request.s, request.vh, job, plan)
 
-    def prepare_svdvals(self, request: solver.Svdvals) -> Workspace:
+    def prepare_svdvals(self, request: solver.Svdvals) -> WorkSizes:
         """Return what the decomposition works in."""
         return self._gesvd_workspace(request.a, "N", request.a.dtype, packed=True)
 
-    def svdvals(self, request: solver.Svdvals, plan: Workspace) -> Later | None:
+    def svdvals(self, request: solver.Svdvals, plan: WorkSizes) -> Later | None:
         """Compute singular values."""
         return self._gesvd(_copy(request.a), None, request.s, None, "N", plan)
 
-    def gesvdj_batched(self, request: solver.GesvdjBatched) -> Later | None:
+    def prepare_gesvdj_batched(self, request: solver.GesvdjBatched) -> WorkSizes:
+        """Return what the decompositions work in."""
+        *batch, m, n = request.a.shape
+        if not request.a.size:
+            return WorkSizes(0)
+        kind, asked, dtype = KINDS[request.a.dtype].cusolver, self._asked, request.a.dtype
+        at = asked.anywhere
+        lwork = kind.gesvdj_batched_buffer_size(
+            asked.handle, VECTORS, m, n, at, m, at, at, m, at, n, asked.jacobi, math.prod(batch)
+        )
+        return self._sized(lwork * np.dtype(dtype).itemsize)
+
+    def gesvdj_batched(self, request: solver.GesvdjBatched, plan: WorkSizes) -> Later | None:
         """Decompose each matrix of a batch, a = u·diag(s)·vᴴ."""
         *batch, m, n = request.a.shape
         u, s, v = (array(each) for each in (request.u, request.s, request.v))
@@ -76,8 +88,7 @@ class SpectralSolvers(SolverRoutines):
         matrices = (
             a.address, a.leading, values.data.ptr, left.address, left.leading, right.address, right.leading
         )  # fmt: skip
-        lwork = kind.gesvdj_batched_buffer_size(made.handle, VECTORS, m, n, *matrices, made.jacobi, count)
-        room = Room(Workspace(lwork * u.itemsize))
+        room = self._room(plan)
         kind.gesvdj_batched(
             made.handle, VECTORS, m, n, *matrices, *room.device(u.itemsize), info.data.ptr, made.jacobi, count
         )
@@ -85,12 +96,12 @@ class SpectralSolvers(SolverRoutines):
         found = cupy.where(whole.reshape(-1), info, verdicts.NOT_FINITE)
         return self._judged(found, lambda number, code: verdicts.without_values(code, number if batch else -1))
 
-    def prepare_syevd(self, request: solver.Syevd | solver.Heevd) -> Workspace:
+    def prepare_syevd(self, request: solver.Syevd | solver.Heevd) -> WorkSizes:
         """Return what syevd works in."""
         n = request.a.shape[0]
         return self._syevd_workspace(request, leading_of(request.a.layout, n), vectors=request.jobz == "V")
 
-    def syevd(self, request: solver.Syevd | solver.Heevd, plan: Workspace) -> Later | None:
+    def syevd(self, request: solver.Syevd | solver.Heevd, plan: WorkSizes) -> Later | None:
         """Decompose a = v·diag(w)·vᴴ; v overwrites a."""
         if not request.a.size:
             return None
@@ -102,11 +113,11 @@ class SpectralSolvers(SolverRoutines):
 
     prepare_heevd, heevd = prepare_syevd, syevd
 
-    def prepare_eigh(self, request: solver.Eigh | solver.Eigvalsh) -> Workspace:
+    def prepare_eigh(self, request: solver.Eigh | solver.Eigvalsh) -> WorkSizes:
         """Return what the decomposition works in."""
         return self._syevd_workspace(request, request.a.shape[0], vectors=request.name == "eigh")
 
-    def eigh(self, request: solver.Eigh, plan: Workspace) -> Later | None:
+    def eigh(self, request: solver.Eigh, plan: WorkSizes) -> Later | None:
         """Decompose a = v·diag(w)·vᴴ."""
         if not request.a.size:
             return None
@@ -117,31 +128,31 @@ class SpectralSolvers(SolverRoutines):
 
     prepare_eigvalsh = prepare_eigh
 
-    def eigvalsh(self, request: solver.Eigvalsh, plan: Workspace) -> Later | None:
+    def eigvalsh(self, request: solver.Eigvalsh, plan: WorkSizes) -> Later | None:
         """Compute eigenvalues."""
         if not request.a.size:
             return None
         a = in_columns(duplicate(array(request.a)))
         return self._syevd(request, a, plan, lower=request.lower, vectors=False)
 
-    def prepare_sygvd(self, request: solver.Sygvd | solver.Hegvd) -> Workspace:
+    def prepare_sygvd(self, request: solver.Sygvd | solver.Hegvd) -> WorkSizes:
         """Return what sygvd works in."""
         (n, _), asked, kind = request.a.shape, self._asked, KINDS[request.a.dtype].cusolver
         if not n:
-            return Workspace(0)
+            return WorkSizes(0)
         lda, ldb = leading_of(request.a.layout, n), leading_of(request.b.layout, n)
         lwork = kind.sygvd_buffer_size(
             asked.handle, request.itype, VECTORS if request.jobz == "V" else VALUES_ONLY,
             LOWER if request.uplo == "L" else UPPER, n, asked.anywhere, lda, asked.anywhere, ldb, asked.anywhere,
         )  # fmt: skip
-        return Workspace(lwork * np.dtype(request.a.dtype).itemsize)
+        return self._sized(lwork * np.dtype(request.a.dtype).itemsize)
 
-    def sygvd(self, request: solver.Sygvd | solver.Hegvd, plan: Workspace) -> Later | None:
+    def sygvd(self, request: solver.Sygvd | solver.Hegvd, plan: WorkSizes) -> Later | None:
         """Solve a·v = w·b·v, or what itype says; v overwrites a, and the factor of b its triangle."""
         n = request.a.shape[0]
         if not n:
             return None
-        a, b, room, info = columns(request.a), columns(request.b), Room(plan), cupy.empty(1, INFO)
+        a, b, room, info = columns(request.a), columns(request.b), self._room(plan), cupy.empty(1, INFO)
         lower = request.uplo == "L"
         whole = _zeroed(a.matrix, triangle(n, lower=lower)) & _zeroed(b.matrix, triangle(n, lower=lower))
         w = array(request.w)
@@ -160,21 +171,21 @@ class SpectralSolvers(SolverRoutines):
 
     # --- the routines -------------------------------------------------------------------------------------------------
 
-    def _gesvd_workspace(self, a: Any, job: str, dtype: str, *, packed: bool = False) -> Workspace:
+    def _gesvd_workspace(self, a: Any, job: str, dtype: str, *, packed: bool = False) -> WorkSizes:
         (m, n), kind, asked = a.shape, KINDS[dtype], self._asked
         if not m or not n:
-            return Workspace(0)
+            return WorkSizes(0)
         rows, short = max(m, n), min(m, n)
         lda = rows if packed else leading_of(a.layout if m >= n else a.layout.transposed(), rows)
         data, anywhere = kind.data, asked.anywhere
-        return Workspace(
+        return self._sized(
             *cusolverDn.xgesvd_buffer_size(
                 asked.handle, asked.params, ord(job), ord(job), rows, short, data, anywhere, lda, kind.real, anywhere,
                 data, anywhere, rows, data, anywhere, short, data,
             )
         )  # fmt: skip
 
-    def _gesvd(self, a: Any, u: Any, s: Any, vh: Any, job: str, plan: Workspace) -> Later | None:
+    def _gesvd(self, a: Any, u: Any, s: Any, vh: Any, job: str, plan: WorkSizes) -> Later | None:
         """Decompose a; where it is wide its transpose, a = (vhᵀ·diag(s)·uᵀ)ᵀ: gesvd takes what is not."""
         m, n = a.shape
         if not m or not n:
@@ -184,7 +195,7 @@ class SpectralSolvers(SolverRoutines):
             return None
         if m < n:
             a, u, vh = (None if each is None else each.transpose() for each in (a, vh, u))
-        kind, made, room, info = KINDS[a.dtype], self._handle, Room(plan), cupy.empty(1, INFO)
+        kind, made, room, info = KINDS[a.dtype], self._handle, self._room(plan), cupy.empty(1, INFO)
         (rows, short), matrix = a.shape, columns(a)
         whole = _zeroed(matrix.matrix)
         values = cupy.empty(short, array(s).dtype)
@@ -201,19 +212,19 @@ class SpectralSolvers(SolverRoutines):
         found = cupy.where(whole, info, verdicts.NOT_FINITE)
         return self._judged(found, lambda _, code: verdicts.without_values(code), room.host)
 
-    def _syevd_workspace(self, request: Any, lda: int, *, vectors: bool) -> Workspace:
+    def _syevd_workspace(self, request: Any, lda: int, *, vectors: bool) -> WorkSizes:
         n, kind, asked = request.a.shape[0], KINDS[request.a.dtype], self._asked
         if not n:
-            return Workspace(0)
-        return Workspace(
+            return WorkSizes(0)
+        return self._sized(
             *cusolverDn.xsyevd_buffer_size(
                 asked.handle, asked.params, VECTORS if vectors else VALUES_ONLY, LOWER, n, kind.data, asked.anywhere,
                 lda, kind.real, asked.anywhere, kind.data,
             )
         )  # fmt: skip
 
-    def _syevd(self, request: Any, a: Columns, plan: Workspace, *, lower: bool, vectors: bool) -> Later:
-        n, kind, made, room = request.a.shape[0], KINDS[request.a.dtype], self._handle, Room(plan)
+    def _syevd(self, request: Any, a: Columns, plan: WorkSizes, *, lower: bool, vectors: bool) -> Later:
+        n, kind, made, room = request.a.shape[0], KINDS[request.a.dtype], self._handle, self._room(plan)
         whole = _zeroed(a.matrix, triangle(n, lower=lower))
         w, info = cupy.empty(n, real_dtype(request)), cupy.empty(1, INFO)
         cusolverDn.xsyevd(

@@ -25,8 +25,9 @@ from atomr_mp.protocol.libraries.base import HALF, Scalar, scalar
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import LibraryContext, address, array, given
 from atomr_mp_workers.libraries.blas.kinds import KINDS, ElementKind
+from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.libraries.matrices import orders, told
-from atomr_mp_workers.libraries.slots import Slots, hold
+from atomr_mp_workers.libraries.slots import Slots
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary, bits
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.arrays import DeviceArray
@@ -224,8 +225,7 @@ class CudaSparse(SparseLibrary):
             asked = (self._handle, OPS["N"], OPS["N"], alpha, dense_a, dense_b, beta, plan.matrix, kind.scale, SDDMM)
             with _served(it):
                 cusparse.sddmm_buffer_size(*asked, size.ctypes.data)
-            work = cupy.cuda.alloc(max(int(size[0]), LEAST_BYTES))
-            cusparse.sddmm(*asked, work.ptr)
+            cusparse.sddmm(*asked, self.workspace(max(int(size[0]), LEAST_BYTES)).address)
         finally:
             cusparse.destroy_dn_mat(dense_a)
             cusparse.destroy_dn_mat(dense_b)

@@ -39,7 +39,7 @@ class CudaTensor(TensorLibrary):
             self._handle = self._found()
         if self._handle and serves(request):
             try:
-                return CutensorPlan(self._handle, request, cast("CudaStream", self.stream).stream.ptr)
+                return CutensorPlan(self._handle, request, cast("CudaStream", self.stream).stream.ptr, self.workspace)
             except cutensor.cuTENSORError as error:
                 if error.status not in NOT_THERE:
                     raise

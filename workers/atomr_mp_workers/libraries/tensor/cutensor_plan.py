@@ -9,7 +9,6 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-import cupy
 import numpy as np
 from nvmath import CudaDataType
 from nvmath.bindings import cutensor
@@ -19,6 +18,7 @@ from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries.base import scalar
 from atomr_mp_workers.libraries.base import address, alignment, array
 from atomr_mp_workers.libraries.factors import Factors
+from atomr_mp_workers.memory.arrays import DeviceArray
 
 TYPES: Final = {
     "float16": int(CudaDataType.CUDA_R_16F),
@@ -56,15 +56,17 @@ class CutensorPlan:
         handle: Of cuTENSOR.
         request: A request of its kind; of its arrays only how they lie counts.
         stream: Where it runs, as CUDA's handle.
+        workspace: Returns memory of the stream's to work in.
 
     Raises:
         cuTENSORError: It has none; `NOT_THERE` says for which statuses that is no fault.
     """
 
-    def __init__(self, handle: int, request: Any, stream: int) -> None:
+    def __init__(self, handle: int, request: Any, stream: int, workspace: Callable[[int], DeviceArray]) -> None:
         self._drop: Final[list[tuple[Callable[[int], None], int]]] = []
         self._handle: Final = handle
         self._stream: Final = stream
+        self._workspace: Final = workspace
         operation = self._kept(cutensor.destroy_operation_descriptor, self._operation(request))
         self._factors: Final = _factors(_scalar_type(handle, operation))
         preference = cutensor.create_plan_preference(handle, int(cutensor.Algo.DEFAULT), int(cutensor.JitMode.NONE))
@@ -78,6 +80,7 @@ class CutensorPlan:
         finally:
             cutensor.destroy_plan_preference(preference)
         self._workspace_bytes: Final = _required(handle, self._plan)
+        workspace(self._workspace_bytes)
 
     def __del__(self) -> None:
         for destroy, of in reversed(getattr(self, "_drop", ())):
@@ -101,16 +104,16 @@ class CutensorPlan:
     def _contraction(self, request: Any, factors: list[int], c: int) -> None:
         alpha, beta = factors
         a, b = address(request.a), address(request.b)
-        workspace = cupy.cuda.alloc(self._workspace_bytes)
+        workspace = self._workspace(self._workspace_bytes)
         cutensor.contract(
-            self._handle, self._plan, alpha, a, b, beta, c, c, workspace.ptr, self._workspace_bytes, self._stream
+            self._handle, self._plan, alpha, a, b, beta, c, c, workspace.address, self._workspace_bytes, self._stream
         )
 
     def _reduction(self, request: Any, factors: list[int], c: int) -> None:
         alpha, beta = factors
-        workspace = cupy.cuda.alloc(self._workspace_bytes)
+        workspace = self._workspace(self._workspace_bytes)
         cutensor.reduce(
-            self._handle, self._plan, alpha, address(request.a), beta, c, c, workspace.ptr, self._workspace_bytes,
+            self._handle, self._plan, alpha, address(request.a), beta, c, c, workspace.address, self._workspace_bytes,
             self._stream,
         )  # fmt: skip
 

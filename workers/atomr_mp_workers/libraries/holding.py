@@ -1,0 +1,46 @@
+"""What a graph uses and is to be kept for as long as it is there: slots, workspaces, plans."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Final, Self
+
+
+class Holding:
+    """What this thread has held within `with`, for as long as this lives."""
+
+    def __init__(self) -> None:
+        self.held: Final[list[object]] = []
+        self._let_go: Final[list[Callable[[], None]]] = []
+
+    def __enter__(self) -> Self:
+        _threads.holding = self
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        _threads.holding = None
+
+    def at_end(self, let_go: Callable[[], None]) -> None:
+        """Have something done when nothing refers to this any more, on whichever thread that is."""
+        self._let_go.append(let_go)
+
+    def __del__(self) -> None:
+        for let_go in self._let_go:
+            let_go()
+
+
+_threads = threading.local()
+
+
+def holding() -> Holding | None:
+    """Return what keeps the things that this thread uses, if it records a graph."""
+    found: Holding | None = getattr(_threads, "holding", None)
+    return found
+
+
+def hold(used: object) -> None:
+    """Keep something for as long as the graph that this thread records, if it records one."""
+    found = holding()
+    if found is not None:
+        found.held.append(used)
