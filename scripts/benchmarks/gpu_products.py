@@ -12,7 +12,6 @@ import json
 import statistics
 import sys
 import time
-import types
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
@@ -20,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 import atomr_mp
-from atomr_mp.protocol import dtypes
+from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas_lt, solver, tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
@@ -101,8 +100,12 @@ def direct(case: Case) -> Callable[[], None]:
     import cupy
 
     from atomr_mp_workers.device.cuda import CudaDevice
+    from atomr_mp_workers.device.streams import StreamAllocator
     from atomr_mp_workers.libraries import implementation
+    from atomr_mp_workers.libraries.base import LibraryContext
     from atomr_mp_workers.libraries.tensor.base import Placed
+    from atomr_mp_workers.memory.store import Store
+    from atomr_mp_workers.requests.off_loop.in_progress import InProgress
     from atomr_mp_workers.requests.request import Later
 
     arrays: dict[str, Any] = {}
@@ -114,10 +117,13 @@ def direct(case: Case) -> Callable[[], None]:
             memory.view(dtype).reshape(shape)[...] = cupy.eye(shape[0], dtype=dtype)
         if dtype != "float8_e4m3fn" and not transposed:
             arrays[name].array = memory.view(dtypes.to_numpy(dtype)).reshape(shape)  # for CuPy's own kernels
-    context: Any = types.SimpleNamespace(served_by=lambda _library, _engine: None)
+    device = CudaDevice()
+    store = Store(device, token.pack(bytes(16), 0, 1), 2**34, InProgress())
+    streams = StreamAllocator("single", lambda name, _priority: device.make_stream(name, inline_bytes=0))
+    context = LibraryContext("cuda", device, store, streams, lambda: store.buffers.ours, lambda: None)
     cls = implementation(case.library, "cuda")
     assert cls is not None
-    library: Any = cls(context, CudaDevice().make_stream("direct", inline_bytes=0))
+    library: Any = cls(context, streams.acquire("direct"))
     request = case.request(**arrays)
     plan = getattr(library, f"prepare_{request.name}")(request)
     call, stream = getattr(library, request.name), library.stream.stream

@@ -188,9 +188,16 @@ def test_a_graph_outlives_what_it_was_made_with(pool: atomr_mp.Pool) -> None:
     check()
     check()
     big = device.put(random.uniform(-1, 1, (2**20,)).astype(np.complex64))
+    taken = device.statistics()["workspace_bytes"]
     for n in (2**12 + 1, 2**16 + 3, 2**19 + 7):  # primes and the like: cuFFT needs more workspace with each
         device.fft.fft(big[:n]).result()
-        check()
+        with device.program() as larger:  # on the stream of all programs
+            larger.returns(larger.fft.fft(larger.input("x", (n,), "complex64")))
+        for _ in range(3):
+            made, wanted = larger.run(x=big[:n]).result(), device.fft.fft(big[:n]).result()
+            np.testing.assert_array_equal(made.numpy(), wanted.numpy())
+            check()
+    assert device.statistics()["workspace_bytes"] > taken
     del big
     for n in range(1, PLANS // 2):  # plans of its products are dropped, and in the end that of the program itself
         for m in (n, n + PLANS):

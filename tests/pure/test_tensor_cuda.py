@@ -26,7 +26,7 @@ MODULES: Final = tuple(f"atomr_mp_workers.libraries.tensor.{name}" for name in (
 
 
 class PlanFigures(list[int]):
-    """Figures of a library, of which the test sees what serves it."""
+    """Figures of a library; each engine that is noted there is kept."""
 
     def __init__(self, engines: list[str]) -> None:
         super().__init__([0] * PLAN_WORDS)
