@@ -66,6 +66,11 @@ class Cutting(Actor):
         self._cut(how)
         return self._context.keep(np.zeros(10))
 
+    @method(writes=["target"])
+    def add(self, target: NDArray[np.float64]) -> None:
+        """Add one to each element."""
+        target += 1
+
     @method
     def total(self, array: NDArray[np.generic]) -> float:
         """Return the sum of an array in the caller's memory."""

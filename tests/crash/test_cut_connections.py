@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import resource
+import signal
+import socket
 from collections.abc import Iterator
 
 import numpy as np
@@ -88,6 +91,45 @@ def test_releases_that_were_lost_are_repeated(ledger: Ledger) -> None:
         assert bystander.call("Cutting.total", np.ones(10)).result(DEADLINE_S) == 10
         assert bystander.device(0).statistics()["leases"] == 0
         assert settled(lambda: bystander.call("Cutting.pid").result() and not unacknowledged(bystander))
+
+
+@pytest.mark.parametrize("writes", [True, False])
+def test_what_was_called_after_a_lost_writer_is_not_sent(ledger: Ledger, *, writes: bool) -> None:
+    """It counted on what that was to write. What uses other memory is sent, and what was called after a reader."""
+    with ledger.start(CUTTING) as pool:
+        ref, other = pool.device(0).put(np.zeros(10)), pool.device(0).put(np.zeros(5))
+        with stopped(pool.devices[0].pid):  # so that it is not answered before the cut
+            lost = pool.call("Cutting.add" if writes else "Cutting.total", ref[:4])
+            cut_here(pool)
+            waiting = [pool.call("Cutting.total", each) for each in (ref[2:], other)]
+        assert isinstance(lost.exception(DEADLINE_S), errors.ConnectionLost)
+        refused = waiting[0].exception(DEADLINE_S)
+        if writes:
+            assert isinstance(refused, errors.GpuRefUndefined)
+            assert (refused.failed_method, refused.failed_with) == ("Cutting.add", "connection_lost")
+            assert not refused.maybe_executed
+        else:
+            assert waiting[0].result() == 0
+        assert waiting[1].result(DEADLINE_S) == 0
+        assert pool.call("Cutting.total", ref).result(DEADLINE_S) in ({0, 4} if writes else {0})
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Have a process stand still meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def cut_here(pool: atomr_mp.Pool) -> None:
+    """Shut this client's connection to device 0."""
+    connection = pool._client._blocking._links[0].connection
+    assert connection is not None
+    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
+        duplicate.shutdown(socket.SHUT_RDWR)
 
 
 def unacknowledged(pool: atomr_mp.Pool) -> bool:

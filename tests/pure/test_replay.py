@@ -20,7 +20,7 @@ from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.client.lanes.base import Lane
 from atomr_mp.client.lanes.device_link import DeviceLink
 from atomr_mp.client.lanes.link_life import MOST_FAILURES, LinkState
-from atomr_mp.client.lanes.retry_policy import KnownSuspicions
+from atomr_mp.client.lanes.retry_policy import KnownSuspicions, may_write
 from atomr_mp.client.memory.leases import Releases
 from atomr_mp.client.reply import Reply
 from atomr_mp.client.reply_life import ReplyState
@@ -628,3 +628,23 @@ def test_equal_arguments_have_equal_fingerprints() -> None:
     assert fingerprint("A.b", (large,)) != fingerprint("A.b", (large.astype("int32"),))
     assert fingerprint("A.b", (large,)) != fingerprint("A.c", (large,))
     assert fingerprint("A.b", {"n": 1}) != fingerprint("A.b", (1,))
+
+
+@pytest.mark.parametrize(
+    ("method", "writes"),
+    [
+        ("A.writes", True),
+        ("A.again", False),
+        ("memory.fill", True),
+        ("memory.get", False),
+        ("blas.gemm", True),
+        ("program.run", True),
+        ("Gone.method", True),
+    ],
+)
+def test_which_requests_may_have_written_what_they_refer_to(method: str, *, writes: bool) -> None:
+    """An actor's method says so, a library's request declares it; what is unknown may have."""
+    known = METHODS | {
+        "A.writes": devices.MethodInfo("writes", ["c"], idempotent=False, deadline_s=None, doc="", writes=True)
+    }
+    assert may_write(method, known.get(method)) is writes

@@ -244,6 +244,7 @@ def _method(spec: ActorSpec, instance: Actor, name: str, options: MethodOptions)
         schema_of(described, returned, _openai(where, described, options)),
         streams,
         resumes,
+        bool(options.writes),
     )
     is_async, function = _is_async(function), _with_resumption(function, info, options)
     try:

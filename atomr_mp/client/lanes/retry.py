@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from atomr_mp import errors
 from atomr_mp.client.lanes.admission import BacklogAdmission
@@ -14,8 +14,9 @@ from atomr_mp.client.lanes.device_link import DeviceLink, unavailable
 from atomr_mp.client.lanes.door import LaneClient
 from atomr_mp.client.lanes.link_life import REFUSING
 from atomr_mp.client.lanes.outcomes import Outcomes
-from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, poison
+from atomr_mp.client.lanes.retry_policy import Lost, identify, identify_items, may_replay, may_write, poison
 from atomr_mp.client.lanes.sending import Sender
+from atomr_mp.client.memory.leases import Hold, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyEvent, ReplyState
 from atomr_mp.protocol.messages.devices import Resumes
@@ -84,8 +85,15 @@ class Retry:
             self._park(link, reply, Lost(report, error, suspects.get(reply), self._may_replay(reply)))
 
     def lose(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
-        """Send the requests of a lost connection again where allowed, and fail the rest."""
+        """Send the requests of a lost connection again where allowed, and fail the rest.
+
+        Nobody knows whether those have run that failed. So what waits to be sent, and uses memory that one of them may
+        have written, fails too: it was called in the belief that the writer had run before.
+        """
+        unwritten: dict[tuple[Releases, int], Reply] = {}
         for reply in reversed(replies):
+            held = _buffers(reply) if reply.refs and self._may_write(reply) else ()
+            unwritten.update(dict.fromkeys(held, reply))
             error = reply.poison_error or errors.ConnectionLost(
                 f"the connection to device {link.device} ended before the answer to {reply.method} came; its worker "
                 "lives",
@@ -100,6 +108,27 @@ class Retry:
                 self._client.memory.abandoned(copies, reply.deadline_ns)
             elif copies:
                 self._client.memory.sent_again(copies)
+        if unwritten:
+            self._refuse_behind(link, unwritten)
+
+    def _refuse_behind(self, link: DeviceLink, unwritten: Mapping[tuple[Releases, int], Reply]) -> None:
+        """Fail what waits and was called after a lost request that may have written the same memory."""
+        for reply in [*link.held, *link.outbox, *self._backlog.all()]:
+            writer = next((unwritten[each] for each in _buffers(reply) if each in unwritten), None)
+            if writer is not None:
+                error = errors.GpuRefUndefined(
+                    f"{reply.method} was to run after request {writer.id} ({writer.method}), which may write the same "
+                    "memory and was lost with its connection; it was not sent: call it again to have what is there now",
+                    maybe_executed=False,
+                    device=link.device,
+                    failed_method=writer.method,
+                    failed_request=writer.id,
+                    failed_with=errors.ConnectionLost.code,
+                )
+                self._outcomes.feed(reply, ReplyEvent.FAIL, error)
+
+    def _may_write(self, reply: Reply) -> bool:
+        return may_write(reply.method, self._client.methods.get(reply.method))
 
     def move(self, link: DeviceLink) -> None:
         """Move resumable streams elsewhere at once, since their worker is told to finish."""
@@ -214,3 +243,8 @@ class Retry:
         if request is None:
             request = identify(reply)
         return None if request is None else self._client.suspicions.of(request)
+
+
+def _buffers(reply: Reply) -> list[tuple[Releases, int]]:
+    """Return the buffers of the refs among a request's arguments."""
+    return [(each.releases, each.buffer) for each in reply.kept if isinstance(each, Hold)]

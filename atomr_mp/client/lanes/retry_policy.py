@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from atomr_mp import errors
 from atomr_mp.client.fingerprint import fingerprint
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.protocol import values
+from atomr_mp.protocol.declaration.arguments import declared
 from atomr_mp.protocol.messages.devices import MethodInfo, Resend, Resumes
 from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
@@ -143,6 +146,30 @@ def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
     if isinstance(reply, StreamReply) and (reply.credit.received or reply.resumes is not Resumes.NEVER):
         return reply.resumes is not Resumes.NEVER  # else it would begin anew
     return info.idempotent or (info.resend is Resend.UNSTARTED and not reply.may_have_run)
+
+
+def may_write(method: str, info: MethodInfo | None) -> bool:
+    """Return whether a request may write memory of the refs among its arguments.
+
+    Args:
+        method: "Actor.method".
+        info: The method, if it is an actor's; None for a library's.
+    """
+    if info is not None:
+        return info.writes
+    from atomr_mp.protocol.libraries import LIBRARIES, requests_of  # late: few requests are lost so
+
+    library, _, name = method.partition(".")
+    if library not in LIBRARIES or library == "program":  # what that writes, its definition says
+        return True
+    request = requests_of(library).get(name)
+    return request is None or _declares_writes(request)
+
+
+def _declares_writes(struct: type[msgspec.Struct]) -> bool:
+    fields = declared(struct)
+    arrays = (*fields.arrays.values(), *fields.lists.values())
+    return any(each.writes for each in arrays) or any(map(_declares_writes, fields.structs.values()))
 
 
 def identify(reply: Reply) -> RequestKey | None:

@@ -91,6 +91,9 @@ class MethodInfo(Message, frozen=True):
     """It is answered by parts: opened by `Streams`, and refused in `Calls`."""
     resumes: Resumes = Resumes.NEVER
     """How its stream goes on after its incarnation has ended: by `StreamCall.start`, or by `sent` too."""
+    writes: bool = False
+    """It writes memory of refs among its arguments. If it is lost with its connection, do not send what uses the same
+    memory and was called before that was known."""
 
 
 class ActorInfo(Message, frozen=True):
