@@ -282,6 +282,24 @@ class TestOpening:
         told = supervisor.workers[0].heard(control.ResultSlabOpened)
         assert told == ([] if behind else [control.ResultSlabOpened(1, 5)])
 
+    def test_a_worker_is_told_of_an_opening_before_the_client_can_close_it(
+        self, supervisor: Supervisor, client: SessionConnection, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else it would count it as open for as long as the session lasts."""
+        made = Descriptor(memory(b"slab"))
+        supervisor.sessions.result_slab(supervisor.devices[0], 1, control.ResultSlab(1, 5, 4), made)
+        made.close()
+        known_first: list[bool] = []
+
+        def tell(_message: control.FromSupervisor, _descriptor: object = None) -> None:
+            known_first.append(not list(client.receive_waiting()))
+
+        monkeypatch.setattr(supervisor.workers[0], "tell", tell)
+        client.send(session.OpenSlab(77, 0, 1, 5))
+        assert supervisor.hear(client) == session.SlabOpened(77, 4)
+        assert known_first == [True]
+        os.close(client.take_descriptor(77) or -1)
+
     def test_a_worker_that_ends_when_it_is_asked_is_not_needed(
         self, supervisor: Supervisor, client: SessionConnection
     ) -> None:

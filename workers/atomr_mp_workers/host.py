@@ -438,6 +438,8 @@ class Host:
         session = peer.session
         if not session.releases.add(message.serial):  # repeated, after its connection was lost
             return
+        if message.slabs:
+            self._obey()  # that they were opened was said before, maybe just now
         self._store.release(session.holder, message.leases, message.borrows, message.slabs)
         self._let_in(session)
 

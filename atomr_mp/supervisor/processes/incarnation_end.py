@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
@@ -76,13 +77,14 @@ class IncarnationEnd:
         self.doubt: Final = check.defect(board.words, now_ns)
         """Why its board is not believed, "" if it is. Then all that it held may have been executed."""
         self._since_ns: Final = MAX_U64 if self.doubt else board.known_since_ns()
-        self._started: Final[dict[int, list[int]]] = {}
-        self._running: Final[dict[int, list[int]]] = {}
+        started, running = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+        hung_ns = parting.hung_ns or MAX_U64
         for _, session, request_id, ended_ns in () if self.doubt else board.left():
-            self._started.setdefault(session, []).append(request_id)
-            if ended_ns == 0 or 0 < parting.hung_ns < ended_ns:
-                self._running.setdefault(session, []).append(request_id)
-
+            started[session].append(request_id)
+            if not ended_ns or ended_ns > hung_ns:
+                running[session].append(request_id)
+        self._started: Final[Mapping[int, list[int]]] = dict(started)
+        self._running: Final[Mapping[int, list[int]]] = dict(running)
         alone = None if self.doubt else board.alone()
         suspects = self._running if alone is None else {alone[0]: [alone[1]]}
         blameless = self.planned or parting.wish or parting.late

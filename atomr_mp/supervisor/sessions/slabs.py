@@ -213,8 +213,9 @@ class Slabs:
         owner = self._incarnation(request.device, request.generation, number)
         # Of a slab that it has handed in it need only be told. It may be busy: to ask it would cost the client two
         # more hops just when a worker has taken over. One that is behind is asked, for questions are few.
-        if not owner.is_behind and self._open_kept(number, request):
-            owner.tell(control.ResultSlabOpened(number, request.slab))
+        if not owner.is_behind and self._results.find(number, (request.device, request.generation), request.slab):
+            owner.tell(control.ResultSlabOpened(number, request.slab))  # first: the client may close it at once
+            self._open_kept(number, request)
             return
         self._ask(number, held, request, owner, to_device=None)
 
