@@ -1,7 +1,7 @@
 """The data channel's end in a client: one connection for each (lane, incarnation). Only translates.
 
 It speaks ZeroMQ's protocol to the worker's socket by itself, without libzmq: a call then wakes no thread of libzmq on
-its way out, and none on its way in, which is much of what it takes (docs/performance.md); the end of the worker is
+its way out, and none on its way in, which is much of what it takes (docs/notes/speed.md); the end of the worker is
 the end of the stream, behind its last answer; and an application that forks has no threads of libzmq's in it.
 """
 

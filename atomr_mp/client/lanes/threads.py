@@ -308,7 +308,7 @@ class ThreadsLane(Lane):
         while True:
             self._flush_wanted.acquire()
             while self._flushing:
-                # To wake a thread for each outbox would cost a third of all calls' rate (docs/performance.md).
+                # To wake a thread for each outbox would cost a third of all calls' rate (docs/notes/speed.md).
                 time.sleep(FLUSH_S)
                 with self._lock:
                     if self._flusher is not threading.current_thread():

@@ -2,7 +2,7 @@
 
 A peer must show a session's secret (PLAIN) before it can send a message, so whatever an unknown peer does, one command
 of `zmtp.MAX_COMMAND_BYTES` is held of it at most. No thread of a library's stands between the loop and its peers: that
-is much of what a call would take (docs/performance.md).
+is much of what a call would take (docs/notes/speed.md).
 """
 
 from __future__ import annotations
