@@ -11,6 +11,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.serve import metrics, openapi, pages
 from atomr_mp.serve.calls import PoolCalls
+from atomr_mp.serve.figures import PoolFigures
 from atomr_mp.serve.health import PoolHealth
 from atomr_mp.serve.http import events
 from atomr_mp.serve.http.access import Access
@@ -79,7 +80,8 @@ class Application:
         self._begun = False
         self.counters: Final = counters or Counters()
         self._budget: Final = Budget(limits.buffered_bytes)
-        self.health: Final = PoolHealth(source)
+        self._figures: Final = PoolFigures(source)
+        self.health: Final = PoolHealth(source, self._figures)
         self._streams: Final = OpenHttpStreams(limits.streams)
         self._observer: Final = Observer(source, self.counters, look or SharedLook())
         stream_calls = StreamCalls(self._streams, self.health, self.counters, debug=debug)
@@ -191,7 +193,7 @@ class Application:
             await exchange.answer(503, body, JSON, retry_after(0))
 
     async def _metrics(self, exchange: Exchange) -> None:
-        body = await asyncio.to_thread(metrics.exposition, self.counters, self._source)
+        body = await asyncio.to_thread(metrics.exposition, self.counters, await self._figures.status())
         await exchange.answer(200, body, EXPOSITION)
 
     async def _openapi(self, exchange: Exchange) -> None:

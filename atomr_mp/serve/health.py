@@ -20,6 +20,7 @@ from atomr_mp.pool import Pool
 from atomr_mp.protocol.libraries.memory import Statistics
 from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
+from atomr_mp.serve.figures import PoolFigures
 from atomr_mp.serve.source import PoolSource
 
 RECENT_S: Final = 5.0
@@ -43,10 +44,12 @@ class PoolHealth:
 
     Args:
         source: Has the pool.
+        figures: What its supervisor tells.
     """
 
-    def __init__(self, source: PoolSource) -> None:
+    def __init__(self, source: PoolSource, figures: PoolFigures) -> None:
         self._source: Final = source
+        self._figures: Final = figures
         self._answered_s: dict[int, float] = {}
         """When each device has last answered."""
         self.in_flight: Final[Counter[int]] = Counter()
@@ -94,7 +97,12 @@ class PoolHealth:
 
     async def _ask(self, pool: Pool, devices: Iterable[int]) -> bool:
         answers = await asyncio.gather(*(self._answers(pool, device) for device in devices))
-        return any(answers) or await asyncio.to_thread(_is_busy, pool)
+        return any(answers) or await self._is_busy()
+
+    async def _is_busy(self) -> bool:
+        """Whether some worker is at work, for whomever: its supervisor knows."""
+        status = await self._figures.status()
+        return status is not None and any(worker.running for worker in status.workers)
 
     async def _answers(self, pool: Pool, device: int) -> bool:
         try:
@@ -124,11 +132,3 @@ class PoolHealth:
                 self._answered_s.pop(device.index, None)
             case IncarnationEnded(index):
                 self._answered_s.pop(index, None)
-
-
-def _is_busy(pool: Pool) -> bool:
-    """Whether some worker is at work; asks the supervisor. Blocks."""
-    try:
-        return any(worker.running for worker in pool.status().workers)
-    except (errors.AtomrError, OSError, TimeoutError):
-        return False

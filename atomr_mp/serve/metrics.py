@@ -11,11 +11,10 @@ import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from atomr_mp import errors
-from atomr_mp.serve.source import PoolSource
-
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
+
+    from atomr_mp.protocol.messages.operators import Status
 
 ROUTES: Final = ("call", "openai", "health", "metrics", "watch", "page", "other")
 
@@ -92,22 +91,22 @@ class Counters:
         return sum(self._all[slot * SLOT_WORDS + place] for slot in range(self._slots))
 
 
-def exposition(counters: Counters, source: PoolSource) -> bytes:
-    """Return all metrics in Prometheus's text format: the front ends', and the pool's if it answers. Blocks."""
+def exposition(counters: Counters, status: Status | None) -> bytes:
+    """Return all metrics in Prometheus's text format: the front ends', and the pool's if there is a status of it."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import generate_latest
 
     registry = CollectorRegistry()
-    registry.register(_Collector(counters, source))
+    registry.register(_Collector(counters, status))
     return generate_latest(registry)
 
 
 class _Collector:
     """Makes metrics of the counters and of the pool's status."""
 
-    def __init__(self, counters: Counters, source: PoolSource) -> None:
+    def __init__(self, counters: Counters, status: Status | None) -> None:
         self._counters = counters
-        self._source = source
+        self._status = status
 
     def describe(self) -> list[Metric]:
         """Return nothing: the registry is not to ask the pool."""
@@ -115,11 +114,12 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         """Yield what is now."""
-        yield from _front_end_metrics(self._counters)
-        yield from _pool_metrics(self._source)
+        yield from _front_end_metrics(self._counters, is_pool_up=self._status is not None)
+        if self._status is not None:
+            yield from _pool_metrics(self._status)
 
 
-def _front_end_metrics(counters: Counters) -> Iterable[Metric]:
+def _front_end_metrics(counters: Counters, *, is_pool_up: bool) -> Iterable[Metric]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     requests = CounterMetricFamily(
@@ -143,17 +143,14 @@ def _front_end_metrics(counters: Counters) -> Iterable[Metric]:
         CounterMetricFamily("atomr_mp_http_parts", "Parts of methods that stream", counters.total(PARTS)),
         CounterMetricFamily("atomr_mp_http_connections_refused", refused, counters.total(REFUSED)),
         CounterMetricFamily("atomr_mp_http_front_end_starts", "Front-end processes", counters.total(STARTS)),
+        GaugeMetricFamily("atomr_mp_http_pool_up", "1 if the pool's supervisor tells its figures", is_pool_up),
     ]
 
 
-def _pool_metrics(source: PoolSource) -> Iterator[Metric]:
-    """Yield what `metrics` of a pool serves too; nothing if there is no pool or it does not answer."""
+def _pool_metrics(status: Status) -> Iterator[Metric]:
+    """Yield what `metrics` of a pool serves too."""
     from atomr_mp.helpers import metrics_server
 
-    try:
-        status = source.pool.status()
-    except (errors.AtomrError, OSError, TimeoutError):
-        return
     yield from metrics_server.pool_metrics(status)
     yield from metrics_server.device_metrics(status.workers)
     yield from metrics_server.batch_metrics(status.workers)

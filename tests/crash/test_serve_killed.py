@@ -160,12 +160,20 @@ def test_a_front_end_that_is_killed_costs_its_own_connections_only(ledger: Ledge
 
 
 def test_a_supervisor_that_is_killed_is_started_again(ledger: Ledger) -> None:
-    """Calls fail typed meanwhile, and the server is not ready; then all is as before."""
+    """Calls fail typed meanwhile, and the server is not ready; then all is as before.
+
+    While it is only stopped, calls go on, and nobody who asks for metrics or health waits for it.
+    """
     with Server(ledger) as server:
         with pool_of(ledger) as pool:
             supervisor = pool.supervisor_pid
         assert server.ask("GET", "/health/ready").status == 200
+        assert settled(lambda: is_pool_up(server))
         statuses: set[int] = set()
+        os.kill(supervisor, signal.SIGSTOP)
+        assert settled(lambda: not is_pool_up(server))  # what it has told lately counts for a moment
+        assert server.call("Served.length", ["word"]).status == 200
+        assert server.ask("GET", "/health/ready").status == 200
         os.kill(supervisor, signal.SIGKILL)
         assert settled(lambda: server.ask("GET", "/health/ready").status == 503)
 
@@ -177,6 +185,7 @@ def test_a_supervisor_that_is_killed_is_started_again(ledger: Ledger) -> None:
         assert statuses <= {200, 500, 503}
         assert settled(lambda: server.ask("GET", "/health/ready").status == 200)
         assert server.ask("GET", "/health/live").status == 200
+        assert settled(lambda: is_pool_up(server))
 
 
 def test_a_pool_that_is_replaced_is_joined_again(ledger: Ledger) -> None:
@@ -296,3 +305,11 @@ def cut_off(server: Server, gate: str) -> None:
 def descriptors(pid: int) -> int:
     """Return how many descriptors a process has."""
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def is_pool_up(server: Server) -> bool:
+    """Return whether the metrics have the pool's."""
+    metrics = server.ask("GET", "/metrics").body.decode()
+    is_up = "atomr_mp_http_pool_up 1.0" in metrics
+    assert is_up == ("atomr_mp_sessions " in metrics)
+    return is_up

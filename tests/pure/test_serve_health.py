@@ -11,6 +11,7 @@ from atomr_mp import errors
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded
+from atomr_mp.serve.figures import PoolFigures
 from atomr_mp.serve.health import PoolHealth
 
 ENDED: Final = IncarnationEnded(
@@ -82,7 +83,7 @@ class FakeSource:
 async def ready(pool: FakePool | None, change: Callable[[PoolHealth, FakePool], object] | None = None) -> bool:
     """Return the verdict on a pool in which all was asked once, and something has changed since."""
     source = FakeSource(pool)
-    health = PoolHealth(source)
+    health = PoolHealth(source, PoolFigures(source))
     if pool is not None:
         source.begin()
         assert (await health.verdict()).ready is (pool.answer is None or pool._running > 0 or pool.lost is not None)
@@ -153,7 +154,8 @@ def test_many_questions_at_once_are_one() -> None:
 
     async def ask() -> int:
         pool = FakePool(count=2)
-        health = PoolHealth(FakeSource(pool))
+        source = FakeSource(pool)
+        health = PoolHealth(source, PoolFigures(source))
         verdicts = await asyncio.gather(*(health.verdict() for _ in range(20)))
         assert all(verdict.ready for verdict in verdicts)
         return pool.asked

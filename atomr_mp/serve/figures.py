@@ -1,0 +1,77 @@
+"""What the supervisor tells of the pool: asked once for all who want to know, and never waited for for long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from typing import Final
+
+from atomr_mp import errors
+from atomr_mp.pool import Pool
+from atomr_mp.protocol.messages.operators import Status
+from atomr_mp.serve.source import PoolSource
+
+FRESH_S: Final = 1.0
+"""How old a status may be: the supervisor is not asked more often, however many scrape."""
+
+ASK_S: Final = 1.0
+"""How long the supervisor may take. After that nobody waits for it, until it has answered."""
+
+
+class PoolFigures:
+    """The status of a pool, for the event loop's thread.
+
+    Args:
+        source: Has the pool.
+    """
+
+    def __init__(self, source: PoolSource) -> None:
+        self._source: Final = source
+        self._pool: Pool | None = None
+        """The one that was asked last."""
+        self._asked_s = 0.0
+        self._told: asyncio.Future[Status | None] | None = None
+        """Of the last question."""
+
+    async def status(self) -> Status | None:
+        """Return the pool's status, `FRESH_S` old at most; None if there is no pool, or its supervisor does not answer.
+
+        Waits for `ASK_S` at most.
+        """
+        try:
+            pool = self._source.pool
+        except errors.AtomrError:
+            return None
+        if pool.lost is not None:
+            return None
+        now_s = asyncio.get_running_loop().time()
+        told = self._told
+        if told is None or pool is not self._pool or (told.done() and not self._is_fresh(told, now_s)):
+            told = self._told = self._ask(pool)
+            self._pool, self._asked_s = pool, now_s
+        left_s = self._asked_s + ASK_S - now_s
+        if left_s > 0 and not told.done():
+            await asyncio.wait({told}, timeout=left_s)
+        return told.result() if told.done() else None
+
+    def _is_fresh(self, told: asyncio.Future[Status | None], now_s: float) -> bool:
+        return told.result() is not None and now_s - self._asked_s < FRESH_S
+
+    def _ask(self, pool: Pool) -> asyncio.Future[Status | None]:
+        loop = asyncio.get_running_loop()
+        told: asyncio.Future[Status | None] = loop.create_future()
+        # A thread of its own: a supervisor that is stopped holds it for long, and the loop's own threads are few, and
+        # waited for at the end.
+        threading.Thread(target=_ask, args=(pool, loop, told), name="pool figures", daemon=True).start()
+        return told
+
+
+def _ask(pool: Pool, loop: asyncio.AbstractEventLoop, told: asyncio.Future[Status | None]) -> None:
+    """Ask in a thread, and tell in the loop."""
+    try:
+        status = pool.status()
+    except (errors.AtomrError, OSError, TimeoutError):
+        status = None
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(told.set_result, status)
