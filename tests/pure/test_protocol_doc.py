@@ -61,8 +61,11 @@ def test_every_state_of_a_device_is_described() -> None:
 
 
 def test_every_error_is_described_with_its_facts() -> None:
-    """The table of codes is the tree of `errors`."""
-    described = {row[0].strip("`"): row[1] for row in rows(section("Errors"))}
+    """The codes, in the table and below it, are the tree of `errors`."""
+    text = section("Errors")
+    described = {row[0].strip("`"): row[1] for row in rows(text)}
+    plain = text.partition("No further fields: ")[2]
+    described |= dict.fromkeys(re.findall(r"`(\w+)`", plain), "")
     assert described.keys() == errors._BY_CODE.keys()
     for code, error in errors._BY_CODE.items():
         facts = [
