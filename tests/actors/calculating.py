@@ -45,6 +45,12 @@ class Calculating(Actor):
         """Multiply on the actor's thread; return its name and the product."""
         return [threading.current_thread().name, self._libraries.blas.gemm(x, self._weights)]
 
+    @method(thread=True)
+    def run_on_thread(self, x: DeviceArray) -> DeviceArray:
+        """Run the program on the actor's thread, which has plans of its own."""
+        made: DeviceArray = self._program.run(x=x)
+        return made
+
     @method
     def run(self, x: DeviceArray) -> DeviceArray:
         """Run the program."""

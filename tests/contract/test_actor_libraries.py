@@ -44,6 +44,24 @@ def test_methods_of_the_loop_and_of_threads_get_the_same(pool: atomr_mp.Pool) ->
         np.testing.assert_array_equal(device.blas.copy(ran[0]).result().numpy(), ran.numpy()[0])
 
 
+def test_plans_are_counted_whoever_makes_them(pool: atomr_mp.Pool) -> None:
+    """The loop and an actor's thread have their own; the status tells of both as of requests."""
+    actor, x = pool.actor("Calculating"), pool.device(0).put(np.eye(N))
+
+    def counted() -> tuple[int, int, int]:
+        plans = {each.library: each for each in pool.status().workers[0].plans}
+        found = plans.get("program")
+        return (0, 0, 0) if found is None else (found.misses, found.hits, found.kept)
+
+    actor.run(x).result()
+    for run, new in ((actor.run, 0), (actor.run_on_thread, 1)):
+        before = counted()
+        for _ in range(3):
+            run(x).result()
+        misses, hits, kept = (now - then for now, then in zip(counted(), before, strict=True))
+        assert (misses, hits, kept) == (new, 3 - new, new)
+
+
 def test_what_is_written_is_what_the_method_names(pool: atomr_mp.Pool) -> None:
     """Everything else is only read, whoever would write it."""
     x = pool.device(0).put(np.ones((2, 4)))

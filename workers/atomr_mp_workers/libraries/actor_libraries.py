@@ -131,7 +131,7 @@ class InProcessLibraries:
                     "libraries can be used in setup and in methods; this thread runs no method, and has no stream: "
                     "make the method one with thread=True"
                 )
-            here = self._threads.libraries = ThreadLibraries(self._context.uncounted(), stream)
+            here = self._threads.libraries = ThreadLibraries(self._context, stream)
         return here
 
 

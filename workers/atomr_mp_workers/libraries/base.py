@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, MutableSequence
 from dataclasses import dataclass, field
@@ -40,7 +39,7 @@ class LibraryContext:
     wake: Callable[[], None]
     """Has the loop look for what has ended. Any thread."""
     figures: Callable[[str], MutableSequence[int]] = lambda _library: [0] * PLAN_WORDS
-    """Returns where a library's plans are counted, with the loop's turn."""
+    """Returns where a library's plans are counted."""
 
     graphs: MutableSequence[int] = field(default_factory=lambda: [0] * GRAPH_WORDS)
     """Where graphs of programs are counted, as `board.GraphCounts`."""
@@ -48,10 +47,6 @@ class LibraryContext:
     def served_by(self, library: str, engine: str) -> None:
         """Show what serves a library, one of `library_names.ENGINES`."""
         self.figures(library)[ENGINE_WORD] = ENGINES.index(engine)
-
-    def uncounted(self) -> LibraryContext:
-        """Return the same for another thread than the loop's: what is counted there nobody sees."""
-        return dataclasses.replace(self, figures=lambda _library: [0] * PLAN_WORDS, graphs=[0] * GRAPH_WORDS)
 
 
 class Library:

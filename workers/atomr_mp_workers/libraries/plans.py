@@ -1,8 +1,8 @@
 """Plans: what a library makes for a request and uses again for later ones like it.
 
 Plans are kept by everything that the declaration says of a request (`LibraryRequest.plan_key`), so that none can be
-taken for another's; those that were not used for longest are dropped. Only with the loop's turn, but for the thread
-that makes what takes long.
+taken for another's; those that were not used for longest are dropped. A thread that uses libraries has plans of its
+own; what takes long to make for a request is made by another one.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from atomr_mp import errors
-from atomr_mp.protocol.board import PLAN_WORDS
+from atomr_mp.protocol.board import PLAN_WORDS, PlanCounts
 from atomr_mp_workers.device.base import Event, WorkerDevice
+from atomr_mp_workers.libraries.counting import count
 
 SWITCH_S: Final = 0.0002
 """How long the thread that makes plans may keep the interpreter from the loop while it runs Python. By default that is
 5 ms, each time that the loop has waited for something."""
 
 KEPT: Final = 256
-"""LibraryPlans of a library."""
+"""Plans of a library."""
+
+MISSES, HITS, DROPPED, KEPT_NOW = (PlanCounts._fields.index(each) for each in ("misses", "hits", "dropped", "kept"))
+"""Places of counts."""
 
 
 class LibraryPlan:
@@ -108,22 +112,22 @@ class LibraryPlans:
             return None
         self._plans.move_to_end(key)
         self.used += 1
-        self._figures[1] += 1
+        count(self._figures, HITS)
         return plan
 
     def keep(self, key: object, plan: LibraryPlan) -> LibraryPlan | None:
         """Keep a plan; return the one that is dropped for it, if one is."""
         figures = self._figures
         self.made += 1
-        figures[0] += 1  # first: never are more kept than were made
+        count(figures, MISSES)  # first: never are more kept than were made
         replaced = key in self._plans
         self._plans[key] = plan
         self._plans.move_to_end(key)
         if len(self._plans) <= self._kept:
-            figures[3] += not replaced
+            count(figures, KEPT_NOW, not replaced)
             return None
         self.dropped += 1
-        figures[2] += 1
+        count(figures, DROPPED)
         return self._plans.popitem(last=False)[1]
 
 

@@ -17,6 +17,7 @@ from atomr_mp.protocol.allocation import aligned
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.refs import Operand
 from atomr_mp_workers.libraries.base import LibraryContext
+from atomr_mp_workers.libraries.counting import count
 from atomr_mp_workers.libraries.program import running
 from atomr_mp_workers.libraries.program.graphs import COPIED_BYTES, Refusal, Way
 from atomr_mp_workers.libraries.program.preparation import Prepared
@@ -127,14 +128,14 @@ class GraphRuns:
         if graphs.refusal is not None:
             if not graphs.told:
                 graphs.told = True
-                counts[graphs.refusal.value] += 1
+                count(counts, graphs.refusal.value)
             return plain(plan, given, {})
         given = self._on_device(plan, given)
         results = self._results(plan)
         key = self._key(plan, given, results)
         way = graphs.decide(key)
         if way is Way.BUSY:
-            counts[BUSY] += 1
+            count(counts, BUSY)
         if way is Way.FIRST:
             result, nbytes = self._recorder.measured(lambda: plain(plan, given, results))
             graphs.measured(key, nbytes)
@@ -147,7 +148,7 @@ class GraphRuns:
 
     def _launch(self, plan: Prepared, graph: Graph, given: Sequence[Any], results: dict[int, DeviceArray]) -> Any:
         graph.launch(self._context.device.copy, given, results)
-        self._context.graphs[REPLAYED] += 1
+        count(self._context.graphs, REPLAYED)
         result = running.answer(plan, results.__getitem__)
         if not graph.laters:
             return result
@@ -176,8 +177,8 @@ class GraphRuns:
             if graphs.failed(refusal):
                 _LOG.warning("a program of %d steps is not captured: %s", len(plan.steps), error, exc_info=error)
             return False
-        counts[CAPTURED] += 1
-        counts[DROPPED] += graphs.keep(key, Graph(plan, launchable, own, laters))
+        count(counts, CAPTURED)
+        count(counts, DROPPED, graphs.keep(key, Graph(plan, launchable, own, laters)))
         return True
 
     def _on_device(self, plan: Prepared, given: Sequence[Any]) -> list[Any]:
