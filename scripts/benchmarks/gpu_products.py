@@ -1,9 +1,10 @@
 """Products of matrices and tensors, and Cholesky factors, by request, beside the same calls in one process.
 
-    python -m scripts.benchmarks.gpu_products > gpu-products.json
+    PYTHONPATH=scripts:. python -m benchmarks.gpu_products > gpu-products.json
 
 Needs a GPU and the extra of its CUDA version; takes a minute. The direct call is that of the library's actor, with
-the same plan on memory of this process: ten calls, then a wait. Each round measures all ways in turn.
+the same plan on memory of this process: fifty calls, then a wait. By request ten are kept in flight; of programs of ten
+steps two are. Each round measures all ways in turn.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import json
 import statistics
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,12 +23,15 @@ from atomr_mp.protocol import dtypes, token
 from atomr_mp.protocol.layout import Layout
 from atomr_mp.protocol.libraries import blas_lt, solver, tensor
 from atomr_mp.protocol.libraries.base import LibraryRequest
+from benchmarks.in_flight import kept_in_flight
 
 ROUNDS: Final = 7
 TOGETHER: Final = 10
 """Requests in flight, and steps of the program."""
-TIMES: Final = 5
-"""As often in a round."""
+CALLS: Final = 50
+"""In a round."""
+PROGRAMS: Final = 2
+"""Runs of a program in flight."""
 SIZE: Final = 8192
 BATCH: Final = 32
 SIDE: Final = 2048
@@ -96,7 +99,7 @@ def cases() -> dict[str, Case]:
 
 
 def direct(case: Case) -> Callable[[], None]:
-    """Return what does ten calls in this process, and waits."""
+    """Return what does the calls of a round in this process, and waits."""
     import cupy
 
     from atomr_mp_workers.device.cuda import CudaDevice
@@ -128,19 +131,19 @@ def direct(case: Case) -> Callable[[], None]:
     plan = getattr(library, f"prepare_{request.name}")(request)
     call, stream = getattr(library, request.name), library.stream.stream
 
-    def ten() -> None:
+    def calls() -> None:
         with stream:
-            results = [call(request, plan) for _ in range(TOGETHER)]
+            results = [call(request, plan) for _ in range(CALLS)]
         stream.synchronize()
         for result in results:
             if isinstance(result, Later):
                 result.read()
 
-    return ten
+    return calls
 
 
 def by_request(case: Case, device: Any) -> dict[str, Callable[[], None]]:
-    """Return what does ten requests: in flight together, one at a time, and as a program."""
+    """Return what does the requests of a round: ten in flight, one at a time, and as programs."""
     refs = {}
     for name, (shape, dtype, transposed) in case.operands.items():
         content = np.eye(shape[0]) if case.identity else np.full(shape, 0.25)
@@ -159,16 +162,11 @@ def by_request(case: Case, device: Any) -> dict[str, Callable[[], None]]:
         for _ in range(TOGETHER):
             submit(program)
 
-    def together() -> None:
-        waiting = deque([submit(device) for _ in range(TOGETHER)])
-        while waiting:
-            waiting.popleft().result()
-
-    def alone() -> None:
-        for _ in range(TOGETHER):
-            submit(device).result()
-
-    return {"ten_in_flight": together, "one_at_a_time": alone, "program": lambda: program.run().result()}
+    return {
+        "ten_in_flight": lambda: kept_in_flight(lambda: submit(device), CALLS, TOGETHER),
+        "one_at_a_time": lambda: kept_in_flight(lambda: submit(device), CALLS, 1),
+        "program": lambda: kept_in_flight(program.run, CALLS // TOGETHER, PROGRAMS),
+    }
 
 
 def measured(case: Case, device: Any) -> dict[str, Any]:
@@ -181,9 +179,8 @@ def measured(case: Case, device: Any) -> dict[str, Any]:
     for _ in range(ROUNDS):
         for name, way in ways.items():
             began = time.perf_counter()
-            for _ in range(TIMES):
-                way()
-            times[name].append((time.perf_counter() - began) / (TIMES * TOGETHER) * 1e3)
+            way()
+            times[name].append((time.perf_counter() - began) / CALLS * 1e3)
     shares = {
         name: [direct_ms / each for direct_ms, each in zip(times["direct"], found, strict=True)]
         for name, found in times.items()

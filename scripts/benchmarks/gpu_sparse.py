@@ -1,10 +1,11 @@
 """Sparse products and conjugate gradients by request, beside the same in one process.
 
-    python -m scripts.benchmarks.gpu_sparse > gpu-sparse.json
+    PYTHONPATH=scripts:. python -m benchmarks.gpu_sparse > gpu-sparse.json
 
 Needs a GPU, the extra of its CUDA version, and SciPy; takes about 40 s. The product of a matrix of 10^7 elements with a
-dense one is compared with cuSPARSE's call as the library's actor makes it, and with CuPy's; 1,000 steps of conjugate
-gradients on a 7-point stencil with 10^6 unknowns with the same in CuPy. Each round measures all ways in turn.
+dense one is compared with cuSPARSE's call as the library's actor makes it, and with CuPy's, fifty and then a wait. By
+request ten are kept in flight; of programs of ten steps two are. 1,000 steps of conjugate gradients on a 7-point
+stencil with 10^6 unknowns are compared with the same in CuPy. Each round measures all ways in turn.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ import numpy as np
 import scipy.sparse
 
 import atomr_mp
+from benchmarks.in_flight import Waited, kept_in_flight
 
 ROUNDS: Final = 5
 TOGETHER: Final = 10
 """Requests in flight, and steps of the program."""
+CALLS: Final = 50
+"""In a round."""
+PROGRAMS: Final = 2
+"""Runs of a program in flight."""
 ROWS: Final = 1_000_000
 PER_ROW: Final = 10
 COLUMNS: Final = 32
@@ -49,17 +55,17 @@ def products(device: atomr_mp.Device) -> dict[str, Callable[[], None]]:
         for _ in range(TOGETHER):
             program.sparse.spmm(a, b, c)
 
-    def together() -> None:
-        for reply in [device.sparse.spmm(a, b, c) for _ in range(TOGETHER)]:
-            reply.result()
+    def product() -> Waited:
+        reply: Waited = device.sparse.spmm(a, b, c)
+        return reply
 
-    def alone() -> None:
-        for _ in range(TOGETHER):
-            device.sparse.spmm(a, b, c).result()
-
-    ways = {"ten_in_flight": together, "one_at_a_time": alone, "program": lambda: program.run().result()}
+    ways = {
+        "ten_in_flight": lambda: kept_in_flight(product, CALLS, TOGETHER),
+        "one_at_a_time": lambda: kept_in_flight(product, CALLS, 1),
+        "program": lambda: kept_in_flight(program.run, CALLS // TOGETHER, PROGRAMS),
+    }
     expected = scipy.sparse.csr_array((data[: 1000 * PER_ROW], indices[: 1000 * PER_ROW], indptr[:1001]), (1000, ROWS))
-    together()
+    product().result()
     np.testing.assert_allclose(c.numpy()[:1000], expected @ dense, atol=1e-4)
     return direct_products(data, indices, indptr, dense) | ways
 
@@ -93,13 +99,13 @@ def direct_products(data: Any, indices: Any, indptr: Any, dense: Any) -> dict[st
     of_cupy = cupyx_sparse.csr_matrix((values, columns, rows), shape=(ROWS, ROWS))
 
     def direct() -> None:
-        for _ in range(TOGETHER):
+        for _ in range(CALLS):
             cusparse.sp_mm(*call, work.data.ptr)
         stream.synchronize()
 
     def cupys() -> None:
         with stream:
-            for _ in range(TOGETHER):
+            for _ in range(CALLS):
                 _ = of_cupy @ b
         stream.synchronize()
 
@@ -220,7 +226,7 @@ def main() -> None:
     report: dict[str, Any] = {}
     with atomr_mp.start(gpus=1, backend="cuda") as pool:
         device = pool.device(0)
-        report["spmm_1e7_float32"] = measured(products(device), "direct", TOGETHER)
+        report["spmm_1e7_float32"] = measured(products(device), "direct", CALLS)
         ways = gradients(device, stencil())
         report["residuals"] = {name: way() for name, way in ways.items()}
         report["conjugate_gradients_1e6"] = measured(ways, "cupy", STEPS)

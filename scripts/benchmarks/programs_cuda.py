@@ -15,11 +15,13 @@ from nvmath.bindings import cublas, cufft
 
 import atomr_mp
 from benchmarks.chained import STEPS, N, in_turns, ratio, recorded_chain, summary
+from benchmarks.in_flight import kept_in_flight
 
 LARGE: Final = 2**26
 """Elements of the large transform."""
 
 FLYING: Final = 10
+TRANSFORMS: Final = 50
 
 
 def chain(pool: atomr_mp.Pool, rounds: int) -> dict[str, Any]:
@@ -168,7 +170,7 @@ def requests(pool: atomr_mp.Pool, rounds: int) -> dict[str, Any]:
 
 
 def transforms(pool: atomr_mp.Pool, rounds: int) -> dict[str, Any]:
-    """Large transforms with ten in flight, in a program, and directly."""
+    """Fifty large transforms with ten in flight, in programs of ten, and directly with one wait."""
     device = pool.device()
     x, out = device.full((LARGE,), 0.5, "complex64"), device.zeros((LARGE,), "complex64")
     x_, out_ = cupy.full(LARGE, 0.5, "complex64"), cupy.zeros(LARGE, "complex64")
@@ -180,23 +182,19 @@ def transforms(pool: atomr_mp.Pool, rounds: int) -> dict[str, Any]:
         for _ in range(FLYING):
             p.fft.fft(x, out)
 
-    def requests() -> None:
-        for reply in [device.fft.fft(x, out) for _ in range(FLYING)]:
-            reply.result()
-
     def directly() -> None:
-        for _ in range(FLYING):
+        for _ in range(TRANSFORMS):
             cufft.exec_c2c(plan, x_.data.ptr, out_.data.ptr, -1)
         stream.synchronize()
 
     ways: dict[str, Callable[[], object]] = {
-        "ten_requests_in_flight": requests,
-        "ten_in_a_program": lambda: p.run().result(),
-        "ten_directly": directly,
+        "ten_requests_in_flight": lambda: kept_in_flight(lambda: device.fft.fft(x, out), TRANSFORMS, FLYING),
+        "two_programs_in_flight": lambda: kept_in_flight(p.run, TRANSFORMS // FLYING, 2),
+        "directly": directly,
     }
-    times = in_turns(ways, rounds, block=5)
+    times = in_turns(ways, rounds, block=1)
     return {
-        "fft_of_2_26_us": summary(times),
-        "rate_beside_direct": {name: ratio(times, "ten_directly", name) for name in ways},
+        "fifty_ffts_of_2_26_us": summary(times),
+        "rate_beside_direct": {name: ratio(times, "directly", name) for name in ways},
         "goal_rate": 0.98,
     }
