@@ -69,7 +69,7 @@ TREE: Final = {
     ],
     "Reference": ["made/pools", "made/actors", "made/library-methods", "made/errors", "made/faults"],
     "Examples": [f"made/{name}" for name in EXAMPLES],
-    "Beside others": ["performance", "comparison", "measurements/README"],
+    "Beside others": ["performance", "comparison", "coming-from", "measurements/README"],
     "Inside": [
         "architecture",
         "memory",
