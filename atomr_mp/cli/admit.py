@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _meant(found: list[QuarantinedRequest], beginning: str) -> QuarantinedRequest:
-    """Return the one request whose fingerprint begins so.
+    """Return the one request whose fingerprint begins with these digits.
 
     Raises:
         InvalidRequest: There is none, or more than one.

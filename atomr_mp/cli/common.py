@@ -1,4 +1,4 @@
-"""Shared by several commands: which pool is meant, a session with it, and words for a person."""
+"""Shared by several commands: the pool's options, a session with it, and numbers for a person."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """Yield the parsers that have no commands below them: this one, or those below it."""
+    """Yield this parser's leaves: itself, or the parsers of its commands."""
     below = [action.choices for action in parser._actions if isinstance(action.choices, dict)]  # noqa: SLF001
     if not below:
         yield parser
@@ -58,13 +58,13 @@ def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]
 
 
 _CHOICE: Final = re.compile(r"invalid choice: '([^']*)' \(choose from ")
-"""How argparse says that a word is none of those that there are; they follow."""
+"""The message of argparse for an unknown word, before the known ones."""
 
 _WORD: Final = re.compile(r"[\w-]+")
 
 
 def add_pool(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which pool is meant."""
+    """Add the options that name the pool."""
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--pool", metavar="NAME", help="name of the pool (default: ATOMR_MP_POOL, or `default`)")
     which.add_argument(
@@ -82,10 +82,10 @@ def add_timeout(parser: argparse.ArgumentParser, default_s: float) -> None:
 
 
 def run_path(options: argparse.Namespace) -> Path:
-    """Return the run directory that is meant, whether or not it exists.
+    """Return the run directory that the options name, whether or not it exists.
 
     Raises:
-        ConfigurationError: The pool's name is none.
+        ConfigurationError: The pool's name is not a name.
     """
     from atomr_mp.process.files.rundir import find_run_dir
 
@@ -93,10 +93,10 @@ def run_path(options: argparse.Namespace) -> Path:
 
 
 def open_pool(options: argparse.Namespace) -> RunDirectory:
-    """Return the run directory of the running pool that is meant.
+    """Return the run directory of the running pool that the options name.
 
     Raises:
-        PoolUnreachable: None runs there.
+        PoolUnreachable: No pool runs there.
         ConfigurationError: The directory is not safe, or not ours.
     """
     from atomr_mp.process.files.rundir import RunDirectory

@@ -1,4 +1,4 @@
-"""`atomr-mp config`: what a start with these options would use, and where each value comes from."""
+"""`atomr-mp config`: the settings that a start would use, and where each comes from."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         help="look for processes, memory and files that a pool should not have, or lacks",
         description="Looks at processes, descriptors, shared memory, sockets and the GPUs' processes from outside, and "
         "compares them with what the supervisor believes; also where that was killed. Each line is `ok`; `held`, which "
-        "somebody who lives still has; or `unaccounted`. What changes is looked at again first, for some seconds.",
+        "a living process still has; or `unaccounted`. Differences are looked at again for some seconds.",
         epilog="Exit status: 0 it has looked; with --leaks 1 if anything is unaccounted for; 2 it could not look.",
     )
     parser.add_argument("--leaks", action="store_true", help="exit with 1 if anything is unaccounted for")

@@ -1,4 +1,4 @@
-"""`atomr-mp events`: a pool's life as its supervisor has noted it."""
+"""`atomr-mp events`: a pool's event log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
     path = run_path(options) / "events.msgpack"
     follower = None
     try:
-        # First: what comes while the log is read is in both, and so nothing is in neither.
+        # First, so that events that come while the log is read are not missed.
         follower = Follower(path) if options.follow else None
         events = list(read_events(path))
         if follower is not None:

@@ -19,17 +19,17 @@ class Items(NamedTuple):
     each: Iterable[Any]
     """The items, read as they are needed."""
     total: int | None
-    """How many there are; None if that cannot be told before."""
+    """Number of items; None if it is not known beforehand."""
 
 
 def open_items(name: str) -> Items:
     """Open an input by the end of its name; `-` is JSON lines from stdin.
 
-    A file of JSON lines is read through once before, so that a line that is none costs no job. Of stdin such a line is
-    an `Unreadable`, whose error stands in its place: what came before it is done already.
+    A file of JSON lines is read through once before, so that a bad line costs no job. A bad line of stdin is an
+    `Unreadable`, whose error stands in its place, since the lines before it are done already.
 
     Raises:
-        ConfigurationError: It cannot be read, or is not what its name says.
+        ConfigurationError: It cannot be read, or its content does not fit its name.
     """
     path = Path(name)
     try:
@@ -52,7 +52,7 @@ def _file_lines(path: Path) -> Iterator[Any]:
 
 
 def _lines(file: Iterable[bytes], name: str, bad: Callable[[str], Any]) -> Iterator[Any]:
-    """Yield the values of lines; of a line that is no JSON, what `bad` returns for the reason."""
+    """Yield the values of lines; for a line that is not JSON, the value of `bad` for the reason."""
     decode = msgspec.json.Decoder().decode
     for number, line in enumerate(file, 1):
         try:
@@ -73,7 +73,7 @@ def _in_its_place(why: str) -> Unreadable:
 def _rows(path: Path) -> Items:
     import numpy as np
 
-    # Mapped: a file larger than memory is read as it is needed.
+    # Mapped, so that a file larger than memory is read as it is needed.
     mapped = np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     if mapped.ndim == 0:
         raise ValueError("it holds a single number; items are along the first axis")

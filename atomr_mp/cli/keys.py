@@ -33,8 +33,8 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     admit = below.add_parser(
         "admit",
         help="admit a client's public key",
-        description="Admits a client. A client may have two keys at a time, to change from one to the other; what is "
-        "said of the client holds for both.",
+        description="Admits a client. A client may have two keys at a time, to change from one to the other; the "
+        "options hold for both.",
     )
     admit.add_argument("name", metavar="NAME", help="the client's name")
     admit.add_argument("key", metavar="KEY", help="its public key")
@@ -146,7 +146,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _tell(options: argparse.Namespace) -> None:
-    """Tell the running gateway to read the keys; where no pool runs, the next one will.
+    """Tell the running gateway to read the keys. Without a running pool, the next one reads them.
 
     Raises:
         ConfigurationError: It cannot read them.
@@ -166,7 +166,5 @@ def _directory(options: argparse.Namespace) -> Path:
     if options.keys_dir is not None:
         return Path(options.keys_dir)
     if options.run_dir is not None:
-        raise errors.ConfigurationError(
-            "a pool that is named by its run directory: say where its keys are (--keys-dir)"
-        )
+        raise errors.ConfigurationError("the pool is named by its run directory, so its keys need --keys-dir")
     return keys.default_keys_dir(options.pool or os.environ.get("ATOMR_MP_POOL", "default"))

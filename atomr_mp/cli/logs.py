@@ -15,7 +15,7 @@ from atomr_mp.cli.common import Commands, add_pool, run_path
 LINES: Final = 50
 
 LOOK_S: Final = 0.2
-"""How often `--follow` looks: the standard library tells of no event when a file grows."""
+"""How often `--follow` looks, since the standard library has no event for a file that grows."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class Log:
-    """A log file that may be followed. It is cut back to nothing when it is rotated, and goes on from there."""
+    """A log file that may be followed. A rotation empties it, and it goes on from there."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

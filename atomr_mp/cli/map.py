@@ -23,7 +23,7 @@ FAILURES_SHOWN: Final = 10
 SHOW_EVERY_S: Final = 0.1
 
 _NO_POOL: Final = (errors.PoolLost, errors.DeviceUnavailable)
-"""Nothing takes work any more: what an item ends with then says nothing of the item."""
+"""Errors of the pool, not of an item: nothing takes work any more."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -32,13 +32,13 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "map",
         help="run a file of items through a method",
         description="Calls a method once for each item of a file, on all devices of a running pool or (with --actor) "
-        "of one that is started for this job, and writes the results in the items' order. What a worker's end took "
-        "along is sent again if it was not run, or if the method is idempotent.",
+        "of one that is started for this job, and writes the results in the items' order. An item that was lost with "
+        "its worker is sent again if it did not run, or if the method is idempotent.",
         epilog="Failed items do not end the job. In .jsonl output each is a line "
         '{"error": {"code": ..., "message": ...}} in its place. In .npy output its row is NaN (0 if the results are '
         "integers, False if booleans), and FILE.failures.jsonl says which rows these are. The output appears when the "
-        "job is done. With --journal a job that was cut off, or lost its pool, is taken up again by the same command: "
-        "what is in the journal is not run again, and the output is that of a job that was never disturbed. "
+        "job is done. With --journal the same command takes up a job again that was cut off, or lost its pool: "
+        "items in the journal are not run again, and the output is that of an undisturbed job. "
         "Exit status: 0 all items succeeded, 1 some failed, 2 the job could not be run.",
     )
     parser.add_argument("method", metavar="ACTOR.METHOD", help="a method that takes an item as its one argument")
@@ -109,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace, items: Items, latest: list[Progress]) -> int:
-    """Run the job on a pool; `latest` has how far it is."""
+    """Run the job on a pool; `latest` has its progress."""
     from atomr_mp.cli.results import open_results
     from atomr_mp.mapping.run import Failure
 
@@ -137,7 +137,7 @@ def _run(options: argparse.Namespace, items: Items, latest: list[Progress]) -> i
             )
             for index, outcome in enumerate(outcomes):
                 if isinstance(outcome, Failure) and isinstance(outcome.error, _NO_POOL):
-                    raise outcome.error  # as it would be for all that follow
+                    raise outcome.error  # as all further items would
                 failure = results.write(index, outcome)
                 if failure is not None:
                     report.failed(index, failure.error.code, failure.error.message)
@@ -175,7 +175,7 @@ def _is_same(path: Path, other: Path) -> bool:
 
 
 def _interrupted(options: argparse.Namespace, latest: list[Progress]) -> str:
-    """Return what an interrupted job has kept, and how it goes on."""
+    """Return a line about an interrupted job: the kept items, and how to go on."""
     done = latest[0].done if latest else 0
     if options.journal:
         return f"interrupted: {counted(done, 'item')} in {options.journal}; the same command goes on from there"
@@ -216,7 +216,7 @@ class _Report:
 
 @contextlib.contextmanager
 def _pool(options: argparse.Namespace) -> Iterator[Pool]:
-    """Give the pool that is meant, or one of the job's own."""
+    """Yield the pool that the options name, or one of the job's own."""
     import atomr_mp
 
     if options.actor:
@@ -237,7 +237,7 @@ def _pool(options: argparse.Namespace) -> Iterator[Pool]:
 
 @contextlib.contextmanager
 def _progress(total: int | None) -> Iterator[Callable[[Progress], None]]:
-    """Show a bar on stderr if that is a terminal; give what updates it."""
+    """Show a bar on stderr if that is a terminal; yield the function that updates it."""
     if not sys.stderr.isatty():
         yield lambda _progress: None
         return

@@ -57,13 +57,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def ask(pool: Pool, until: float) -> dict[int, str]:
-    """Return which devices do not answer in time, and why."""
+    """Return the devices that do not answer in time, and why."""
     from atomr_mp.protocol.libraries.memory import Statistics
 
     replies: dict[int, Reply] = {}
     failures: dict[int, str] = {}
     for info in pool.devices:
-        # All at once, so that one that is stuck takes no time from the others: a client holds what it cannot send yet.
+        # All at once, so that a stuck device takes no time from the others; unsent requests wait in the client.
         left_s = max(0.001, until - time.monotonic())
         try:
             replies[info.index] = pool.device(info.index).request("memory", Statistics(), left_s)

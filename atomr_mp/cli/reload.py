@@ -11,7 +11,7 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, add_timeout, counted, observe, open_pool
 
 TIMEOUT_S: Final = 1800.0
-"""Long: each device in turn may take as long as a restart."""
+"""Long, since each device in turn may take as long as a restart."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -20,7 +20,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
         "reload",
         help="load the actors' code and the configuration again",
         description="Reads the configuration file again, if the pool was started with one, and replaces the workers "
-        "one device at a time, after each has finished what it holds; waits until all are ready. Gives up at the "
+        "one device at a time, after each has finished its requests; waits until all are ready. Gives up at the "
         "first that does not start; the devices behind it keep the old code.",
     )
     add_timeout(parser, TIMEOUT_S)

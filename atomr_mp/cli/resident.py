@@ -18,7 +18,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "resident",
         help="show or free memory that outlives the workers",
-        description="Shows or frees resident memory: what actors have filled once, for all processes to come.",
+        description="Shows or frees resident memory, which actors fill once for all later processes.",
     )
     orders = parser.add_subparsers(title="orders", metavar="ORDER", required=True)
     listing = orders.add_parser("list", help="show it", description="Shows all resident memory and who uses it.")

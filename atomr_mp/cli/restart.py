@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atomr_mp.protocol.messages.devices import DeviceInfo
 
 TIMEOUT_S: Final = 360.0
-"""What a drain and a start may take by default, and a margin."""
+"""The default time limits of a drain and a start, and a margin."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -23,7 +23,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "restart",
         help="replace a device's worker",
-        description="Replaces a device's worker after it has finished what it holds, and waits until the new one is "
+        description="Replaces a device's worker after it has finished its requests, and waits until the new one is "
         "ready. Also starts a device at once that is stopped, or tripped after too many ends.",
     )
     parser.add_argument("device", type=int, metavar="DEVICE", help="index of the device")

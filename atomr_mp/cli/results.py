@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 HEADER_BYTES: Final = 1024
-"""Room for the header of a .npy file, which says how many rows there are: known at the end only. The format pads with
+"""Room for the header of a .npy file, whose number of rows is known only at the end. The format pads with
 spaces, to a multiple of 64."""
 
 
@@ -28,7 +28,7 @@ def open_results(name: str) -> Results:
     """Open an output by the end of its name; `-` is JSON lines to stdout.
 
     Raises:
-        ConfigurationError: It cannot be written, or its name says no format.
+        ConfigurationError: It cannot be written, or its name has no known ending.
     """
     if name == "-":
         return JsonLines(None)
@@ -40,7 +40,7 @@ def open_results(name: str) -> Results:
 
 
 class Results(ABC):
-    """Takes outcomes in order. Use it with `with`: what is not committed leaves nothing.
+    """Takes outcomes in order. Use it with `with`: without a commit nothing is left.
 
     Args:
         path: Where the results go; None for stdout.
@@ -61,12 +61,12 @@ class Results(ABC):
         self, type_: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._path is not None:
-            with contextlib.suppress(OSError):  # what is not written by now is not wanted
+            with contextlib.suppress(OSError):  # rows that were not written are not wanted
                 self._file.close()
             self._part.unlink(missing_ok=True)
 
     def write(self, index: int, outcome: Any) -> Failure | None:
-        """Write an outcome; return the failure if it is one, or if it cannot be written."""
+        """Write an outcome. Return the item's failure, or the failure to write its result; None if all is well."""
         try:
             if isinstance(outcome, Failure):
                 failure = outcome
@@ -93,7 +93,7 @@ class Results(ABC):
 
     @abstractmethod
     def _write_result(self, index: int, result: Any) -> str | None:
-        """Write a result; return why that is not possible, if it is not."""
+        """Write a result. Return why that is not possible; None if it is written."""
 
     @abstractmethod
     def _write_failure(self, failure: Failure) -> None:
@@ -130,7 +130,7 @@ class JsonLines(Results):
 
 
 class Rows(Results):
-    """A .npy file: the first result says what a row is; failed items leave a row to be filled."""
+    """A .npy file. The first result decides the type and shape of a row; failed items leave a blank row."""
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path)
@@ -139,7 +139,7 @@ class Rows(Results):
         """FILE.failures.jsonl, from the first failure on."""
         self._failures_path = path.with_name(f"{path.name}.failures.jsonl")
         self._row: np.ndarray[Any, Any] | None = None
-        """What stands in the place of a failed item; None before the first result."""
+        """The row of a failed item; None before the first result."""
         self._first = 0
         """Index of that result."""
         self._rows = 0
@@ -189,7 +189,7 @@ class Rows(Results):
     def _complete(self) -> None:
         import numpy as np
 
-        # With no result at all, a row is taken to be a number.
+        # Without any result, a row counts as a number.
         row = np.full((), np.nan) if self._row is None else self._row
         if self._row is None:
             self._file.write(row.tobytes() * self._rows)
@@ -202,7 +202,7 @@ class Rows(Results):
 
 
 def described(failure: Failure) -> dict[str, Any]:
-    """Return a failure as the outputs tell it."""
+    """Return a failure as the outputs have it."""
     return {
         "code": failure.error.code,
         "message": failure.error.message,
@@ -232,7 +232,7 @@ def _create(path: Path) -> BinaryIO:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before anything of another job's is cut off
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)  # before another job's content is cut off
             os.ftruncate(descriptor, 0)
         except OSError:
             os.close(descriptor)

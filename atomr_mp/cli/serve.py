@@ -24,7 +24,7 @@ TOKEN_VARIABLE: Final = "ATOMR_MP_SERVE_TOKEN"  # noqa: S105 - the name of a var
 """Environment variable that has tokens, with commas between."""
 
 MODULES: Final = ("uvicorn", "httptools", "uvloop", "prometheus_client")
-"""What the extra `serve` brings."""
+"""The modules that the extra `serve` brings."""
 
 DRAIN_TIMEOUT_S: Final = 30.0
 
@@ -127,7 +127,7 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse impossible options before anything is started.
 
     Raises:
-        ConfigurationError: It cannot be served so.
+        ConfigurationError: The server cannot run with them.
     """
     import importlib.util
 
@@ -165,7 +165,7 @@ def _check_certificate(certificate: Path, key: Path) -> None:
 
 
 def _tokens(options: argparse.Namespace) -> list[str]:
-    """Return the tokens that are given in the environment, or one that is made; none where none is needed.
+    """Return the tokens: those of the environment, a new one, or none where none is needed.
 
     Raises:
         ConfigurationError: A token is too short, or the file of tokens has none.
@@ -181,7 +181,7 @@ def _tokens(options: argparse.Namespace) -> list[str]:
 
 
 def _starter(options: argparse.Namespace) -> Callable[[], Pool] | None:
-    """Return what starts the pool; None if one is joined."""
+    """Return the function that starts the pool; None if a pool is joined."""
     if not (options.actor or options.config):
         return None
     settings: dict[str, Any] = given_settings(options)
@@ -254,7 +254,7 @@ def _limits(given: list[str]) -> Any:
 
 
 class _Announcement:
-    """Says where the server is, with a line that can be run, once it accepts."""
+    """Prints the server's address, with a `curl` line, once it accepts."""
 
     def __init__(self, options: argparse.Namespace, plan: FrontEndPlan, pool: Pool, address: Any) -> None:
         from atomr_mp.serve.values.schemas import example, unsuited
@@ -262,7 +262,7 @@ class _Announcement:
         self._pool: Final = pool.name
         self._plan: Final = plan
         self._unix: Final[Path | None] = options.uds
-        # Whoever tries the line that is shown is to do no harm.
+        # Trying the line that is shown must do no harm.
         methods = sorted(pool.methods, key=lambda method: unsuited(pool.method_info(method)))
         self._shown: Final = methods[0] if methods else ""
         self._body: Final = example(pool.method_info(self._shown)) if self._shown else ""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atomr_mp.supervisor.plan import Plan
 
 STOP_S: Final = 10.0
-"""How long a supervisor whose start has failed may take to end in order."""
+"""How long a supervisor may take to end in order after its start has failed."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -78,7 +78,7 @@ def add_settings(parser: argparse.ArgumentParser) -> None:
 
 
 def given_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings among the options; None for what was not given.
+    """Return the settings among the options; None for settings that were not given.
 
     Raises:
         ConfigurationError: `--set` names none, or gives it a value that it cannot have.
@@ -113,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
         plan = with_source(plan, options.config, settings)
     if options.detach:
         return _detached(config, plan)
-    # What the supervisor would refuse is refused before anything is announced; it looks again itself.
+    # Check before anything is announced; the supervisor checks again itself.
     RunDirectory.create(plan.run_path).close()
     _announce(config, plan)
     become_supervisor(plan)
@@ -121,7 +121,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _announce(config: Config, plan: Plan) -> None:
-    """Say what is started, and why that, in one line; below it, what an operator should know of its devices."""
+    """Print what is started and why, in one line, and the notes on its devices below."""
     why = "no NVIDIA hardware found: " if config.backend == "auto" and plan.backend == "host" else ""
     actors = ", ".join(actor.name for actor in plan.actors) or "none, so nothing can be called; see --actor"
     sys.stderr.write(
@@ -153,12 +153,12 @@ def _detached(config: Config, plan: Plan) -> int:
         f"pool {plan.pool} runs: {counted(len(plan.devices), 'device')} ready, supervisor {process.pid}, run directory "
         f"{plan.run_dir}\n"
     )
-    process.returncode = 0  # it lives on, and nobody is to be warned of that
+    process.returncode = 0  # it lives on, so nobody should be warned of that
     return 0
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a supervisor that is of no use, in order if it can."""
+    """End a supervisor whose start has failed, in order if it can."""
     process.terminate()
     try:
         process.wait(STOP_S)

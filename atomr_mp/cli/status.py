@@ -143,7 +143,7 @@ def _device(worker: WorkerStatus) -> dict[str, Any]:
 
 
 def _by_name(remote: RemoteStatus) -> dict[str, Any]:
-    """Return how remote clients are served, by the names of the fields."""
+    """Return the state of the gateway and its sessions, by field."""
     named = {name: getattr(remote, name) for name in remote.__struct_fields__}
     named["sessions"] = [{name: getattr(each, name) for name in each.__struct_fields__} for each in remote.sessions]
     return named
@@ -221,7 +221,7 @@ def _print(shown: dict[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, soft_wrap=True)
-    # Written by us: rich would end the process by itself when nobody reads any more.
+    # Written here, since rich would end the process when nobody reads any more.
     with console.capture() as capture:
         _render(shown, console)
     sys.stdout.write(capture.get())

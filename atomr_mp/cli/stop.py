@@ -11,7 +11,7 @@ from atomr_mp import errors
 from atomr_mp.cli.common import Commands, add_pool, add_timeout, observe, open_pool
 
 TIMEOUT_S: Final = 60.0
-"""Twice what workers may take by default to finish what they hold."""
+"""Twice the time that workers may take by default to finish their requests."""
 
 
 def add(commands: Commands) -> argparse.ArgumentParser:
@@ -19,7 +19,7 @@ def add(commands: Commands) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "stop",
         help="stop a pool",
-        description="Stops a pool after its workers have finished what they hold, and waits until it has gone.",
+        description="Stops a pool after its workers have finished their requests, and waits until it has gone.",
     )
     add_timeout(parser, TIMEOUT_S)
     add_pool(parser)

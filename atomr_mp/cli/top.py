@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 INTERVAL_S: Final = 1.0
 
 SETTLE_S: Final = 5.0
-"""How long a supervisor that has ended its sessions may take to give its run directory back."""
+"""How long a supervisor may take, after its sessions have ended, to give its run directory back."""
 
 PIPE_WIDTH: Final = 160
-"""Columns where the output is no terminal."""
+"""Columns, if the output is not a terminal."""
 
 QUIT: Final = frozenset({b"q", b"Q"})
 """Keys that end it."""
@@ -90,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
         except KeyboardInterrupt:
             return 0
         except errors.PoolLost:
-            # The lock has no content after an orderly end: who was killed had no time to remove it.
+            # The lock is empty after an orderly end: a killed supervisor had no time to empty it.
             if not after.status.stopping and not directory.ended_in_order(SETTLE_S):
                 raise
             sys.stdout.write(f"the pool {after.status.pool} was stopped\n")
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Give a wait of some seconds that returns at once, and True, when a key says to end."""
+    """Yield a function that waits some seconds; it returns True at once when a key says to end."""
     keyboard = sys.stdin.fileno() if sys.stdin is not None and sys.stdin.isatty() else None
     if keyboard is None:
         yield _no_key
@@ -122,7 +122,7 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def _no_key(seconds: float) -> bool:
-    """Wait where nobody can press a key."""
+    """Wait, without a terminal for keys."""
     time.sleep(seconds)
     return False
 

@@ -35,7 +35,7 @@ def run(_options: argparse.Namespace) -> int:
 
 
 def _cuda() -> str:
-    """Return whether there is the cuda backend, or else why not; in lines of their own the driver and the GPUs."""
+    """Return whether the cuda backend is available, or why not, with a line for the driver and for each GPU."""
     import os
 
     from atomr_mp import errors

@@ -2,6 +2,5 @@
 
 A shell around `supervision`: `loop` waits, `device` feeds one device's events to the tables and carries their actions
 out, `sessions` talks to clients, `supervisor` ties them together, `plan` is the pool that a supervisor has to run.
-`recycler` and `reload` replace workers that are well; `helpers` are processes beside them, as that of
-`exporter`.
+`recycler` and `reload` replace healthy workers; `helpers` are processes beside them, such as `exporter`'s.
 """

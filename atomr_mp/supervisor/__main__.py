@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--log-to-file", action="store_true")
     options = parser.parse_args()
     try:
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited from whoever started us, and by all that we start
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # inherited from our parent, and by all our children
         return _run(options)
     except KeyboardInterrupt:  # before the loop's own handler was there
         return 128 + signal.SIGINT
@@ -41,7 +41,7 @@ def main() -> int:
 def _run(options: argparse.Namespace) -> int:
     try:
         plan = Plan.from_descriptor(options.plan_fd)
-    except EOFError:  # whoever started us has ended
+    except EOFError:  # our parent has ended
         return 1
     starter = None
     if options.starter_fd is not None:

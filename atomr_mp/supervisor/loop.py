@@ -19,7 +19,7 @@ class Timer:
 
     def __init__(self, call: Callable[[], None]) -> None:
         self.call: Callable[[], None] | None = call
-        """None once it was made or cancelled."""
+        """None once the call was made or cancelled."""
 
     def cancel(self) -> None:
         """Forget the call; may be called twice, and after it was made."""
@@ -27,13 +27,13 @@ class Timer:
 
 
 class Loop:
-    """Waits for descriptors, timers and signals, and calls whoever asked."""
+    """Waits for descriptors, timers and signals, and calls their callbacks."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
         self._calls: dict[int, Callable[[int], None]] = {}
         self._new: set[int] = set()
-        """Descriptors watched since the last look: what that look saw of such a number was of one closed meanwhile."""
+        """Descriptors watched since the last look. That look's events with such a number are of a closed descriptor."""
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._afterwards: list[Callable[[], object]] = []
@@ -64,7 +64,7 @@ class Loop:
         return timer
 
     def call_afterwards(self, call: Callable[[], object]) -> None:
-        """Call `call()` when everything else of this round is done; before the first, and of the last, too."""
+        """Call `call()` when everything else of this round is done: also before the first round, and after the last."""
         self._afterwards.append(call)
 
     def on_signal(self, number: int, call: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The pool that a supervisor has to run: everything decided, nothing left to detect. Crosses to its process as JSON."""
+"""The pool that a supervisor runs, with everything decided. It crosses to the supervisor's process as JSON."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class DevicePlan(msgspec.Struct, frozen=True):
     index: int
     name: str
     environment: dict[str, str]
-    """Added to the supervisor's own for this device's workers."""
+    """Environment variables for this device's workers, beside the supervisor's own."""
     execution: Execution
     uuid: str = ""
     """The GPU's; empty on the host backend."""
@@ -36,7 +36,7 @@ class GatewayPlan(msgspec.Struct, frozen=True):
     address: str
     """"tcp://ADDRESS:PORT"."""
     keys_dir: str
-    """Where the keys are; empty for no encryption, on loopback."""
+    """The directory of the keys; empty for no encryption, on loopback."""
     grace_s: float
     """How long a session is kept after a cut."""
     max_sessions: int
@@ -44,7 +44,7 @@ class GatewayPlan(msgspec.Struct, frozen=True):
 
 
 class PlanSource(msgspec.Struct, frozen=True):
-    """The sources of a plan, to make it again."""
+    """The sources of a plan, for making it again."""
 
     file: str
     """The configuration file, absolute."""
@@ -72,13 +72,13 @@ class Plan(msgspec.Struct, frozen=True):
     standby_starts: int = 1
     """How many standbys may start at a time."""
     preload: list[str] = []
-    """Modules that the process imports from which workers are forked, beside those that it always does."""
+    """Modules that the zygote imports, beside those that it always imports."""
     temporary: bool = False
-    """Remove the run directory after an orderly end: its name was made up, so nobody will look for it."""
+    """Remove the run directory after an orderly end, since its name was made up and nobody looks for it."""
     recycling: RecycleLimits = RecycleLimits()
-    """When workers are replaced although they are well."""
+    """Limits after which healthy workers are replaced."""
     metrics: str = METRICS_OFF
-    """Where they are served, as `Config.metrics` has it."""
+    """The address of the metrics, as `Config.metrics` has it."""
     kill_timeout_s: float = 30.0
     """How long a killed worker may take to end."""
     resident_max_bytes: int = 0
@@ -95,7 +95,7 @@ class Plan(msgspec.Struct, frozen=True):
     """None if no configuration file was given."""
 
     def encoded(self) -> bytes:
-        """Return what `from_descriptor` reads."""
+        """Return the bytes that `from_descriptor` reads."""
         return msgspec.json.encode(self)
 
     def to_descriptor(self) -> int:
@@ -108,10 +108,10 @@ class Plan(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_descriptor(cls, descriptor: int) -> Plan:
-        """Read a plan and close its descriptor; waits for whoever writes it.
+        """Read a plan and close its descriptor; waits for the writer.
 
         Raises:
-            EOFError: Nobody has written it, nor will.
+            EOFError: The writer has ended without writing it.
         """
         with open(descriptor, "rb") as file:
             found = file.read()
@@ -128,7 +128,7 @@ class Plan(msgspec.Struct, frozen=True):
 def merged(old: Plan, new: Plan) -> tuple[Plan, list[str]]:
     """Return the plan that a running pool can adopt, and the settings in `new` that need a restart of the pool.
 
-    What its workers are told when they start can change with them; what the supervisor or the clients hold cannot.
+    Settings that workers get at their start can change; settings that the supervisor or the clients hold cannot.
     """
     fixed = (
         *("pool", "run_dir", "backend", "window", "log_max_bytes", "cgroups", "metrics", "standby", "standby_starts"),

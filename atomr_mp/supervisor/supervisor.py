@@ -46,19 +46,19 @@ SURVIVORS_S: Final = 10.0
 """How long workers of a killed supervisor may take to die before this one gives up."""
 
 TIDY_S: Final = 1.0
-"""How long what killed workers had started may take to end, before this supervisor does."""
+"""How long this supervisor waits, at its end, for processes that killed workers had started."""
 
 HOUSEKEEPING_S: Final = 5.0
-"""How often log files are looked at, whose size is no event; and what could not be done for want of descriptors."""
+"""Interval of looks at log files, whose size is not an event, and of new attempts after a lack of descriptors."""
 
 
 class Supervisor:
     """A pool's supervisor.
 
     Args:
-        plan: What to run.
+        plan: The pool to run.
         run_dir: The run directory, held by this process.
-        starter: The session of whoever started this process, if there is one.
+        starter: The session of the process that started this one, if there is one.
         bound: The pool ends with that session.
     """
 
@@ -81,7 +81,7 @@ class Supervisor:
         self._has_orphans = False
         """The search for leftovers of dead workers failed."""
         self._strangers = set(adopted_children(set()))
-        """Children that this process had before it became a supervisor, as those of a script that has done so."""
+        """Children that this process had before it became a supervisor, such as a script's."""
         self._started_at = time.time()
         epoch = self._epoch = os.urandom(16)
         self._events = EventLog(run_dir.events)
@@ -164,7 +164,7 @@ class Supervisor:
         self._events.close()
 
     def _begin(self, listener: SessionListener) -> None:
-        """Let clients in and start the devices, which to no client are to seem as if they were stopped."""
+        """Let clients in and start the devices, which must not seem stopped to any client."""
         if not self._stopping:
             self._begun = True
             self._sessions.listen(listener)
@@ -246,7 +246,7 @@ class Supervisor:
         self._stop_if_done()
 
     def owner_gone(self) -> None:
-        """End now, also where the pool stops already: nobody waits any more for what the workers hold."""
+        """End now, even if the pool stops already: nobody waits any more for the workers' answers."""
         if self._stopping:
             _LOG.warning("the pool's application has ended: the workers are killed")
         self.stop("its application has ended")
@@ -278,7 +278,7 @@ class Supervisor:
         )
 
     def read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
-        """Have the gateway read the admitted keys again.
+        """Tell the gateway to read the admitted keys again.
 
         Raises:
             InvalidRequest: There is none.
@@ -292,10 +292,10 @@ class Supervisor:
         return [*self._health.notes(device.index), *self._sessions.notes(device.index, device.generation)]
 
     def inventory(self, request_id: int) -> operators.Inventory:
-        """Return all that there has to be.
+        """Return an account of the pool's processes, descriptors and memory.
 
         Raises:
-            Overloaded: No descriptor is left to look by.
+            Overloaded: No descriptor is left for looking.
         """
         try:
             return take_inventory(
@@ -350,7 +350,7 @@ class Supervisor:
         )
 
     def _on_hangup(self) -> None:
-        """Reload, unless it is the terminal that has gone."""
+        """Reload, unless the signal comes from a terminal that has gone."""
         if self._plan.source is None or self._has_terminal:
             self._on_stop_signal("SIGHUP")
             return
@@ -376,7 +376,7 @@ class Supervisor:
         self._loop.call_later(self._notifier.watchdog_s / 2, self._feed_watchdog)
 
     def _tell_manager(self) -> None:
-        """Tell how the pool is: up, once no device is on its way and some are there. One broken GPU is no outage."""
+        """Tell the service manager the state: up, once a device is ready and all others are too, or out of use."""
         if self._stopping:
             return
         states = {device.state for device in self.devices}
@@ -396,7 +396,7 @@ class Supervisor:
         self._stop_if_done()
 
     def _on_child(self) -> None:
-        """A process of ours, or one that a worker has left behind, has ended or stopped."""
+        """A child, or a process that a worker has left behind, has ended or stopped."""
         for device in self.devices:
             if device.predecessor is not None:
                 device.predecessor.look()
@@ -409,7 +409,7 @@ class Supervisor:
         try:
             kill_adopted(workers | self._helpers.pids | self._factory.pids | self._strangers, timeout_s=0)
             self._has_orphans = False
-        except OSError as error:  # no descriptor is left to look by
+        except OSError as error:  # no descriptor is left for looking
             if not self._has_orphans:
                 _LOG.warning("it cannot be seen what dead workers have left, and is tried again: %s", error)
             self._has_orphans = True
@@ -435,7 +435,7 @@ class Supervisor:
 
 
 def _has_terminal() -> bool:
-    """Return whether this process has a terminal, whose end is told by SIGHUP."""
+    """Return whether this process has a terminal, whose end would send SIGHUP."""
     try:
         os.close(os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC))
     except OSError:
@@ -477,7 +477,7 @@ def _batches(device: SupervisedDevice, board: BoardReader) -> list[operators.Bat
         f"{actor.name}.{method.name}"
         for actor in device.actors
         for method in actor.methods
-        if method.batch_items and not method.streams  # of steps over streams there are no figures
+        if method.batch_items and not method.streams  # steps over streams have no figures
     ]
     return [
         operators.BatchStatus(

@@ -1,4 +1,4 @@
-"""Keeps the process running that serves metrics. Its socket is made here: an error of it is one of the start."""
+"""Keeps the process running that serves metrics. Its socket is made here, so that an error of it fails the start."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 MODULE: Final = "atomr_mp.helpers.metrics_server"
 
 AGAIN_S: Final = 5.0
-"""How long after its end it is started again."""
+"""Delay of its next start after its end."""
 
 UNIX: Final = "unix:"
 
 
 class Exporter:
-    """The exporter's process, again and again.
+    """The exporter's process, which is started again after each end.
 
     Args:
         address: As `Config.metrics` has it, not "off".
@@ -65,7 +65,7 @@ def listen(address: str, run_dir: Path) -> socket.socket:
     """Return a socket that listens at an address.
 
     Raises:
-        ConfigurationError: It cannot be.
+        ConfigurationError: That is not possible.
     """
     try:
         if address.startswith(UNIX):
@@ -111,7 +111,7 @@ def parse(address: str) -> tuple[str, int]:
 
 def _listen_unix(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    if path.is_socket():  # left by a supervisor that was killed; nobody else makes one where we may write
+    if path.is_socket():  # left by a killed supervisor; nobody else makes a socket here
         path.unlink()
     before = os.umask(0o177)
     try:

@@ -1,4 +1,4 @@
-"""Keeps the gateway running, on a listening socket that outlives it: nobody's connection is refused meanwhile."""
+"""Keeps the gateway running, on a listening socket that outlives it, so that no connection is refused meanwhile."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ BACKLOG: Final = 1024
 
 FIRST_AGAIN_S: Final = 0.1
 LAST_AGAIN_S: Final = 5.0
-"""How long after its end it is started again: the first time at once, then after these, each twice the one before."""
+"""Least and greatest delay of a further start after an end. The first comes at once; each delay is twice the last."""
 
 WELL_S: Final = 10.0
-"""After so long a life it is started at once again."""
+"""After a life of this length the next start comes at once again."""
 
 STOP_S: Final = 3.0
 """How long it may take to say goodbye to its clients at the pool's end."""
@@ -56,7 +56,7 @@ Note = Callable[[str, str, dict[str, str]], object]
 
 
 class GatewayKeeper:
-    """The gateway's process, again and again.
+    """The gateway's process, which is started again after each end.
 
     Args:
         plan: How it listens.
@@ -105,7 +105,7 @@ class GatewayKeeper:
         self._again_s = 0.0
         self._figures = remote.GatewayFigures(listening=False, sessions=[], refused=0)
         self._reading: dict[int, Done] = {}
-        """Who waits for the keys to be read, by number."""
+        """Callbacks that wait for the keys to be read, by number."""
         self._questions = 0
         self._stopping = False
 
@@ -223,7 +223,7 @@ class GatewayKeeper:
             self._loop.forget(self._control.fileno())  # it is about to end, which its pidfd tells
 
     def _read(self) -> bool:
-        """Read the gateway's messages; False if it says nothing any more."""
+        """Read the gateway's messages; False if its channel has ended."""
         assert self._control is not None
         while True:
             try:
@@ -273,7 +273,7 @@ class Remotes(Protocol):
     """The records of remote sessions."""
 
     def find(self, key: str, session: bytes) -> bool:
-        """Return whether a remote session is known whose gateway has ended."""
+        """Return whether this is a known remote session whose gateway has ended."""
 
     def when_known(self, key: str, session: bytes, unanswered: Sequence[int], done: Callable[[Fates], object]) -> None:
         """Call `done` with the started calls, once nothing of former gateways starts any more."""

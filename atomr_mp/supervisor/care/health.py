@@ -22,12 +22,12 @@ _LOG: Final = logging.getLogger("atomr_mp.supervisor")
 MODULE: Final = "atomr_mp.helpers.gpu_monitor"
 
 AGAIN_S: Final = 5.0
-"""How long after its end the process is started again; each further time twice as long, until it has told something."""
+"""Delay of the process's next start after its end; each further one is twice as long, until it has reported."""
 
 AGAIN_MAX_S: Final = 300.0
 
 SILENT_S: Final = 60.0
-"""After so long without a word from it, the driver does not answer."""
+"""After so long without a report, the driver counts as silent."""
 
 PACKET_BYTES: Final = 4096
 
@@ -58,7 +58,7 @@ class HealthWatch:
         self._ours: socket.socket | None = None
 
     def start(self) -> None:
-        """Start the process; nothing if there is no GPU."""
+        """Start the process, if there is a GPU."""
         if not self._uuids:
             return
         self.close()

@@ -14,11 +14,11 @@ from atomr_mp.process.spawn import abandon
 from atomr_mp.supervisor.loop import Loop
 
 KILL_S: Final = 1.0
-"""How long killed ones may take to end: one that asks the driver may be stuck in it, for ever."""
+"""How long a killed helper may take to end: one that asks the driver may be stuck in it for ever."""
 
 
 class Helpers:
-    """The helpers that run. Each is a module of ours, knows the supervisor's pid, and dies with it.
+    """The running helpers. Each is a module of this package, knows the supervisor's pid, and dies with it.
 
     Args:
         loop: The supervisor's loop.
@@ -31,7 +31,7 @@ class Helpers:
 
     @property
     def pids(self) -> set[int]:
-        """Processes that nobody else reaps."""
+        """Processes that have to be reaped here."""
         return set(self._running)
 
     def start(
@@ -52,7 +52,7 @@ class Helpers:
             environment: Added to this process's own.
 
         Returns:
-            What kills it; `ended` is called all the same.
+            A function that kills it; `ended` is called all the same.
 
         Raises:
             OSError: No process can be made.
@@ -63,7 +63,7 @@ class Helpers:
             stdout=subprocess.DEVNULL,
             env={**os.environ, **(environment or {})},
             pass_fds=descriptors,
-            start_new_session=True,  # Ctrl-C is the supervisor's to answer
+            start_new_session=True,  # the supervisor handles Ctrl-C
         )
         try:
             pidfd = os.pidfd_open(popen.pid)
@@ -91,13 +91,13 @@ class Helpers:
 
         Args:
             module: Its name; its arguments are the supervisor's pid and the descriptors of the question and the answer.
-            question: What it reads.
+            question: The bytes that it reads.
             timeout_s: How long it may take; then it is killed.
             answered: Called with its status and its answer when it has ended; the status is None if it was killed here.
             environment: Added to this process's own.
 
         Returns:
-            Kills it early.
+            A function that kills it early.
 
         Raises:
             OSError: No process can be made.
@@ -145,4 +145,4 @@ class Helpers:
         try:
             popen.wait(0)
         except subprocess.TimeoutExpired:
-            popen.returncode = 0  # it is stuck in the kernel; nobody is to be warned
+            popen.returncode = 0  # it is stuck in the kernel, and a warning would help nobody

@@ -17,7 +17,7 @@ from atomr_mp.supervisor.sessions.residents import ResidentKeeper
 from atomr_mp.supervisor.sessions.sessions import Sessions
 
 MOST: Final = 8192
-"""Most sessions, and descriptors, that are told: the message has a limit."""
+"""Most sessions, and most descriptors, in an inventory, since the message has a limit."""
 
 
 def take_inventory(

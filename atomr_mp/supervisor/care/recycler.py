@@ -15,7 +15,7 @@ from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop, Timer
 
 LOOK_S: Final = 0.25
-"""How often it is looked: a worker's counts are no events, and reporting them must not delay it."""
+"""Interval of looks. A worker's counts are not events, since reporting them would delay it."""
 
 
 class Recycler:
@@ -25,7 +25,7 @@ class Recycler:
         loop: The supervisor's loop.
         devices: The pool's devices.
         limits: Returns the policy.
-        pausing: Returns whether nobody is to be replaced now.
+        pausing: Returns whether replacements pause now.
         driver_bytes: Returns a process's device memory, by device and pid; None if no driver tells it.
     """
 
@@ -44,7 +44,7 @@ class Recycler:
         self._driver_bytes = driver_bytes
         self._timer: Timer | None = None
         self._early: dict[tuple[int, int], float] = {}
-        """The jitter of each incarnation, by device and generation; of the current ones."""
+        """The jitter of each current incarnation, by device and generation."""
         self._due_s: dict[tuple[int, int], float] = {}
         """When each incarnation became due; CLOCK_MONOTONIC."""
 

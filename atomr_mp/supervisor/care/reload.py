@@ -26,22 +26,22 @@ CONFIG_READER: Final = "atomr_mp.helpers.config_reader"
 IMPORT_CHECK: Final = "atomr_mp_workers.boot.import_check"
 
 REPLAN_S: Final = 60.0
-"""How long the new plan may take, which may have to ask the driver."""
+"""How long making the new plan may take; it may have to ask the driver."""
 
 Done = Callable[[errors.AtomrError | None, list[str]], None]
-"""Called at the end: with why it was given up, and with the settings that need a restart of the pool."""
+"""Called at the end with the reason of a failure, and with the settings that need a restart of the pool."""
 
 
 class Reload:
     """One reload, from the order to its end.
 
     Args:
-        plan: What the pool runs.
+        plan: The pool's present plan.
         loop: The supervisor's loop.
         helpers: Start the process that plans anew.
         devices: The pool's devices.
         take: Called with the plan that holds from now on.
-        renew: Sees that workers are made by a plan and not of old code, then calls what it is given.
+        renew: Prepares the making of workers by a plan, without old code, then calls its argument.
         done: Called once, at the end.
     """
 
@@ -60,19 +60,19 @@ class Reload:
         self._loop = loop
         self._helpers = helpers
         self._left = list(devices)
-        """Devices that are not done; the first of them is being replaced once `_generation` is set."""
+        """Devices that remain; the first of them is being replaced once `_generation` is set."""
         self._generation = 0
         """The first device's generation before its replacement; 0 before that."""
         self._restarts = 0
-        """How often the first device had restarted before it was replaced; 0 before that."""
+        """Restarts of the first device before its replacement; 0 before that."""
         self._lost: errors.AtomrError | None = None
-        """How its last had ended, if there was none any more."""
+        """The cause of its last worker's end, if it had no worker."""
         self._take = take
         self._renew = renew
         self._done = done
         self._pending: list[str] = []
         self._kill: Callable[[], None] | None = None
-        """Ends the process that is being asked."""
+        """Ends the running helper."""
         self._over = False
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class Reload:
         if self._over or not self._generation:
             return
         device = self._left[0]
-        # An end counts when it is heard of; why is known once the process has gone. It may be tried again by then.
+        # An end counts at its first sign; its cause is known once the process has gone, maybe after the next start.
         failed = device.restarts > self._restarts and device.lost not in {None, self._lost}
         if failed or device.state is State.QUARANTINED:
             self._give_up(_stopped_at(device, len(self._left) - 1, device.lost, "the reload stopped at device"))
@@ -97,7 +97,7 @@ class Reload:
             self._next()
 
     def give_up(self, error: errors.AtomrError) -> None:
-        """End it before its time: replaced workers stay."""
+        """Give the reload up: replaced workers stay."""
         if not self._over:
             self._give_up(error)
 
@@ -170,7 +170,7 @@ class Reload:
             self._replace(device, anew=True)
 
     def _was_set_up(self, error: errors.AtomrError | None) -> None:
-        """The first device's new worker is ready beside the old one, has taken its place already, or has failed."""
+        """Go on: the first device's new worker is ready beside the old one, has taken its place, or has failed."""
         if self._over:
             return
         device = self._left[0]

@@ -6,7 +6,7 @@ from __future__ import annotations
 def memory_bytes(pid: int) -> int:
     """Return the resident memory of a process, 0 if there is none."""
     try:
-        import psutil  # late: a supervisor that nobody asks does not need it
+        import psutil  # late, since a supervisor needs it only when it is asked
     except OSError:  # no descriptor is left
         return 0
     try:

@@ -1,4 +1,4 @@
-"""Looks whether workers hang: reads their boards now and then, and asks one that seems to where it is.
+"""Finds workers that hang: reads their boards now and then, and asks a worker that seems to hang for its stacks.
 
 It costs the workers nothing, and the supervisor some microseconds a second for each device on which something runs.
 """
@@ -30,10 +30,10 @@ STACK_S: Final = 1.0
 """How long a worker may take to write its stacks."""
 
 ANSWER_S: Final = 0.5
-"""How long its interpreter may take to answer. If it does not, it is said to be in C code, and no more is decided."""
+"""How long its interpreter may take to answer. If it does not, its place counts as C code; nothing else follows."""
 
 WRITING_S: Final = 0.01
-"""How often it is looked whether it has: no event tells of that, and the loop is not to wait."""
+"""Interval of looks for the stacks: no event tells of them, and the loop must not wait."""
 
 STACK_CHARS: Final = 4000
 """Longest stack in an error; the log and the event log have it whole."""
@@ -77,11 +77,11 @@ class _DeviceWatch:
         self._watch = HangWatch()
         self._looked_ns = 0
         self._threads: dict[int, Thread] = {}
-        """At the last look, if anything ran that is watched."""
+        """The worker's threads at the last look, if a watched request ran then."""
         self._doubted = False
         """Its board was not believed at the last look."""
         self._asked: Incarnation | None = None
-        """Whom we have asked where it is."""
+        """The worker that was asked for its stacks."""
 
     def look(self) -> None:
         worker = self._device.active

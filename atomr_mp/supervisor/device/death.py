@@ -1,4 +1,4 @@
-"""How a device's process ends: the signs of it, what they set going, what is told. Read this top to bottom.
+"""How a device's process ends: the signs of its end, the steps that follow, the reports. Read this top to bottom.
 
 Theory of operation. A process ends because it is killed or crashes, because it reports a fault, because it hangs, or
 because it was told to finish. Its end shows in several signs. Each of them may be the first, and none but the last is
@@ -67,8 +67,8 @@ class Deaths:
         residents: Keeps the memory that outlives the processes.
         run_dir: Notes which processes there are.
         output: Where the processes print.
-        ends: Tells how each has ended.
-        restarts: Judges that.
+        ends: Reports each end.
+        restarts: Judges the ends.
         quarantine: Knows processes that do not end.
         takeover: Knows the standby.
         ended: Called after each process end, when it has been reaped.
@@ -131,16 +131,16 @@ class Deaths:
         Args:
             worker: The process.
             fault: Why.
-            settled: It has sent all the answers that it will.
+            settled: It sends no more answers.
         """
         worker.parting.failed(fault)
         if worker is self._roles.active:
             self._life.take(lambda: self._on_failed(worker, fault, settled=settled))
-        else:  # at once: a standby that has failed must not be promoted
+        else:  # at once, since a failed standby must not be promoted
             worker.kill()
 
     def hung(self, worker: Incarnation, fault: errors.WorkerHung, stacks: str) -> None:
-        """A process makes no progress; nothing if it takes no calls any more.
+        """Act on a process that makes no progress; do nothing if it takes no calls any more.
 
         Args:
             worker: The process.
@@ -151,7 +151,7 @@ class Deaths:
         self._life.take(lambda: self._on_hung(worker, fault, stacks, hung_ns))
 
     def damaged(self, worker: Incarnation, why: str) -> None:
-        """A process has written over its own board; nothing if it takes no calls any more.
+        """Act on a process that has written over its own board; do nothing if it takes no calls any more.
 
         Args:
             worker: The process.
@@ -164,12 +164,12 @@ class Deaths:
         self._life.take(lambda: self._on_dies(worker))
 
     def stopped(self, worker: Incarnation) -> None:
-        """Nothing of a process that dies runs any more: what it has not answered by now, it will not."""
+        """Nothing of a dying process runs any more, so it sends no further answers."""
         if worker is not self._roles.standby:
             self._ends.foretell(worker)
 
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
-        """A process will say no more."""
+        """A process has closed its control channel."""
         if worker is self._roles.standby:  # at once: it must not be promoted
             worker.kill()
         else:
@@ -183,7 +183,7 @@ class Deaths:
         """A process goes on though it was killed: it is stuck in the kernel, and nobody waits for it any longer."""
         self._life.take(lambda: self._on_survived(worker))
 
-    # --- what a sign sets going, at its turn -----------------------------------------------------------------------
+    # --- the facts that follow from a sign --------------------------------------------------------------------------
 
     def _on_late(self, worker: Incarnation) -> None:
         if worker.parting.fault is None:
@@ -202,13 +202,13 @@ class Deaths:
             return
         poisoned = isinstance(fault, errors.ContextPoisoned)
         self.step_as_told(worker, LifecycleEvent.POISONED if poisoned else LifecycleEvent.FAULT)
-        if worker is self._roles.predecessor:  # it lives on for a moment, and nobody need wait for its end
+        if worker is self._roles.predecessor:  # it lives on for a moment, but nobody has to wait for its end
             if settled:
                 self._ends.foretell(worker)
             worker.freeze(lambda: self._ends.tell(worker))
 
     def step_as_told(self, worker: Incarnation, event: LifecycleEvent) -> None:
-        """Step as a process's message asks; one that is out of its turn breaks the protocol, which is a fault."""
+        """Step by a process's message. A message out of turn breaks the protocol, which is a fault."""
         life = self._life
         if not life.expects(event):
             why = UnexpectedEventError(life.state, event)
@@ -240,7 +240,7 @@ class Deaths:
                 self._restarts.add(worker)  # before anybody hears of it
             self._life.step(LifecycleEvent.END_OF_FILE)
         if dying:
-            self._ends.tell(worker)  # the kernel may take long to take its memory down, and nobody need wait for that
+            self._ends.tell(worker)  # the kernel may take long to take its memory down, but nobody has to wait for that
 
     def _on_exited(self, worker: Incarnation) -> None:
         roles = self._roles
@@ -279,7 +279,7 @@ class Deaths:
     # --- the actions, in the order in which the table asks for them ------------------------------------------------
 
     def hold(self) -> None:
-        """`HOLD`: note since when clients hold their calls; that they are to, the next state tells them."""
+        """`HOLD`: note since when clients hold their calls; the next state tells them to."""
         self._held_s = time.monotonic()
         worker = self._roles.active
         if worker is not None and worker.parting.fault is not None:
@@ -290,7 +290,7 @@ class Deaths:
         self._held_s = 0.0
 
     def kill(self) -> None:
-        """`KILL`: end the active incarnation, a poisoned one when its standby has taken over and settled.
+        """`KILL`: end the active incarnation; if it is poisoned, only when its standby has taken over and settled.
 
         A poisoned process does nothing any more, and the end of its context keeps the device from others.
         """
@@ -309,7 +309,7 @@ class Deaths:
             self._log.note("fault", fault.message, code=fault.code)
 
     def end(self) -> None:
-        """`END`: tell what became of the requests that were on the active incarnation, and let go of it."""
+        """`END`: report the fates of the active incarnation's requests, and let go of it."""
         worker = self._roles.end_active()
         if worker is None:
             self._restarts.ended_unstarted()
@@ -320,7 +320,7 @@ class Deaths:
         self._life.reason = lost.message if lost else finished
 
     def end_predecessor(self) -> None:
-        """`END_PREDECESSOR`: the same of the incarnation whose place a standby has taken."""
+        """`END_PREDECESSOR`: the same for the incarnation whose place a standby has taken."""
         worker = self._roles.end_predecessor()
         self._ends.over(worker)
         if self._roles.active is not None:

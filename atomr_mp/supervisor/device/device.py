@@ -35,7 +35,7 @@ from atomr_mp.supervisor.processes.process_factory import ProcessFactory
 from atomr_mp.supervisor.processes.starter import Starter
 
 INFO_CHARS: Final = 1200
-"""Longest text in a device's description: with 64 of them a welcome stays below the limit of a message, and one
+"""Longest text in a device's description. A welcome with 64 of them stays below the limit of a message, so that an
 actor's long message does not keep clients from connecting. The worker's log and the event log have it whole."""
 
 
@@ -196,12 +196,12 @@ class SupervisedDevice:
 
     @property
     def reason(self) -> str:
-        """Why it is in its state, for a person."""
+        """The reason for its state, for a person."""
         return self._life.reason
 
     @property
     def generation(self) -> int:
-        """The generation of the active incarnation, or of the last that there was."""
+        """The generation of the active incarnation, or of the last one."""
         return self._roles.generation
 
     @property
@@ -211,17 +211,17 @@ class SupervisedDevice:
 
     @property
     def standby(self) -> Incarnation | None:
-        """The process that waits to be the next, or has failed at that and is still to end."""
+        """The process that waits to be the next, or that has failed at that and has not ended yet."""
         return self._roles.standby
 
     @property
     def predecessor(self) -> Incarnation | None:
-        """The process whose place a standby has taken, and which is still to end."""
+        """The process whose place a standby has taken, and which has not ended yet."""
         return self._roles.predecessor
 
     @property
     def workers(self) -> list[Incarnation]:
-        """All processes there are, but for those that are stuck."""
+        """All processes, except stuck ones."""
         return self._roles.all
 
     def worker(self, generation: int) -> Incarnation | None:
@@ -240,12 +240,12 @@ class SupervisedDevice:
 
     @property
     def lost(self) -> errors.AtomrError | None:
-        """How the last incarnation ended, if that was unplanned."""
+        """The cause of the last incarnation's end, if that was unplanned."""
         return self._restarts.lost
 
     @property
     def last_fault(self) -> tuple[float, str]:
-        """When an incarnation last ended that was not to, and how."""
+        """Time and cause of the last unplanned end."""
         return self._ends.last_fault
 
     def info(self, session_number: int) -> DeviceInfo:
@@ -293,12 +293,12 @@ class SupervisedDevice:
         self._life.feed(LifecycleEvent.START)
 
     def replace(self, event: str, why: str, *, anew: bool = False) -> None:
-        """Replace the worker after it has finished what it holds; close an open circuit.
+        """Replace the worker after it has finished its requests; close an open circuit.
 
         Args:
             event: Who asked for it, for the event log: "restart", "recycle", "reload".
-            why: The same in words.
-            anew: By a process that is started from now on, and not by the standby that there is.
+            why: The reason in words.
+            anew: Replace it by a process that is started from now on, not by the present standby.
         """
         self._life.take(lambda: self._replace(event, why, anew=anew))
 
@@ -317,7 +317,7 @@ class SupervisedDevice:
 
         Args:
             plan: The plan; `take_plan` ends the attempt.
-            done: Called once, later: with None when it could take over, or has; with why it has ended.
+            done: Called once, later: with None when it is ready to take over, or has; with the reason if it has ended.
         """
         self._life.take(lambda: self._takeover.set_up(plan, done))
 
@@ -344,15 +344,15 @@ class SupervisedDevice:
         self._deaths.damaged(worker, why)
 
     def forgive(self, generation: int, why: str) -> None:
-        """Count the end of an incarnation no more: it was not the device's fault."""
+        """Forgive the end of an incarnation, which was not the device's fault."""
         self._life.take(lambda: self._restarts.forgive(generation, why, stopping=self._stopping))
 
     def reported(self) -> None:
-        """A client has said which of its requests ran when a worker ended, here or elsewhere."""
+        """A client has reported which of its requests ran when a worker ended, here or elsewhere."""
         self._life.take(self._restarts.ask_again)
 
     def tidy(self, timeout_s: float = 0.0) -> None:
-        """Take away what could not be when its processes ended, for their own had not; each is waited for so long."""
+        """Remove the cgroups of ended workers whose children outlived them; waits so long for each."""
         self._starter.tidy(timeout_s)
 
     def note(self, event: str, text: str, generation: int | None = None) -> None:
@@ -404,7 +404,7 @@ class SupervisedDevice:
         return None
 
     def _not_started(self, why: errors.AtomrError) -> None:
-        """Say that no process could be made; from the loop, which serves others between two attempts."""
+        """Report that no process could be made; later, so that the loop serves others between two attempts."""
         self._roles.not_started(self._starter.last_generation)
         self._restarts.not_started(why)
         self._loop.call_later(0, self._on_no_process)
@@ -465,7 +465,7 @@ class SupervisedDevice:
             worker.kill()
 
     def _release(self, worker: Incarnation) -> None:
-        """Forget a process that has ended, or never will, and have everybody forget it."""
+        """Forget a process that has ended, or never will, here and in all listeners."""
         if worker.is_stuck:
             self.quarantine.hold(worker)
         else:

@@ -20,7 +20,7 @@ from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.incarnation_end import IncarnationEnd
 
 FAULT_CHARS: Final = 300
-"""Longest text of a past fault in a status, which has one for each device."""
+"""Longest text of a past fault in a status, which has a text for each device."""
 
 
 class EndReports:
@@ -32,7 +32,7 @@ class EndReports:
         log: The device's events.
         plans: Decide whether requests are suspected.
         restarts: Counts the ends.
-        release: Called with a process whose end was told.
+        release: Called with a process whose end was reported.
     """
 
     def __init__(
@@ -57,11 +57,11 @@ class EndReports:
 
     @property
     def last_fault(self) -> tuple[float, str]:
-        """When an incarnation last ended that was not to, and how."""
+        """Time and cause of the last unplanned end."""
         return self._last_fault
 
     def over(self, worker: Incarnation) -> errors.AtomrError | None:
-        """Report the fates of the requests on an incarnation; return why it ended, None if it was told to."""
+        """Report the fates of the requests on an incarnation; return why it ended, None if it was planned."""
         self._restarts.add(worker)
         ending = self.tell(worker)
         self._release(worker)
@@ -71,7 +71,7 @@ class EndReports:
         return None if ending.planned and not worker.parting.retires else ending.lost
 
     def foretell(self, worker: Incarnation) -> None:
-        """Report the fates of the requests on an incarnation that does not run any more, but has closed nothing yet."""
+        """Report the fates of the requests on an incarnation that runs nothing any more, but has its connections."""
         if worker.generation not in self._known:
             self._tell(worker, self._sessions.incarnation_stopped)
 
@@ -92,7 +92,7 @@ class EndReports:
     def _tell(
         self, worker: Incarnation, say: Callable[[DeviceView, Callable[[int], IncarnationEnded]], None]
     ) -> IncarnationEnd:
-        """Tell the clients, who wait, of an incarnation that runs nothing any more; then count its end."""
+        """Tell the waiting clients that an incarnation runs nothing any more; then count its end."""
         known = self._known.get(worker.generation)
         if known is not None:
             say(self._device, known.told)
@@ -103,7 +103,7 @@ class EndReports:
         )
         self._sessions.died(self._device, worker.generation, ending.death)
         say(self._device, ending.told)
-        # Of a board that is not believed what was told before it was damaged: sums never fall.
+        # If the board is not believed, the figures from before the damage count: sums never fall.
         lost = not (ending.planned or ending.doubt)
         self._tally.add(worker.live_board.last if ending.doubt else board, ending.in_a_word, lost=lost)
         board.release()

@@ -37,7 +37,7 @@ class DeviceLife:
 
     def __init__(self, index: int, *, tell: Callable[[], None], changed: Callable[[], None]) -> None:
         self.reason = "not started yet"
-        """Why the device is in its state, for a person; written by whoever brings the state about."""
+        """The reason for the device's state, for a person; written by whoever causes the state."""
         self._index = index
         self._act: Mapping[Action, Act] = {}
         self._tell = tell
@@ -55,11 +55,11 @@ class DeviceLife:
         return self._state
 
     def carry_out(self, act: Mapping[Action, Act]) -> None:
-        """Say how each action is carried out; to be called once, before the first fact."""
+        """Set the function that carries out each action; to be called once, before the first fact."""
         self._act = act
 
     def take(self, fact: Callable[[], None]) -> None:
-        """Handle a fact: now, or after those that came before it."""
+        """Handle a fact: now, or after earlier facts."""
         self._facts.append(fact)
         if self._handles:
             return
@@ -71,7 +71,7 @@ class DeviceLife:
             self._handles = False
 
     def feed(self, event: LifecycleEvent) -> None:
-        """Take an event whose meaning depends on nothing that may change before its turn."""
+        """Take an event as a fact. Its meaning must not depend on anything that may change before its turn."""
         self.take(functools.partial(self.step, event))
 
     def expects(self, event: LifecycleEvent) -> bool:

@@ -1,4 +1,4 @@
-"""Whom a device tells of its life: the parts of the sessions, and of the keeper of resident memory, that it needs."""
+"""The listeners of a device: the parts that it needs of the sessions and of the keeper of resident memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DeviceView(Protocol):
 
 
 class ResidentListener(Protocol):
-    """Who keeps what outlives the processes."""
+    """The keeper of memory that outlives the processes."""
 
     def heard(self, worker: Worker, message: control.OfResident, descriptor: Descriptor | None) -> None:
         """A process has said something about resident memory; the descriptor is the caller's.
@@ -48,17 +48,17 @@ class DeviceListener(Protocol):
         """Tell every client the device's new state."""
 
     def incarnation_stopped(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
-        """Tell every client what `incarnation_ended` will tell, for nothing of the incarnation runs any more."""
+        """Tell every client early what `incarnation_ended` will tell: nothing of the incarnation runs any more."""
 
     def incarnation_ended(self, device: DeviceView, make: Callable[[int], IncarnationEnded]) -> None:
         """Tell every client that an incarnation has ended; `make` takes the session's number."""
 
     def died(self, device: DeviceView, generation: int, death: Death) -> None:
-        """An incarnation, or a standby, has ended, maybe by one of its requests; that it has is told next."""
+        """An incarnation, or a standby, has ended, maybe by one of its requests; clients are told next."""
 
     @property
     def reports_due_s(self) -> float:
-        """How long to wait at most for what clients say of ends that may be forgiven; 0 if there is none to come."""
+        """Longest wait, in seconds, for clients' reports on ends that may be forgiven; 0 if none is due."""
 
     def incarnation_over(self, device: DeviceView, generation: int) -> None:
         """A process has ended, and the device has let go of it."""

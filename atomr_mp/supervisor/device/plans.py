@@ -53,7 +53,7 @@ class Plans:
         self._trial = self._beside = plan
 
     def begin(self) -> bool:
-        """Turn to the next incarnation's plan; return whether a standby that there is can be used for it."""
+        """Turn to the next incarnation's plan; return whether the present standby can be used for it."""
         trial, self._trial = self._trial, None
         self._in_use = trial or self._held
         return trial is None or self.fits_standby

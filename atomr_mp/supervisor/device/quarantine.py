@@ -20,8 +20,8 @@ class Quarantine:
         life: Its life.
         roles: Its processes.
         log: Its events.
-        dismiss: Has the standby leave.
-        want: Sees that there is a standby.
+        dismiss: Tells the standby to leave.
+        want: Asks for a standby.
     """
 
     def __init__(
@@ -76,12 +76,12 @@ class Quarantine:
 
         Args:
             why: The reason, for a person.
-            at_once: What runs is of no use, and is killed; else it finishes what it holds.
+            at_once: Kill the worker, which is of no use any more; else it finishes its requests.
         """
         self._life.take(lambda: self._fall_sick(why, at_once=at_once))
 
     def recover(self, why: str) -> None:
-        """Let the device be used again; whether it is well, the next start shows."""
+        """Let the device be used again; the next start shows whether it is well."""
         self._life.take(lambda: self._recover(why))
 
     def hold(self, worker: Incarnation) -> None:
@@ -89,7 +89,7 @@ class Quarantine:
         self._stuck.append(worker)
 
     def unstuck(self, worker: Incarnation) -> None:
-        """A process has ended that was thought never to; this is part of a fact."""
+        """Such a process has ended after all; this is part of a fact."""
         self._stuck.remove(worker)
         text = "the killed worker has ended after all"
         self._log.note("unstuck", text, generation=worker.generation, pid=worker.pid)

@@ -21,7 +21,7 @@ from atomr_mp.supervisor.processes.incarnation import Incarnation
 from atomr_mp.supervisor.processes.incarnation_end import error_of_requests
 
 FORGIVEN: Final = -1.0
-"""Stands for the time of a restart that is not to be counted."""
+"""Stands for the time of a restart that does not count."""
 
 
 class Restarts:
@@ -34,8 +34,8 @@ class Restarts:
         log: Its events.
         loop: The supervisor's loop.
         quarantine: The reason why nothing is started.
-        tell: Tells the clients that the circuit has changed while the state has not.
-        reports_due_s: Return how long to wait at most for what clients say of ends that may be forgiven.
+        tell: Tells the clients of a change of the circuit without a change of state.
+        reports_due_s: Returns the longest wait for clients' reports on ends that may be forgiven.
     """
 
     def __init__(
@@ -59,17 +59,17 @@ class Restarts:
         self._reports_due_s = reports_due_s
         self._count = 0
         self._counted: set[int] = set()
-        """Generations whose ends were counted, and whose processes may still be heard of."""
+        """Generations whose ends were counted, while reports of their processes may still come."""
         self._lost: errors.AtomrError | None = None
         self._no_process: errors.AtomrError | None = None
         self._history = intensity.History.EMPTY
         self._judged: dict[int, float] = {}
-        """When restarts were judged, by the generation whose end they followed; `FORGIVEN` if one is not to be."""
+        """Times of the judged restarts, by the generation that had ended; `FORGIVEN` for one that does not count."""
         self._delay_s = 0.0
         self._retry_at = 0.0
         self._backoff: Timer | None = None
         self._reports: Timer | None = None
-        """Runs while the verdict on the last end waits for what clients say of it."""
+        """Runs while the verdict on the last end waits for clients' reports."""
 
     @property
     def count(self) -> int:
@@ -78,7 +78,7 @@ class Restarts:
 
     @property
     def lost(self) -> errors.AtomrError | None:
-        """How the last incarnation ended, if that was unplanned."""
+        """The cause of the last incarnation's end, if that was unplanned."""
         return self._lost
 
     @property
@@ -88,13 +88,13 @@ class Restarts:
 
     @property
     def retry_at(self) -> float:
-        """When the delay is over that was granted last, in seconds since the epoch."""
+        """End of the delay that was granted last, in seconds since the epoch."""
         return self._retry_at
 
     # --- ends ------------------------------------------------------------------------------------------------------
 
     def add(self, worker: Incarnation) -> None:
-        """Count an end, once, if nobody wanted it."""
+        """Count an unplanned end, once."""
         if worker.generation not in self._counted and not worker.parting.is_wanted:
             self._counted.add(worker.generation)
             self._count += 1
@@ -104,15 +104,15 @@ class Restarts:
         self._counted.discard(worker.generation)
 
     def not_started(self, why: errors.AtomrError) -> None:
-        """No process can be made; that counts as its end, which is told next."""
+        """Count a process that cannot be made as an end, which is reported next."""
         self._no_process = why
 
     def ended(self, lost: errors.AtomrError | None) -> None:
-        """The active incarnation is over; `lost` says why, None if it left as it was told."""
+        """The active incarnation is over; `lost` says why, None after a planned end."""
         self._lost = lost
 
     def ended_unstarted(self) -> None:
-        """What is over was never a process."""
+        """The process that is over was never made."""
         self._lost = self._no_process
 
     # --- what may follow -------------------------------------------------------------------------------------------
@@ -120,15 +120,15 @@ class Restarts:
     def ask(self) -> LifecycleEvent | None:
         """`ASK_RESTART`: return whether another process may follow the last, whose end was unplanned.
 
-        None while that hangs on what clients will say, by which this end or one before it may be forgiven: else they
-        would be refused by a device that comes back as soon as one of them is heard.
+        None while clients' reports are due that may forgive this end or an earlier one: otherwise calls would be
+        refused by a device that comes back with the first report.
         """
         if self._lost is self._no_process and not isinstance(self._lost, errors.DeviceUnavailable):
             self._count += 1
         return self._verdict()
 
     def ask_again(self) -> None:
-        """Give the verdict that waits, if there is one and clients have said enough; this is a fact."""
+        """Give the waiting verdict, if there is one and enough clients have reported; this is a fact."""
         if self._reports is not None:
             self._forget_reports()
             verdict = self._verdict()
@@ -164,7 +164,7 @@ class Restarts:
                 return LifecycleEvent.RESTART_REFUSED
 
     def arm_backoff(self) -> LifecycleEvent | None:
-        """Let the delay pass that was granted."""
+        """Wait for the end of the delay that was granted."""
         if self._delay_s == 0:
             return LifecycleEvent.BACKOFF_OVER
         self._retry_at = time.time() + self._delay_s
@@ -184,12 +184,12 @@ class Restarts:
         if not worker.parting.is_wanted:
             history, verdict = self._judge(worker.parting.fault or error_of_requests(worker))
             if not isinstance(verdict, intensity.Granted):
-                return False  # it is judged again, and said, when the process has ended
+                return False  # it is judged again, and logged, when the process has ended
             self._take(history)
             self.add(worker)
         return True
 
-    # --- what is forgotten -----------------------------------------------------------------------------------------
+    # --- ends that are forgotten -----------------------------------------------------------------------------------
 
     def succeeded(self) -> None:
         """An incarnation is ready: the next unplanned end is the first of its series. One on trial has to serve."""
@@ -214,11 +214,11 @@ class Restarts:
             self._tell()
 
     def forgive(self, generation: int, why: str, *, stopping: bool) -> None:
-        """Count the end of an incarnation no more for the intensity: it was not the device's fault.
+        """Forgive the end of an incarnation, which was not the device's fault: the intensity counts it no more.
 
         Args:
             generation: The incarnation's.
-            why: The same in words.
+            why: The reason in words.
             stopping: The pool stops, and nothing is to be started.
         """
         self._log.note("poison_request", why, generation=generation)
@@ -228,7 +228,7 @@ class Restarts:
             return
         self._history = intensity.forgiven(self._history, then_s)
         if self._life.state in {State.STOPPED, State.TRIPPED} and generation == self._roles.generation and not stopping:
-            self._life.step(LifecycleEvent.START)  # it was this end that stopped it
+            self._life.step(LifecycleEvent.START)  # this end has stopped it
 
     def _judge(self, lost: errors.AtomrError) -> tuple[intensity.History, intensity.RestartVerdict]:
         """Judge the unplanned end of the active incarnation by its error and by those before it."""
@@ -255,5 +255,5 @@ class Restarts:
 
 
 def _ends_for_good(lost: errors.AtomrError) -> bool:
-    """Whether no process follows one that has ended by an error, at the first end already."""
+    """Whether the first end by an error already stops the device."""
     return directive(lost) in {Directive.STOP, Directive.ESCALATE}

@@ -21,17 +21,17 @@ class Roles:
 
     @property
     def standby(self) -> Incarnation | None:
-        """The process that waits to be the next, or has failed at that and is still to end."""
+        """The process that waits to be the next, or that has failed at that and has not ended yet."""
         return self._standby
 
     @property
     def predecessor(self) -> Incarnation | None:
-        """The process whose place a standby has taken, and which is still to end."""
+        """The process whose place a standby has taken, and which has not ended yet."""
         return self._predecessor
 
     @property
     def generation(self) -> int:
-        """The generation of the active incarnation, or of the last that there was."""
+        """The generation of the active incarnation, or of the last one."""
         return self._generation
 
     @property
@@ -68,7 +68,7 @@ class Roles:
         return worker
 
     def end_active(self) -> Incarnation | None:
-        """Return the active incarnation, which is none any more; None if none could be made."""
+        """Take the active incarnation's role from it and return it; None if none could be made."""
         worker, self._active = self._active, None
         return worker
 
@@ -77,7 +77,7 @@ class Roles:
         self._standby = None
 
     def end_predecessor(self) -> Incarnation:
-        """Return the predecessor, which is none any more."""
+        """Take the predecessor's role from it and return it."""
         worker, self._predecessor = self._predecessor, None
         assert worker is not None
         return worker

@@ -15,11 +15,11 @@ from atomr_mp.supervisor.device.roles import Roles
 from atomr_mp.supervisor.loop import Loop, Timer
 
 LOOK_S: Final = 0.05
-"""When it is first looked whether the promoted process has anything to do, and how often afterwards. A client's calls
-are there by then: it hears of the new worker within a millisecond, as a rule."""
+"""First look, and interval of further looks, at whether the promoted process has anything to do. A client's calls are
+there by then: as a rule it hears of the new worker within a millisecond."""
 
 SETTLE_S: Final = 1.0
-"""When all that waits is done, whatever the promoted process has to do."""
+"""The waiting work is done then at the latest, whatever the promoted process has to do."""
 
 
 class Settling:
@@ -45,7 +45,7 @@ class Settling:
         return self._timer is not None
 
     def begin(self) -> None:
-        """A standby takes over, or is about to."""
+        """Begin this time: a standby takes over, or is about to."""
         if self._timer is None:
             self._until_s = time.monotonic() + SETTLE_S
             self._timer = self._loop.call_later(LOOK_S, self._look)
@@ -56,7 +56,7 @@ class Settling:
         self._waiting.append(call)
 
     def end(self) -> None:
-        """Wait no longer: nobody has taken over after all, or that process is ending too."""
+        """End this time early: nobody has taken over after all, or that process is ending too."""
         if self._timer is None:
             return
         self._timer.cancel()

@@ -1,4 +1,4 @@
-"""When a device's standby is started, and its status: the policy's and the turns' keeper."""
+"""Decides when a device's standby is started, by the policy and the pool's turns; tells its status."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ TAKE_OVER_S: Final = 0.001
 
 
 class StandbyTimer:
-    """The common state of a device's successive standbys.
+    """The state that a device's successive standbys have in common.
 
     Args:
         device: The device's index.
-        mode: What the pool has.
-        policy: How soon the next may follow one that failed.
+        mode: The pool's kind of standby.
+        policy: Decides how soon a standby may follow a failed one.
         loop: The supervisor's loop.
-        turns: The pool's.
-        due: Is called when one may be started. Then one of `ready`, `used`, `failed`, `not_now` and `forget` is due.
+        turns: The pool's turns.
+        due: Called when a standby may be started; `ready`, `used`, `failed`, `not_now` or `forget` must follow.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class StandbyTimer:
         self.note = ""
         """A note for the operator."""
         self.ended = 0
-        """How many have ended without being needed."""
+        """Number of standbys that have ended without being needed."""
         self.start_s: float | None = None
         """Duration of the latest start of a process."""
         self.take_over_s: float | None = None
@@ -50,23 +50,23 @@ class StandbyTimer:
         self._timer: Timer | None = None
 
     def want(self) -> None:
-        """See that one is started, as soon as may be; may be called at any time."""
+        """Ask for a standby as soon as possible; may be called at any time."""
         delay = delay_s(self.policy, self._failures)
         if self.mode is not StandbyMode.HOT or self._timer is not None or delay is None:
             return
         self._timer = self._loop.call_later(delay, self._ask)
 
     def ready(self) -> None:
-        """One has become ready."""
+        """A standby has become ready."""
         self._turns.done(self._device)
 
     def used(self) -> None:
-        """One has become the active incarnation."""
+        """A standby has become the active incarnation."""
         self.forget()
         self.forgive()
 
     def failed(self, why: str, ready_for_s: float | None) -> bool:
-        """One has ended by itself; return whether there will be no more for now."""
+        """A standby has ended by itself; return whether no more are started for now."""
         self.forget()
         self.ended += 1
         self._failures = failures_after(self._failures, ready_for_s)
@@ -79,7 +79,7 @@ class StandbyTimer:
         return bool(self.note)
 
     def not_now(self) -> None:
-        """None was started after all."""
+        """No standby was started after all."""
         self._turns.done(self._device)
 
     def forgive(self) -> None:
@@ -88,7 +88,7 @@ class StandbyTimer:
         self.note = ""
 
     def forget(self) -> None:
-        """Start none for now."""
+        """Start no standby for now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -128,7 +128,7 @@ class StandbyTimer:
         self._turns.ask(self._device, self._due)
 
     def _costs_s(self, standby: Incarnation | None) -> float | None:
-        """Return how long a fault would cost, once it is seen."""
+        """Return the time that a fault would cost, from its first sign."""
         if standby is None:
             return self.start_s
         take_over_s = self.take_over_s or TAKE_OVER_S

@@ -118,9 +118,9 @@ class Takeover:
     # --- what the lifecycle asks for -------------------------------------------------------------------------------
 
     def want(self) -> None:
-        """`WANT_STANDBY`: see that there is something that the next process comes from sooner."""
+        """`WANT_STANDBY`: ask for a standby, or for a process that is forked ahead."""
         if self._timer.mode is StandbyMode.WARM:
-            # After this step, which has something better to do first.
+            # After this step, which is more urgent.
             self._loop.call_later(0, self._make_ahead)
         if self._set_up_done is not None and (why := self._quarantine.reason):
             self._set_up_over(errors.DeviceUnavailable(why, device=self._device.index))
@@ -146,14 +146,14 @@ class Takeover:
         self._log.note("standby_start", "a standby starts", generation=worker.generation, pid=worker.pid)
 
     def foresee(self, worker: Incarnation, used: control.Used) -> None:
-        """The worker is used for this: its standby, and those to come, are to have that ready."""
+        """Note the libraries that the worker uses; its standbys have them ready."""
         if worker is self._roles.active:
             self._foreseen = control.MakeReady(used.methods, used.slabs, used.results)
             if self._roles.standby is not None:
                 self._roles.standby.tell(self._foreseen)
 
     def announce(self) -> None:
-        """`ANNOUNCE`: tell the clients where it will take calls."""
+        """`ANNOUNCE`: tell the clients the standby's endpoint."""
         self._sessions.device_changed(self._device)
 
     def call(self) -> LifecycleEvent | None:
@@ -162,7 +162,7 @@ class Takeover:
         if standby is None or standby.leaving or self._quarantine.reason:
             self.settling.end()
             return None
-        if not standby.listen():  # it may have died with the other; that it has become ready is the next fact
+        if not standby.listen():  # it may have died with the worker; its readiness is the next fact
             standby.hang_up()
         active = self._roles.active
         if not standby.is_ready or active is None or not self._restarts.allow_take_over(active):
@@ -190,7 +190,7 @@ class Takeover:
         return None
 
     def dismiss(self) -> None:
-        """`DISMISS`: have the standby leave, or what was forked ahead, and start none for now."""
+        """`DISMISS`: tell the standby, or the process that was forked ahead, to leave, and start none for now."""
         worker = self._roles.standby
         self._timer.forget()
         self._starter.discard_ahead()
@@ -239,11 +239,11 @@ class Takeover:
     # --- what others tell and ask ----------------------------------------------------------------------------------
 
     def started(self, worker: Incarnation) -> None:
-        """A process has become ready: so long does a start take."""
+        """Note how long a process took to become ready."""
         self._timer.start_s = worker.start_s
 
     def took(self, away_s: float) -> None:
-        """A promotion has taken so long, from the fault's being seen."""
+        """Note how long a promotion took, from the first sign of the fault."""
         self._timer.take_over_s = away_s
 
     def try_again(self) -> None:
@@ -269,10 +269,10 @@ class Takeover:
         self._set_up_done = done
         self._timer.forgive()
         self.dismiss()
-        self.want()  # else when the one that leaves has ended, or the predecessor
+        self.want()  # else once the leaving standby, or the predecessor, has ended
 
     def take_plan(self) -> None:
-        """Go by the plan that holds from now on; a standby by one that was given up leaves. This is part of a fact."""
+        """Go by the plan that holds from now on; a standby by an abandoned plan leaves. This is part of a fact."""
         self._timer.policy = self._plans.held.intensity
         self._set_up_generation, self._set_up_done = 0, None
         if self._roles.standby is not None and not self._plans.fits_standby:
@@ -293,7 +293,7 @@ class Takeover:
         return not (in_the_way or tried or self._quarantine.reason)
 
     def _on_settled(self) -> None:
-        """The next standby disturbs nobody any more."""
+        """Start the next standby, which disturbs nobody any more."""
         if self._life.state is State.READY:
             self.want()
 
@@ -305,7 +305,7 @@ class Takeover:
             self._set_up_over(None)
 
     def _set_up_over(self, error: errors.AtomrError | None) -> None:
-        """Report the outcome of a reload's standby; later, for this is in the middle of a step."""
+        """Report the outcome of a reload's standby; later, since this is in the middle of a step."""
         done, self._set_up_done, self._set_up_generation = self._set_up_done, None, 0
         if done is not None:
             self._loop.call_later(0, lambda: done(error))
@@ -315,7 +315,7 @@ class Takeover:
             self._starter.make_ahead()
 
     def _on_due(self) -> None:
-        """It is our turn to start one: another device has ended its own, maybe in the middle of a step."""
+        """Start a standby in its turn: another device has finished its own start, maybe in the middle of a step."""
         self._life.take(self._start_if_room)
 
     def _start_if_room(self) -> None:
@@ -325,7 +325,7 @@ class Takeover:
             self._timer.not_now()
 
     def _note_death(self, worker: Incarnation) -> None:
-        """Have it known that the standby has ended: a signal that struck it may strike others too."""
+        """Report the standby's end to the sessions: a signal that struck it may strike others too."""
         board = worker.board
         self._sessions.died(self._device, worker.generation, Death(0, cause=cause_of_end(worker, board)))
         board.release()
@@ -344,5 +344,5 @@ def _end_of(predecessor: Incarnation) -> Descriptor | None:
         return None
     try:
         return Descriptor(os.dup(predecessor.process.pidfd))
-    except OSError:  # no descriptor is left: an allocation may fail that would have had to wait
+    except OSError:  # no descriptor is left, so an allocation may fail instead of waiting
         return None

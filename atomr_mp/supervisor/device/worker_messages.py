@@ -1,4 +1,4 @@
-"""Messages of a device's processes: that they are ready, whom they have admitted, what clients share with them."""
+"""Messages of a device's processes: readiness, admitted sessions, memory that clients share with them."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class WorkerMessages:
         life: Its life.
         roles: Its processes.
         log: Its events.
-        sessions: Who is told of what concerns clients.
-        residents: Who is told of resident memory.
+        sessions: Is told of messages that concern clients.
+        residents: Is told of resident memory.
         takeover: Is told of a standby.
         deaths: Is told of a fault.
     """
@@ -84,7 +84,7 @@ class WorkerMessages:
         self._deaths.garbled(worker, error)
 
     def caught_up(self, worker: Incarnation) -> None:
-        """Let clients call whom a worker has admitted, once it can read all that it is to know before their calls."""
+        """Let admitted clients call a worker, once it can read all messages that have to precede their calls."""
         for number in worker.admit():
             if worker.is_ready and worker in {self._roles.active, self._roles.standby}:
                 self._sessions.admitted(self._device, number)

@@ -18,7 +18,7 @@ class DeviceLog:
 
     Args:
         index: The device's index.
-        generation: Returns the generation that an event is of unless it says otherwise.
+        generation: Returns the generation of an event that names none.
         loop: The supervisor's loop.
         events: The pool's event log.
     """
@@ -30,7 +30,7 @@ class DeviceLog:
         self._events = events
 
     def note(self, event: str, text: str, generation: int | None = None, **facts: Scalar) -> None:
-        """Write an event into the log, and onto the screen when nobody waits for anything else."""
+        """Write an event into the log, and onto the screen when the loop has time."""
         if generation is None:
             generation = self._generation()
         self._loop.call_afterwards(

@@ -1,4 +1,4 @@
-"""One process of a device: what it is told, what it says, its end. What that means is its device's affair."""
+"""One process of a device: messages to it, messages from it, its end. The device decides what they mean."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from atomr_mp.transport import descriptors
 from atomr_mp.transport.descriptors import Descriptor
 
 FREEZE_S: Final = 0.005
-"""After so long a process is stopped that was to do that by itself, when its last answers had left."""
+"""A process that should stop by itself after its last answers is stopped after this time."""
 
 
 LOOK_S: Final = 0.0003
 LOOKS: Final = 15
-"""How often it is looked whether a process ends, after one of its threads has ended."""
+"""Interval of looks at whether a process ends, after one of its threads has ended."""
 
 
 class MessageListener(Protocol):
     """Receives a process's messages."""
 
     def heard(self, worker: Incarnation, message: control.FromWorker, descriptor: Descriptor | None) -> None:
-        """It has said something; the descriptor is the caller's."""
+        """It has sent a message; the descriptor is the caller's."""
 
     def garbled(self, worker: Incarnation, error: errors.ProtocolError) -> None:
         """It has sent bytes that are no message."""
 
     def caught_up(self, worker: Incarnation) -> None:
-        """All that it was to be told has been sent."""
+        """All waiting messages to it have been sent."""
 
 
 class DeathListener(Protocol):
-    """Who is told of a process's end, whose messages and end of file come before its exit."""
+    """Receives the signs of a process's end. Messages and end of file come before its exit."""
 
     def dies(self, worker: Incarnation) -> None:
         """It has begun to end, by a kill or a crash, and is going to hang up."""
 
     def stopped(self, worker: Incarnation) -> None:
-        """Nothing runs any more of what has begun to end (`dies`), and its cause is known; it is still to hang up."""
+        """Nothing of a dying process (`dies`) runs any more, and its cause is known; it has not hung up yet."""
 
     def hung_up(self, worker: Incarnation, *, dying: bool) -> None:
         """Its control channel has ended; if it is dying, nothing of it runs any more, and its cause is known."""
@@ -73,17 +73,17 @@ class Incarnation:
         process: The process, just started.
         loop: The supervisor's loop.
         cgroup: Its cgroup, if it has one.
-        messages: Who is told of what it says.
-        deaths: Who is told of its end.
+        messages: Receives its messages.
+        deaths: Receives the signs of its end.
         kill_timeout_s: How long it may take to end once it is killed.
     """
 
     _threads: tuple[int, ...] = ()
-    """Pidfds of threads of it, to be told sooner of its end."""
+    """Pidfds of some of its threads, which tell sooner of its end."""
     _look: Timer | None = None
-    """When it is looked again whether it ends."""
+    """The next look at whether it ends."""
     _dies = False
-    """Its owner knows that it dies."""
+    """Whether `dies` was called."""
 
     def __init__(
         self,
@@ -105,15 +105,15 @@ class Incarnation:
         self._started_s = time.monotonic()
         self._ready_s: float | None = None
         self._promoted_s: float | None = None
-        """When it was told to take calls; None if it was no standby, or still is one."""
+        """Time of its promotion; None if it was not a standby, or still is one."""
         self._leaving = False
         self._actors: list[ActorInfo] = []
         self._admitted: set[int] = set()
         self._admitting: set[int] = set()
-        """Sessions that it has acknowledged before all that it is to know of them was sent."""
+        """Sessions that it has acknowledged before all messages about them were sent."""
         self._cause = ExitCause()
         self._timer: Timer | None = None
-        """Of its start, or of its drain."""
+        """The timer of its start, or of its drain."""
         self._is_stuck = False
         self._kill_timeout_s = kill_timeout_s
         self._kill_timer: Timer | None = None
@@ -126,13 +126,13 @@ class Incarnation:
         self._once_frozen: Callable[[], object] | None = None
         """Called when nothing of it runs any more, though it lives."""
         self._over = False
-        """We have let go of it."""
+        """Whether it was released."""
         loop.watch(process.pidfd, select.EPOLLIN, self._on_exit)
         loop.watch(process.control.fileno(), select.EPOLLIN, self._on_control)
 
     @property
     def age_s(self) -> float:
-        """How long it has been what calls are for; what stands by does not grow old."""
+        """How long it has taken calls; a standby does not grow old."""
         return time.monotonic() - (self._promoted_s or self._started_s)
 
     @property
@@ -162,7 +162,7 @@ class Incarnation:
 
     @property
     def leaving(self) -> bool:
-        """Whether it was killed, or told to leave: what it still says does not count."""
+        """Whether it was killed, or told to leave, so that its further messages do not count."""
         return self._leaving
 
     @property
@@ -197,7 +197,7 @@ class Incarnation:
 
     @property
     def board(self) -> BoardReader:
-        """Its board as it is, whatever was written to it; release it."""
+        """Its board as it is, unchecked; release it."""
         return BoardReader(self.process.board)
 
     @functools.cached_property
@@ -228,11 +228,11 @@ class Incarnation:
         self.set_timer(timeout_s, on_timeout)
 
     def leave(self) -> None:
-        """Count nothing any more that it says."""
+        """Ignore its further messages."""
         self._leaving = True
 
     def acknowledged(self, session: int) -> None:
-        """It has acknowledged a session, which may call it once it has been sent all that it is to know before."""
+        """It has acknowledged a session, which may call it once all earlier messages to it were sent."""
         self._admitting.add(session)
 
     def closed(self, session: int) -> None:
@@ -277,7 +277,9 @@ class Incarnation:
                 packet, descriptor = descriptors.receive(self.process.control, MAX_SESSION_MESSAGE_BYTES)
             except BlockingIOError:
                 return True
-            except ConnectionResetError:  # it has ended without having read all; what it had said comes all the same
+            except (
+                ConnectionResetError
+            ):  # it has ended without having read all; its own messages can be read all the same
                 continue
             except OSError:
                 return False
@@ -300,7 +302,7 @@ class Incarnation:
             self._kill_timer = self._loop.call_later(self._kill_timeout_s, self._on_kill_timeout)
 
     def freeze(self, then: Callable[[], object]) -> None:
-        """Call `then` as soon as nothing of it runs any more, though it lives: it stops by itself, or is made to."""
+        """Call `then` as soon as nothing of it runs any more, though it lives: it stops by itself, or is stopped."""
         self._loop.call_later(FREEZE_S, self.process.freeze)
         self._once_frozen = then
         self.look()
@@ -342,7 +344,7 @@ class Incarnation:
         self._messages.caught_up(self)
 
     def watch_threads(self) -> None:
-        """See its end as soon as a thread of its ends with it; its other ends are seen in any case."""
+        """Watch some of its threads, which tell sooner of a kill or a crash; the pidfd tells of every end."""
         self._forget_threads()
         self._threads = tuple(self.process.open_threads())
         for thread in self._threads:
@@ -354,10 +356,10 @@ class Incarnation:
             self._look.cancel()
         self._look_whether_it_dies(LOOKS)
         if self._hears and not (self._dies or self._over):
-            self.watch_threads()  # the one that has ended may have ended by itself
+            self.watch_threads()  # the thread may have ended by itself
 
     def _look_whether_it_dies(self, looks: int) -> None:
-        """A thread may end by itself; if not, the others have been told to end, and do."""
+        """A watched thread has ended. If it did not end by itself, the kernel is ending the others too."""
         if not self._hears or self._over:
             return
         dying = self.process.dying()

@@ -33,7 +33,7 @@ def error_of_requests(worker: Incarnation) -> errors.AtomrError:
 
 
 def is_planned(worker: Incarnation) -> bool:
-    """Return whether an incarnation left as it was told to."""
+    """Return whether the end of an incarnation was planned."""
     return worker.drained and worker.cause.status == 0
 
 
@@ -59,7 +59,7 @@ class IncarnationEnd:
     Args:
         worker: The incarnation; nothing of it runs any more.
         board: Its board, which is read here and not kept.
-        suspecting: Requests may be held to end workers.
+        suspecting: Whether requests can be suspects.
         now_ns: CLOCK_MONOTONIC, after the last thing that the incarnation did.
     """
 
@@ -68,14 +68,14 @@ class IncarnationEnd:
         self.is_told = False
         """Everybody knows."""
         self.planned: Final = is_planned(worker)
-        """Whether it left as it was told to."""
+        """Whether its end was planned."""
         self._error = error_of_requests(worker)
         parting = worker.parting
         self.lost: Final = parting.fault or self._error
         """Why it ended, if that was not planned."""
         self._info: Final = ErrorInfo.of(self._error)
         self.doubt: Final = check.defect(board.words, now_ns)
-        """Why its board is not believed, "" if it is. Then all that it held may have been executed."""
+        """Why its board is not believed, "" if it is. Without a board all of its requests may have been executed."""
         self._since_ns: Final = MAX_U64 if self.doubt else board.known_since_ns()
         started, running = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
         hung_ns = parting.hung_ns or MAX_U64
@@ -94,7 +94,7 @@ class IncarnationEnd:
             alone=alone is not None,
             cause=cause_of_end(worker, board),
         )
-        """What it says of the requests that it may have died of, of all sessions."""
+        """The suspects that its board names, of all sessions."""
 
     def told(self, number: int) -> IncarnationEnded:
         """Return the message about it for a session."""
@@ -112,7 +112,7 @@ class IncarnationEnd:
 
     @property
     def in_a_word(self) -> str:
-        """The cause, as restarts are counted by it."""
+        """The cause, as the counts of ends name it."""
         parting = self._worker.parting
         if parting.late:
             return "drain_timeout"
@@ -124,7 +124,7 @@ class IncarnationEnd:
 
     @property
     def text(self) -> str:
-        """The same for people."""
+        """The end in words, for people."""
         if self.planned:
             return "left as it was told"
         cause, count = self._worker.cause, self._count
@@ -137,7 +137,7 @@ class IncarnationEnd:
 
     @property
     def facts(self) -> Mapping[str, Scalar]:
-        """The same for programs."""
+        """The end as facts, for programs."""
         worker = self._worker
         cause = worker.cause
         return {

@@ -32,10 +32,10 @@ class Outbox:
         self._unsent.append(_Unsent(control.FROM_SUPERVISOR.encode(message), descriptor, session, opens))
 
     def send(self) -> bool:
-        """Send what waits; return whether nothing waits any more.
+        """Send waiting messages; return whether none waits any more.
 
         Raises:
-            OSError: The channel has ended; what waited is dropped.
+            OSError: The channel has ended; waiting messages are dropped.
         """
         while self._unsent:
             packet, descriptor, _, _ = self._unsent[0]
@@ -54,7 +54,7 @@ class Outbox:
     def withdraw(self, session: int) -> bool:
         """Drop messages that wait here for an ended session; False if the process may have heard of it.
 
-        Else a process that does not read would be owed two messages for each session that comes and goes.
+        Otherwise two messages for each session that comes and goes would wait for a process that does not read.
         """
         if not any(each.opens and each.session == session for each in self._unsent):
             return False
@@ -79,9 +79,9 @@ class _Unsent(NamedTuple):
     packet: bytes
     descriptor: Descriptor | None
     session: int
-    """Of which session it tells; 0 if of none."""
+    """The session that it is about; 0 for none."""
     opens: bool
-    """The process hears of that session by this."""
+    """Whether it introduces that session to the process."""
 
 
 _OF_A_SESSION: Final = (

@@ -28,22 +28,22 @@ class Parting:
 
     @property
     def late(self) -> str:
-        """The words that say that its drain took too long, and that it was killed for it; empty if not."""
+        """A text that says that its drain took too long, so that it was killed; empty if not."""
         return self._late
 
     @property
     def fault(self) -> errors.AtomrError | None:
-        """The error of its end, as it said so itself or we decided."""
+        """The error of its end, from the process itself or by the supervisor's decision."""
         return self._fault
 
     @property
     def hung_ns(self) -> int:
-        """When it was found to hang, CLOCK_MONOTONIC; 0 if it was not. A request that ended later has not."""
+        """When it was found to hang, CLOCK_MONOTONIC; 0 if it was not. Later ends of requests do not count."""
         return self._hung_ns
 
     @property
     def retires(self) -> bool:
-        """Whether it finishes what it holds because it has damaged its own board."""
+        """Whether it finishes its requests because it has damaged its own board."""
         return self._retires
 
     @property
@@ -68,7 +68,7 @@ class Parting:
         self._fault = fault
 
     def retired(self, fault: errors.AtomrError) -> None:
-        """Its board cannot be believed: it may finish what it holds, and its end counts."""
+        """Its board cannot be believed: it may finish its requests, and its end counts."""
         self._wish, self._fault, self._retires = "board", fault, True
 
     def hung(self, fault: errors.WorkerHung, now_ns: int) -> None:

@@ -18,7 +18,7 @@ from atomr_mp.supervisor.loop import Loop
 from atomr_mp.transport import descriptors
 
 NO_GENERATION: Final = 0
-"""Of a process that is no incarnation yet."""
+"""The generation of a process that is not an incarnation yet."""
 
 
 class PreforkPool:
@@ -27,7 +27,7 @@ class PreforkPool:
     Args:
         loop: The supervisor's loop.
         run_dir: Where processes are noted.
-        prepare: What they do meanwhile; `renew` changes it.
+        prepare: The orders for their preparation; `renew` changes them.
     """
 
     def __init__(self, loop: Loop, run_dir: HeldRunDirectory, prepare: control.Prepare) -> None:
@@ -36,13 +36,13 @@ class PreforkPool:
         self._prepare = control.FROM_SUPERVISOR.encode(prepare)
         self._waiting: dict[int, WorkerProcess] = {}
         self._leaving: set[WorkerProcess] = set()
-        """They were killed, and have not ended."""
+        """Processes that were killed, and have not ended."""
         self._failures: dict[int, int] = {}
-        """How many have ended in a row without being needed, by device."""
+        """Number of processes in a row that have ended without being needed, by device."""
 
     @property
     def pids(self) -> set[int]:
-        """The processes that there are."""
+        """All forked processes that wait or leave."""
         return {process.pid for process in (*self._waiting.values(), *self._leaving)}
 
     def fill(self, device: int, fork: Callable[[], WorkerProcess]) -> None:
@@ -56,7 +56,7 @@ class PreforkPool:
             return
         try:
             process = fork()
-        except (NoForkError, errors.SetupFailed):  # the worker that needs a process will say so
+        except (NoForkError, errors.SetupFailed):  # the start of the worker reports it
             return
         self._waiting[device] = process
         self._run_dir.record_worker(process.pid, process.identity.start_ticks)
@@ -71,7 +71,7 @@ class PreforkPool:
         self._loop.watch(process.pidfd, select.EPOLLIN, ended)
 
     def take(self, device: int) -> WorkerProcess | None:
-        """Return a device's process, the caller's from now on; None if there is none that lives."""
+        """Return a device's process, the caller's from now on; None if none lives."""
         process = self._waiting.pop(device, None)
         if process is None:
             return None
@@ -98,14 +98,14 @@ class PreforkPool:
         process.kill()
 
     def renew(self, prepare: control.Prepare) -> None:
-        """Do something else in those that are made from now on; there are none just now."""
+        """Change the orders for further processes; there must be none now."""
         self._prepare = control.FROM_SUPERVISOR.encode(prepare)
         self._failures.clear()
         for device in list(self._waiting):
             self.discard(device)
 
     def close(self) -> None:
-        """End all, and wait for that."""
+        """End all processes, and wait for their ends."""
         processes = [*self._waiting.values(), *self._leaving]
         for process in processes:
             process.kill()

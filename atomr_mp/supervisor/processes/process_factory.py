@@ -1,4 +1,4 @@
-"""How workers' processes are made: forked from a zygote, one ahead, or started in an interpreter of their own."""
+"""Makes workers' processes: forked from a zygote, one ahead, or started in an interpreter of their own."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class ProcessFactory:
 
     def __init__(self, plan: Plan, loop: Loop, run_dir: HeldRunDirectory, log: EventLog) -> None:
         self.note = ""
-        """Why workers are started cold though they were to be warm, for a person."""
+        """Why workers are started cold in a pool with warm ones, for a person."""
         self.ended = 0
-        """How many zygotes have ended."""
+        """Number of zygotes that have ended."""
         self.output: Final = RotatedOutput(run_dir.log("zygote")) if plan.standby == StandbyMode.WARM else None
         self._plan = plan
         self._loop = loop
@@ -50,12 +50,12 @@ class ProcessFactory:
         self._zygote: Zygote | None = None
         self._failures = 0
         self._warm_s: float | None = None
-        """Since when it forks."""
+        """Time since which it forks."""
         self._preloaded: list[str] = []
         """Further modules that the zygote was told to import."""
         self._begin: Callable[[], None] | None = None
         self._patience: Timer | None = None
-        """Until `_begin` is called though there is no zygote."""
+        """Calls `_begin` in the end, even without a zygote."""
         self._timer: Timer | None = None
         self._closed = False
 
@@ -73,7 +73,7 @@ class ProcessFactory:
 
     @property
     def pids(self) -> set[int]:
-        """All processes that are no device's yet."""
+        """All processes that do not belong to a device yet."""
         return {self.pid} | self._reserve.pids
 
     def open(self, begin: Callable[[], None]) -> None:
@@ -85,16 +85,16 @@ class ProcessFactory:
         self._start()
 
     def take_plan(self, plan: Plan) -> None:
-        """Make further processes by another plan; what was made ahead may have imported what has changed since."""
+        """Make further processes by another plan. Processes made ahead end, since their imports may be outdated."""
         self._plan = plan
         self._reserve.renew(control.Prepare(plan.backend, plan.actors))
 
     def renew(self, then: Callable[[], None] = lambda: None, *, if_outdated: bool = False) -> None:
-        """Start the zygote anew if it has imported what may have changed: more than the runtime, or not what it should.
+        """Start the zygote anew if its imports may be outdated: more than the runtime, or other modules than planned.
 
         Args:
             then: Called once workers can be made as they should, maybe at once.
-            if_outdated: Do so only if it is to import other modules than it has.
+            if_outdated: Do so only if the plan names other modules than it has imported.
         """
         outdated = self._preloaded != self._plan.preload
         if self.output is None or not (outdated or (self._preloaded and not if_outdated)):
@@ -111,7 +111,7 @@ class ProcessFactory:
     def make(
         self, device: int, generation: int, environment: Mapping[str, str], output_fd: int
     ) -> tuple[WorkerProcess, str]:
-        """Return a new worker's process, and why it was started cold if it was to be warm.
+        """Return a new worker's process, and why it was started cold in a pool with warm ones.
 
         Raises:
             SetupFailed: None could be made.
@@ -136,12 +136,12 @@ class ProcessFactory:
         return process, reason
 
     def make_ahead(self, device: int, environment: Mapping[str, str], output_fd: int) -> None:
-        """Fork the process that `make` is to return next, if processes are forked at all."""
+        """Fork the process that `make` returns next, if processes are forked at all."""
         if self.output is not None and not self._closed:
             self._reserve.fill(device, lambda: self._fork(environment, output_fd))
 
     def discard_ahead(self, device: int) -> None:
-        """End what was made ahead for a device, which is not to be started soon."""
+        """End the process that was made ahead for a device, which does not start soon."""
         self._reserve.discard(device)
 
     def _fork(self, environment: Mapping[str, str], output_fd: int) -> WorkerProcess:
@@ -150,7 +150,7 @@ class ProcessFactory:
         return self._zygote.fork(environment, output_fd, generation=NO_GENERATION, core_dumps=self._plan.core_dumps)
 
     def retry(self) -> None:
-        """Start a zygote again if that was given up."""
+        """Start a zygote again, if attempts were given up."""
         if self.output is not None and self._zygote is None and self._timer is None:
             self._failures = 0
             self._start()
@@ -184,7 +184,7 @@ class ProcessFactory:
         self._loop.watch(zygote.channel.fileno(), select.EPOLLIN, lambda _: self._on_word(zygote))
 
     def _on_word(self, zygote: Zygote) -> None:
-        """It has done its imports, or has hung up, as the pidfd will tell."""
+        """The zygote has done its imports, or has hung up, as the pidfd will tell."""
         self._loop.forget(zygote.channel.fileno())  # from now on it speaks only when asked
         zygote.listen()
         if zygote.missing is not None:

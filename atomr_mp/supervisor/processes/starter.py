@@ -1,4 +1,4 @@
-"""Makes a device's processes: each by a plan, under a generation and at an endpoint of its own."""
+"""Makes a device's processes, each by a plan, with its own generation and endpoint."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ Adopt = Callable[[WorkerProcess, WorkerCgroup | None, float], Incarnation]
 
 
 class Starter:
-    """Makes the processes of one device, and takes away what they leave in the run directory.
+    """Makes the processes of one device, and removes the files that they leave in the run directory.
 
     Args:
         plan: The pool's plan.
         described: The device's part of it.
         log: The device's events.
         output: Where the processes print.
-        adopt: Takes charge of each.
-        late: Called with one that is not ready in time.
+        adopt: Takes charge of each process.
+        late: Called with a process that is not ready in time.
         run_dir: Where sockets and logs are.
         epoch: The pool's.
         factory: Makes the processes.
-        introductions: Messages that introduce the clients to each.
+        introductions: Messages that introduce the clients to each process.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Starter:
 
     @property
     def last_generation(self) -> int:
-        """The generation of whatever was started last, a standby too."""
+        """The generation of the process that was started last, standbys included."""
         return self._last_generation
 
     def start(self, plan: Plan, *, standby: bool) -> Incarnation:
@@ -117,7 +117,7 @@ class Starter:
         self._factory.make_ahead(self._index, self._environment, self._output.fileno())
 
     def discard_ahead(self) -> None:
-        """End the process that was forked for that: it may have the device's driver open."""
+        """End the process that was forked ahead: it may have the device's driver open."""
         self._factory.discard_ahead(self._index)
 
     def endpoint(self, generation: int) -> str:
@@ -125,7 +125,7 @@ class Starter:
         return f"ipc://{self._run_dir.worker_socket(self._index, generation)}"
 
     def clear(self, worker: Incarnation) -> None:
-        """Take a process's endpoint away, whom nobody is to call any more, and its cgroup as soon as that is empty."""
+        """Remove a process's endpoint, so that nobody calls it any more, and its cgroup as soon as that is empty."""
         self._run_dir.worker_socket(self._index, worker.generation).unlink(missing_ok=True)
         if worker.cgroup is not None:
             self._left.append(worker.cgroup)
@@ -135,6 +135,6 @@ class Starter:
         """Remove the cgroups that are empty by now; to be called when something has ended.
 
         Args:
-            timeout_s: How long each is waited for.
+            timeout_s: How long to wait for each.
         """
         self._left = [cgroup for cgroup in self._left if not cgroup.remove(timeout_s)]

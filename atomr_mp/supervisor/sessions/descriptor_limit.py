@@ -1,4 +1,4 @@
-"""Which file descriptors of others the supervisor keeps, and how many. An edge: it asks the kernel about both."""
+"""Limits the descriptors that the supervisor keeps for others, and checks them. An edge: it asks the kernel."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 from atomr_mp import errors
 
 RESERVED_DESCRIPTORS: Final = 256
-"""Descriptors that clients leave for future workers and for files; at most half of what the kernel allows."""
+"""Descriptors that are reserved for future workers and for files; at most half of the kernel's limit."""
 
 
 def check_room(descriptor: int) -> None:
-    """Check that a descriptor which was just made for a client may be kept, and is none of the reserve.
+    """Check that a descriptor which was just made for a client may be kept, and does not cut into the reserve.
 
     Raises:
         Overloaded: There is no room for it.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # The kernel gives the lowest number that is free.
+    # The kernel gives the lowest free number.
     if limit != resource.RLIM_INFINITY and descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 2):
         raise errors.Overloaded(
             "the supervisor has as many sessions and slabs as its limit of open files admits; close some, or raise "
@@ -29,7 +29,7 @@ def check_room(descriptor: int) -> None:
 
 
 def check_memory(descriptor: int, nbytes: int) -> None:
-    """Check that a descriptor is memory of this size for ever: whoever maps it must not fault when its sender likes.
+    """Check that a descriptor is memory of this size for ever, so that its sender cannot make its readers fault.
 
     Raises:
         InvalidRequest: It is something else.

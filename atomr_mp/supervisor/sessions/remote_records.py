@@ -1,4 +1,4 @@
-"""Remote sessions, as the supervisor remembers them: what their calls have started, whichever gateway they came by."""
+"""The supervisor's records of remote sessions: the calls that have started, by whichever gateway they came."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop, Timer
 
 FORGET_S: Final = 60.0
-"""On top of the grace: how long what is known of a session is kept after its gateway's end. The next one has to come
-up, and its clients to connect to it."""
+"""Time beyond the grace for which a record is kept after its gateway's end. The next gateway has to start, and its
+clients have to connect to it."""
 
 
 class RemoteRecords:
@@ -33,15 +33,15 @@ class RemoteRecords:
         self._devices = devices
         self._records: dict[tuple[str, bytes], RemoteRecord] = {}
         self._origins: dict[int, tuple[str, bytes]] = {}
-        """By number of the local session, ended ones too, for as long as there is a record."""
+        """By number of the local session; ended ones stay as long as there is a record."""
         self._timers: dict[tuple[str, bytes], Timer] = {}
         self._waiting: list[tuple[tuple[str, bytes], Callable[[RemoteRecord], bool], Callable[[], object]]] = []
-        """Who waits for a record: which, for what, and what is called then."""
+        """Waiters for a record: the record, the condition, and the callback."""
 
     # --- what sessions and workers tell ----------------------------------------------------------------------------
 
     def opened(self, number: int, origin: RemoteOrigin) -> None:
-        """A local session is there for a remote one."""
+        """A local session begins for a remote one."""
         key = origin.key, origin.session
         self._records.setdefault(key, RemoteRecord()).local = number
         self._origins[number] = key
@@ -50,7 +50,7 @@ class RemoteRecords:
             timer.cancel()
 
     def ended(self, number: int, told: Iterable[Worker], *, bye: bool) -> None:
-        """A session has ended; with `bye` by its gateway's wish, so nobody will ask for it again."""
+        """A session has ended; with `bye` its gateway wanted it, so nobody asks for it again."""
         key = self._origins.get(number)
         if key is None:
             return
@@ -82,14 +82,14 @@ class RemoteRecords:
         self._look()
 
     def incarnation_ended(self, make: Callable[[int], IncarnationEnded]) -> None:
-        """An incarnation has ended: keep what it had started of each remote session."""
+        """An incarnation has ended: keep the calls that it had started of each remote session."""
         now_ns = time.monotonic_ns()
         for number, key in self._origins.items():
             told = make(number)
             self._records[key].add(told.started, told.known_since_ns, now_ns)
 
     def worker_ended(self, worker: Worker) -> None:
-        """A process has ended, and its end was told."""
+        """A process has ended, and its end was reported."""
         for record in self._records.values():
             record.worker_ended(worker)
         self._look()
@@ -97,7 +97,7 @@ class RemoteRecords:
     # --- what a gateway asks ---------------------------------------------------------------------------------------
 
     def find(self, key: str, session: bytes) -> bool:
-        """Return whether a remote session is known whose gateway has ended."""
+        """Return whether this is a known remote session whose gateway has ended."""
         record = self._records.get((key, session))
         return record is not None and record.local == 0
 
@@ -135,10 +135,10 @@ class RemoteRecords:
         self._origins = {number: of for number, of in self._origins.items() if of != key}
 
     def _read_board(self, record: RemoteRecord, number: int, worker: Worker) -> None:
-        """Record the calls that a living worker has started; all may have, if its board is not believed."""
+        """Record the calls that a living worker has started; if its board is not believed, all may have started."""
         index, generation = worker
         process = self._devices()[index].worker(generation)
-        if process is None:  # its end is told by itself
+        if process is None:  # its end is reported separately
             return
         board = process.live_board.read()
         now_ns = time.monotonic_ns()

@@ -1,4 +1,4 @@
-"""Resident memory: its descriptors are kept here, and never opened. Who gets one is decided by the registry.
+"""Resident memory: its descriptors are kept here, and never opened. The registry decides which process gets one.
 
 Theory of operation. Resident memory (a model's weights, say) outlives the processes that use it. A process that wants
 some during its `setup` says so on the control channel and waits (`ResidentWanted`). The registry
@@ -11,8 +11,8 @@ The memory lives as long as a descriptor or a mapping of it does. This process k
 blob and lets go of it (`Drop`) when a later version is sealed and nobody uses it any more, when an operator frees it,
 or when the pool stops. So a promotion, a restart or a crash finds the memory as it was: the next process adopts it.
 
-`ended` must be told of each process only when it has been reaped, or as `stuck`: what a living process fills is
-nobody else's.
+`ended` must be called for each process only when it has been reaped, or as `stuck`: memory that a living process fills
+belongs to it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class ResidentKeeper:
     """The resident memory of a pool.
 
     Args:
-        backend: The pool's; the host's devices have memory in common.
-        max_bytes: Most that there may be; 0 for no limit.
+        backend: The pool's backend; the host's devices share memory.
+        max_bytes: Most bytes in all; 0 for no limit.
         devices: Returns the pool's devices, by index.
         events: The event log.
     """
@@ -67,7 +67,7 @@ class ResidentKeeper:
 
     @property
     def nbytes(self) -> int:
-        """What there is, what is being filled included."""
+        """All blobs, including those that are being filled."""
         return self._registry.nbytes
 
     @property
@@ -83,12 +83,12 @@ class ResidentKeeper:
         """Receive a process's message.
 
         Args:
-            worker: Which.
-            message: What it says.
+            worker: The worker.
+            message: The message.
             descriptor: Came with it; the caller's.
 
         Raises:
-            ProtocolError: It is not its turn to say so, or what it has sealed is none.
+            ProtocolError: The message is out of turn, or the memory is not sealed.
         """
         key = Key(None if self._on_host else worker[0], message.name, message.version)
         match message:
@@ -130,7 +130,7 @@ class ResidentKeeper:
     def _on_sealed(self, worker: Worker, key: Key, checksum: bytes, descriptor: Descriptor | None) -> None:
         blob = self._registry.filled_by(worker, key)
         if descriptor is None:
-            # The kernel had no room for it. The process goes on with what it has; the next one fills its own.
+            # The kernel had no room for it. The process goes on with its memory; the next one fills its own.
             _LOG.warning("resident memory %r came without its file descriptor, and is not kept", key.name)
             self._carry_out(self._registry.abandoned(worker, key))
             return

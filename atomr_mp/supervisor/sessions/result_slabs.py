@@ -18,10 +18,10 @@ from atomr_mp.supervisor.sessions.descriptor_limit import check_memory, check_ro
 from atomr_mp.transport.descriptors import Descriptor
 
 KEEP_S: Final = 30.0
-"""How long slabs of an ended incarnation stay for a session that does not ask for any."""
+"""How long slabs of an ended incarnation stay for a session that asks for none."""
 
 MAX_RESULT_SLABS: Final = 256
-"""Slabs of one incarnation that are kept for a session."""
+"""Most slabs of one incarnation that are kept for a session."""
 
 
 class KeptSlab(NamedTuple):
@@ -32,22 +32,22 @@ class KeptSlab(NamedTuple):
 
 
 class KeptResultSlabs:
-    """All that are kept.
+    """All kept slabs.
 
     Args:
         loop: The supervisor's loop.
-        quota_bytes: Returns most that slabs of ended incarnations of a device may take together.
+        quota_bytes: Returns the most bytes that slabs of ended incarnations of a device may take together.
     """
 
     def __init__(self, loop: Loop, quota_bytes: Callable[[int], int]) -> None:
         self.unkept = 0
-        """Slabs that were handed in or kept, and for which there was no room (any more)."""
+        """Number of slabs that could not be kept, or not any longer, for lack of room."""
         self._loop = loop
         self._quota_bytes = quota_bytes
         self._kept: dict[tuple[int, Worker], dict[int, KeptSlab]] = {}
         """By session and incarnation, then by number."""
         self._timers: dict[tuple[int, Worker], Timer] = {}
-        """Of ended incarnations; who has not asked for longest comes first."""
+        """Slabs of ended incarnations; the session that has not asked for longest comes first."""
 
     @property
     def descriptors(self) -> list[Descriptor]:
@@ -55,7 +55,7 @@ class KeptResultSlabs:
         return [slab.descriptor for slabs in self._kept.values() for slab in slabs.values()]
 
     def hand_in(self, worker: Worker, message: control.ResultSlab, descriptor: Descriptor | None) -> None:
-        """Keep a slab of a living session; one for which there is no room ends with its worker.
+        """Keep a slab of a living session. Without room for it, the slab ends with its worker.
 
         Args:
             worker: The worker that has it.
@@ -109,7 +109,7 @@ class KeptResultSlabs:
         self._forget(number, worker)
 
     def session_ended(self, number: int) -> None:
-        """Let go of all that a session has."""
+        """Let go of all slabs of a session."""
         for _, worker in [key for key in self._kept if key[0] == number]:
             self._forget(number, worker)
 
@@ -128,6 +128,6 @@ class KeptResultSlabs:
             timer.cancel()
 
     def _ended_bytes(self, device: int) -> int:
-        """Return what the slabs of a device's ended incarnations take."""
+        """Return the bytes that the slabs of a device's ended incarnations take."""
         ended = [key for key in self._timers if key[1][0] == device]
         return sum(slab.nbytes for key in ended for slab in self._kept[key].values())

@@ -1,4 +1,4 @@
-"""Clients whose sessions have ended: who is still to die before their memory is given back."""
+"""Ended sessions, and the processes whose ends are awaited before the sessions' memory is given back."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Client:
     pid: int
     pidfd: int
     numbers: set[int] = field(default_factory=set)
-    """The sessions, as far as they wait for its end."""
+    """The ended sessions that wait for its end."""
 
 
 class SessionReclaim:
-    """Watches the processes of ended sessions, and has the workers give memory back.
+    """Watches the processes of ended sessions, and tells the workers to give memory back.
 
     Args:
         loop: The supervisor's loop.
@@ -40,9 +40,9 @@ class SessionReclaim:
         self._devices = devices
         self._reclaims = Reclaims()
         self._mapping: dict[int, _Client | None] = {}
-        """Sessions that live and have asked for slabs; None if the process had ended by then."""
+        """Living sessions that have asked for slabs; None if the process had ended by then."""
         self._watched: dict[int, _Client] = {}
-        """By pid: a process may have ended any number of sessions and costs one descriptor."""
+        """By pid, so that a process costs one descriptor, whatever its number of ended sessions."""
 
     def may_map(self, number: int, peer: SessionPeer) -> None:
         """A session asks for a slab, which its process may have mapped from then on.
@@ -72,7 +72,7 @@ class SessionReclaim:
             told: Workers that were told.
             bye: Its client has said that it has no slab mapped any more.
         """
-        client = self._mapping.pop(number, None)  # one that never asked for a slab has none mapped
+        client = self._mapping.pop(number, None)  # a session that never asked for a slab has none mapped
         if client is not None and (bye or _has_ended(client)):
             os.close(client.pidfd)
             client = None
@@ -91,7 +91,7 @@ class SessionReclaim:
 
     @property
     def waiting(self) -> list[tuple[int, int | None]]:
-        """The ended sessions whose memory was not given back yet, each with its client's pid if that is waited for."""
+        """The ended sessions whose memory was not given back yet, with the client's pid if its end is awaited."""
         pids = {number: client.pid for client in self._watched.values() for number in client.numbers}
         return [(number, pids.get(number)) for number in self._reclaims.numbers]
 

@@ -1,4 +1,4 @@
-"""The supervisor's sessions: who is connected, what they are told, what they ask."""
+"""The supervisor's sessions: the connected clients, messages to them, and their requests."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ NAME_CHARS: Final = 40
 """Longest name of a client in an inventory, which has one for each session."""
 
 ACCEPT_PAUSE_S: Final = 0.1
-"""How long nobody is accepted after it has failed: whoever waits is still there, and would be tried without end."""
+"""Pause after a failed accept: the waiting client would be tried without end otherwise."""
 
 
 Done = Callable[[errors.AtomrError | None, list[str]], None]
-"""Called at a reload's end: with why it was given up, and with the settings that need a restart of the pool."""
+"""Called at a reload's end with the reason of a failure, and with the settings that need a restart of the pool."""
 
 
 class Orders(Protocol):
-    """What sessions may ask of the supervisor."""
+    """The orders that sessions may give to the supervisor."""
 
     @property
     def devices(self) -> list[SupervisedDevice]:
@@ -56,7 +56,7 @@ class Orders(Protocol):
         """Return a snapshot."""
 
     def inventory(self, request_id: int) -> operators.Inventory:
-        """Return all that there has to be.
+        """Return an account of the pool's processes, descriptors and memory.
 
         Raises:
             Overloaded: It cannot be seen at present.
@@ -73,11 +73,11 @@ class Orders(Protocol):
         """Read the configuration again and replace all workers, one device at a time.
 
         Raises:
-            InvalidRequest: It is being done already, or the pool stops.
+            InvalidRequest: A reload is under way already, or the pool stops.
         """
 
     def read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
-        """Have the gateway read the admitted keys again.
+        """Tell the gateway to read the admitted keys again.
 
         Raises:
             InvalidRequest: There is none.
@@ -102,7 +102,7 @@ Order = (
     | operators.AdmitRequest
     | operators.ReadKeys
 )
-"""What an operator asks for, and what may change a status."""
+"""Messages of operators, and messages that may change a status."""
 
 
 class ClientSession:
@@ -118,9 +118,9 @@ class ClientSession:
         self.shared_memory = False
         """Whether it can open slabs."""
         self.weight = 1.0
-        """How much of a busy device's time it gets, beside others."""
+        """Its share of a busy device's time, beside others."""
         self.is_remote = False
-        """It is the gateway's, for a client on another machine."""
+        """Whether it is the gateway's, for a client on another machine."""
         self.key = ""
         """The name of that client's key, whose sessions share one weight."""
         self.hello_timer: Timer | None = None
@@ -128,10 +128,10 @@ class ClientSession:
         self.secret: Final = os.urandom(16)
         self.closed = False
         self.unreached: dict[int, session.Reach] = {}
-        """Devices to which its attempts to connect fail, as it said last."""
+        """Devices to which its attempts to connect fail, by its last report."""
 
     def take_reach(self, message: session.Reach, devices: int) -> None:
-        """Keep how its connections to a device fare, if there is such a device."""
+        """Keep its report on connections to a device, if there is such a device."""
         self.unreached.pop(message.device, None)
         if message.failures and message.device < devices:
             self.unreached[message.device] = message
@@ -143,7 +143,7 @@ class ClientSession:
 
     @property
     def state(self) -> str:
-        """What it is for, in a word."""
+        """Its purpose, in a word."""
         return "calls" if self.may_call else "observes" if self.name else "connects"
 
 
@@ -154,7 +154,7 @@ class Sessions:
         plan: The pool's plan.
         epoch: The pool's epoch.
         loop: The supervisor's loop.
-        orders: Who carries out what clients ask.
+        orders: Carries out clients' requests.
     """
 
     def __init__(self, plan: Plan, epoch: bytes, loop: Loop, orders: Orders) -> None:
@@ -172,16 +172,16 @@ class Sessions:
         self._last_number = 0
         self._actors: list[devices.ActorInfo] = []
         self._snapshot: operators.Status | None = None
-        """Answers all that is asked in one read: a client that asks without end must not keep the others waiting."""
+        """Answers one read's questions at a time: a client that asks without end must not keep the others waiting."""
         self._inventory: operators.Inventory | None = None
-        """The same for questions about what is held."""
+        """The same for questions about the inventory."""
         self.refused = 0
 
     def __len__(self) -> int:
         return sum(1 for each in self._sessions.values() if each.may_call)
 
     def held(self) -> list[operators.SessionHeld]:
-        """Return all sessions, and those that have ended and whose memory was not given back yet."""
+        """Return all sessions, and ended ones whose memory was not given back yet."""
         living = [
             operators.SessionHeld(
                 each.number, clip(each.name, NAME_CHARS) or "?", each.peer.credentials.pid, each.state, each.weight
@@ -192,7 +192,7 @@ class Sessions:
 
     @property
     def descriptors(self) -> list[int]:
-        """What is kept open of clients' memory."""
+        """The descriptors of clients' memory that are kept open."""
         return self._slabs.descriptors
 
     def listen(self, listener: SessionListener) -> None:
@@ -252,7 +252,7 @@ class Sessions:
                 yield from self._slabs.introductions(each.number, device.index)
 
     def device_changed(self, device: DeviceView, actors: list[devices.ActorInfo] | None = None) -> None:
-        """Tell every client the device's new state, and what its actors are if that is new."""
+        """Tell every client the device's new state, and its actors if they are new."""
         if actors == self._actors:
             actors = None
         elif actors is not None:
@@ -269,7 +269,7 @@ class Sessions:
         self._tell_all(make)
 
     def _tell_all(self, make: Callable[[int], session.FromSupervisor]) -> None:
-        """Send everybody who has been welcomed a message of their own, by the session's number."""
+        """Send each welcomed client a message of its own, made from the session's number."""
         for each in list(self._sessions.values()):
             if each.name:
                 self._send(each, make(each.number))
@@ -280,11 +280,11 @@ class Sessions:
 
     @property
     def reports_due_s(self) -> float:
-        """How long to wait at most for what clients say of ends that may be forgiven; 0 if there is none to come."""
+        """Longest wait, in seconds, for clients' reports on ends that may be forgiven; 0 if none is due."""
         return self.suspects.reports_due_s
 
     def incarnation_over(self, device: DeviceView, generation: int) -> None:
-        """Release what clients and other workers had of an ended incarnation."""
+        """Release the memory of an ended incarnation that clients and other workers had."""
         self._slabs.incarnation_over(device.index, generation)
         self._reclaim.worker_ended((device.index, generation))
         self.remotes.worker_ended((device.index, generation))
@@ -295,13 +295,13 @@ class Sessions:
         self._reclaim.acknowledged(number, (device.index, generation))
 
     def discarded(self, device: DeviceView, generation: int, number: int) -> None:
-        """Keep what a worker has started of a remote client's session that has ended."""
+        """Keep the calls that a worker has started for an ended session of a remote client."""
         self.remotes.discarded(number, (device.index, generation))
 
     def exported(
         self, device: DeviceView, generation: int, message: control.SlabExported, descriptor: Descriptor | None
     ) -> None:
-        """Hand a slab on to whoever has asked for it; the descriptor is owned from here on."""
+        """Hand a slab on to the session or worker that has asked for it; the descriptor is owned from here on."""
         self._slabs.exported((device.index, generation), message, descriptor)
 
     def admitted(self, device: DeviceView, number: int) -> None:
@@ -357,7 +357,7 @@ class Sessions:
             self._end(each, error)
 
     def notes(self, device: int, generation: int) -> list[str]:
-        """Return which clients cannot reach a device's worker, for an operator."""
+        """Return the clients that cannot reach a device's worker, for an operator."""
         told = [(each.name, each.unreached.get(device)) for each in self._sessions.values()]
         return [
             f"client {name} cannot reach its worker: {counted(reach.failures, 'connection')} in a row failed"
@@ -502,7 +502,7 @@ class Sessions:
 
         Args:
             each: The session.
-            error: Why, if that is not the client's own wish.
+            error: The reason, unless the client wants it.
             bye: The client has said that it has no slab mapped any more.
         """
         if each.closed:
@@ -527,7 +527,7 @@ class Sessions:
                 self.remotes.ended(each.number, told, bye=bye)
             self._reclaim.ended(each.number, told, bye=bye)
         if each.owner:
-            # Later: whoever tells clients of a device is in the middle of a step of that device.
+            # Later, since the caller may be in the middle of a device's step.
             self._loop.call_later(0, self._orders.owner_gone)
 
 

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from atomr_mp.supervisor.processes.incarnation import Incarnation
 
 MAX_SLABS: Final = 256
-"""Slabs that a session may have registered at a time."""
+"""Most slabs that a session may have registered at a time."""
 
 MAX_ASKS: Final = 256
-"""Questions for slabs that a session may have unanswered: a worker that is busy in user code answers them later."""
+"""Most unanswered questions for slabs of a session. A worker that is busy in user code answers them later."""
 
 MAX_LOANS: Final = 256
-"""Slabs that a session may have lent at a time."""
+"""Most slabs that a session may have lent at a time."""
 
 Request = session.OpenSlab | session.RegisterSlab | session.ForgetSlab | session.LendSlab | session.ResultsRead
 
@@ -56,7 +56,7 @@ class Lent(NamedTuple):
 
 @dataclass
 class _Holdings:
-    """What a session has here."""
+    """A session's slabs and questions."""
 
     slabs: dict[int, RegisteredSlab] = field(default_factory=dict)
     last_slab: int = -1
@@ -65,7 +65,7 @@ class _Holdings:
 
 
 class _Ask(NamedTuple):
-    """What a worker was asked for on behalf of a client."""
+    """A question to a worker on behalf of a client."""
 
     number: int
     """The session."""
@@ -83,7 +83,7 @@ class Slabs:
     Args:
         devices: Returns the pool's devices, by index.
         reply: Answers a session: its number, the message, and a descriptor to go with it, owned by the callee.
-        results: Has the slabs of ended incarnations that can still be opened.
+        results: The slabs of ended incarnations that can still be opened.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Slabs:
         self._last_ask = 0
 
     def hear(self, number: int, request: Request, descriptor: Descriptor | None = None) -> None:
-        """Carry out a session's request; it is answered now or later.
+        """Carry out a session's request, which is answered now or later.
 
         Args:
             number: The session's number.
-            request: What it asks.
+            request: The request.
             descriptor: Came with it; owned from here on.
         """
         held = self._holdings.setdefault(number, _Holdings())
@@ -132,7 +132,7 @@ class Slabs:
     def introductions(
         self, number: int, device: int
     ) -> Iterator[tuple[control.ClientSlab | control.ForeignSlab, Descriptor | None]]:
-        """Yield what a device's worker must know of a session's slabs; each descriptor is the receiver's."""
+        """Yield the messages about a session's slabs for a device's worker; each descriptor is the receiver's."""
         held = self._holdings.get(number)
         if held is None:
             return
@@ -146,7 +146,7 @@ class Slabs:
         """Hand on a worker's answer.
 
         Args:
-            worker: Which.
+            worker: The worker.
             message: The answer.
             descriptor: Came with it; owned from here on.
         """
@@ -166,7 +166,7 @@ class Slabs:
     def incarnation_over(self, device: int, generation: int) -> None:
         """Answer the questions that an incarnation will not answer; tell the other workers that it is over.
 
-        What it has lent is over with it; what it was lent is for the next one. Results that it has handed in stay.
+        Its loans to others end with it; loans to it go to the next one. Results that it has handed in stay.
         """
         self._results.incarnation_over((device, generation))
         for ask_id, ask in list(self._asks.items()):
@@ -211,8 +211,8 @@ class Slabs:
         if (owner is None or owner.leaving) and self._open_kept(number, request):
             return
         owner = self._incarnation(request.device, request.generation, number)
-        # Of a slab that it has handed in it need only be told. It may be busy: to ask it would cost the client two
-        # more hops just when a worker has taken over. One that is behind is asked, for questions are few.
+        # A worker that has handed the slab in need only be told. It may be busy: asking it would cost the client two
+        # more hops just when a worker has taken over. One that is behind is asked, since questions are few.
         if not owner.is_behind and self._results.find(number, (request.device, request.generation), request.slab):
             owner.tell(control.ResultSlabOpened(number, request.slab))  # first: the client may close it at once
             self._open_kept(number, request)
@@ -220,7 +220,7 @@ class Slabs:
         self._ask(number, held, request, owner, to_device=None)
 
     def _open_kept(self, number: int, request: session.OpenSlab) -> bool:
-        """Answer from what an incarnation has handed in; False if this slab is not among it."""
+        """Answer from the slabs that an incarnation has handed in; False if this slab is not one of them."""
         kept = self._results.find(number, (request.device, request.generation), request.slab)
         if kept is not None:
             self._reply(number, session.SlabOpened(request.id, kept.nbytes), kept.descriptor.share())
@@ -284,7 +284,7 @@ class Slabs:
         self._holdings[self._asks.pop(ask_id).number].asks.discard(ask_id)
 
     def _hand_on(self, ask: _Ask, message: control.SlabExported, descriptor: Descriptor | None) -> None:
-        """Give what a worker has exported to whoever it is for.
+        """Give a slab that a worker has exported to the client or worker that it is for.
 
         Raises:
             AtomrError: It cannot be given.
@@ -312,7 +312,7 @@ class Slabs:
                 self._reply(number, session.Answer(request.id), None)
 
     def _hand_over(self, number: int, request: session.LendSlab, lent: Lent) -> None:
-        """Give a slab to the borrower's workers, if there are any, and keep it for those to come; owned from here on.
+        """Give a slab to the borrower's workers, if there are any, and keep it for later ones; owned from here on.
 
         Raises:
             Overloaded: The session has lent too many, there is no room for it, or a worker does not listen.
@@ -334,7 +334,7 @@ class Slabs:
             worker.tell(*_foreign(number, loan, lent))
 
     def _incarnation(self, index: int, generation: int, number: int) -> Incarnation:
-        """Return an incarnation that has admitted the session; one that finishes what it holds is as good as another.
+        """Return an incarnation that has admitted the session; it may be finishing its requests.
 
         Raises:
             InvalidRequest: There is no such device, or the session was never admitted there.
@@ -366,7 +366,7 @@ class Slabs:
 
 
 def _foreign(number: int, loan: Loan, lent: Lent) -> tuple[control.ForeignSlab, Descriptor | None]:
-    """Return what tells the borrower's worker; the descriptor is the receiver's."""
+    """Return the message for the borrower's worker; the descriptor is the receiver's."""
     message = control.ForeignSlab(number, loan.device, loan.generation, loan.slab, lent.nbytes, lent.handle)
     return message, None if lent.descriptor is None else lent.descriptor.share()
 
@@ -377,7 +377,7 @@ def _close(lent: Lent) -> None:
 
 
 def workers_of(devices: Iterable[SupervisedDevice]) -> list[Incarnation]:
-    """Return all workers that take calls, or may come to it, or finish what they hold and what still comes to them."""
+    """Return all workers that take calls, may take calls later, or finish their requests."""
     workers = []
     for device in devices:
         former = device.predecessor
@@ -390,8 +390,8 @@ def workers_of(devices: Iterable[SupervisedDevice]) -> list[Incarnation]:
 def _check_listens(worker: Incarnation) -> None:
     """Refuse to queue descriptors for a worker that is so far behind that the kernel's buffer to it is full.
 
-    So they stay few, whatever clients do while it is busy; and what a client is told was done has reached the worker's
-    end of the channel, which it reads before it takes calls.
+    So they stay few, whatever clients do while it is busy. And when a client is told that a thing was done, the message
+    has reached the worker's end of the channel, which it reads before it takes calls.
     """
     if worker.is_behind:
         raise errors.Overloaded(

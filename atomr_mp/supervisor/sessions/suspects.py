@@ -14,10 +14,10 @@ from atomr_mp.supervisor.device.device import SupervisedDevice
 from atomr_mp.supervisor.loop import Loop
 
 WHERE: Final = 8
-"""Ends that are told of a request in quarantine; it may have run beside more before it was found."""
+"""Most ends that are shown of a request in quarantine; it may have run at more ends before it was found."""
 
 Tell = Callable[[suspects.Suspicions, int], None]
-"""Sends a message to all clients, or with a number to one."""
+"""Sends a message to all clients, or to the one of a number."""
 
 
 class Suspects:
@@ -26,7 +26,7 @@ class Suspects:
     Args:
         limit: See `Docket`.
         loop: The supervisor's loop.
-        devices: Return the devices, whose ends are forgiven that a quarantined request has brought about.
+        devices: Returns the devices, whose ends by a quarantined request are forgiven.
         tell: Sends to clients.
     """
 
@@ -63,7 +63,7 @@ class Suspects:
 
     @property
     def reports_due_s(self) -> float:
-        """How long to wait at most for reports by which ends may be forgiven; 0 if there are none to come."""
+        """Longest wait, in seconds, for reports by which ends may be forgiven; 0 if none is due."""
         return self._docket.reports_due_s(time.monotonic())
 
     def ended(self, end: End, death: Death) -> None:
@@ -109,7 +109,7 @@ class Suspects:
         return session.Answer(message.id)
 
     def clear(self) -> None:
-        """Admit all again: the actors' code is another."""
+        """Admit all again, since the actors' code has changed."""
         self._announce(self._docket.clear())
 
     def _note_admitted(self, request: suspects.RequestKey, ends: int, who: str) -> None:
