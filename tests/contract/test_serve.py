@@ -111,6 +111,8 @@ def test_no_other_site_is_let_in_by_cors(server: Server) -> None:
         (403, "origin_not_allowed", "GET", "/health/live", None, {"origin": "null"}),
         (404, "not_found", "GET", "/nothing", None, {}),
         (404, "not_found", "POST", "/call/Served.lenth", b"[]", {}),
+        (404, "not_found", "POST", "/call/memory.Free", b"{}", {}),
+        (404, "not_found", "POST", "/call/restart", b"[0]", {}),
         (405, "method_not_allowed", "GET", "/call/Served.length", None, {}),
         (405, "method_not_allowed", "POST", "/metrics", b"{}", {}),
         (406, "not_acceptable", "POST", "/call/Served.length", b'["a"]', {"accept": "text/html"}),
@@ -169,6 +171,7 @@ def test_a_full_queue_is_told_with_when_to_come_back(server: Server, ledger: Led
         for thread in threads:
             thread.start()
         assert settled(lambda: any(answer.status == 429 for answer in answers))
+        assert server.ask("GET", "/health/ready").status == 200  # or a balancer would drop those that work
         gate.open(12)
         for thread in threads:
             thread.join(DEADLINE_S)

@@ -44,6 +44,18 @@ def test_the_recipe_of_the_page_works(ledger: Ledger, monkeypatch: pytest.Monkey
         assert pool.status().sessions == before
 
 
+def test_the_recipe_for_starlette_works_too(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls, streams, and the pool is left at the end."""
+    words, app_file = recipe(ledger, "words.py"), recipe(ledger, "starlette_app.py")
+    with ledger.start(f"{words}:Words") as pool:
+        monkeypatch.setitem(os.environ, "ATOMR_MP_RUN_DIR", str(pool.run_dir))
+        before = pool.status().sessions
+        with TestClient(load(app_file).app) as client:
+            assert client.post("/pool/call/Words.length", json=["four"]).json() == 4
+            assert client.get("/pool/health/ready").status_code == 200
+        assert pool.status().sessions == before
+
+
 def test_a_token_can_be_asked_for_there_too(ledger: Ledger) -> None:
     """And hosts and origins be checked."""
     with ledger.start() as pool:

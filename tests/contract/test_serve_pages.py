@@ -26,6 +26,9 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 CHROMIUM: Final = shutil.which("chromium")
 DRIVER: Final = shutil.which("chromedriver")
 
+SCREENSHOTS: Final = os.environ.get("ATOMR_MP_SCREENSHOTS", "")
+"""A directory in which the pages are kept as they looked, for a person to look at; empty for none."""
+
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None,
     reason="needs a browser: apt-get install chromium chromium-driver",
@@ -164,6 +167,8 @@ def test_a_page_fits_and_has_no_barriers(browser: Any, server: Server, path: str
     if path:
         browser.get(f"http://127.0.0.1:{server.port}/{path}")
         assert shows(browser, TOLD, lambda told: told.endswith("methods"))
+    if SCREENSHOTS:
+        browser.save_screenshot(f"{SCREENSHOTS}/{path or 'watch'}-{width}-{scheme}.png")
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     background = browser.find_element(By.TAG_NAME, "body").value_of_css_property("background-color")
     assert background.startswith("rgba(255, 255, 255" if scheme == "light" else "rgba(15, 19, 24")

@@ -14,6 +14,7 @@ from typing import Self
 import pytest
 
 import atomr_mp
+from tests.contract.test_serve_streams import open_stream
 from tests.serving import Answer, Server, ask, command_line, read
 from tests.support import DEADLINE_S, Ledger, Watched, settled, wait_generation
 
@@ -22,6 +23,8 @@ pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 
 HOT = ("--standby", "hot")
+
+LINES = "application/jsonl"
 
 
 class Load:
@@ -160,11 +163,11 @@ def test_a_front_end_that_is_killed_costs_its_own_connections_only(ledger: Ledge
 
 
 def test_a_supervisor_that_is_killed_is_started_again(ledger: Ledger) -> None:
-    """Calls fail typed meanwhile, and the server is not ready; then all is as before.
+    """Calls fail typed meanwhile, streams end with an error, and the server is not ready; then all is as before.
 
     While it is only stopped, calls go on, and nobody who asks for metrics or health waits for it.
     """
-    with Server(ledger) as server:
+    with Server(ledger) as server, ledger.gate("lost") as gate:
         with pool_of(ledger) as pool:
             supervisor = pool.supervisor_pid
         assert server.ask("GET", "/health/ready").status == 200
@@ -174,7 +177,13 @@ def test_a_supervisor_that_is_killed_is_started_again(ledger: Ledger) -> None:
         assert settled(lambda: not is_pool_up(server))  # what it has told lately counts for a moment
         assert server.call("Served.length", ["word"]).status == 200
         assert server.ask("GET", "/health/ready").status == 200
-        os.kill(supervisor, signal.SIGKILL)
+        with open_stream(server, "Served.count", {"upto": 3, "gate": gate.path, "at": 1}, LINES) as stream:
+            assert stream.readline() == b'{"part":0}\n'
+            gate.wait()
+            os.kill(supervisor, signal.SIGKILL)
+            error = json.loads(stream.readline())["error"]
+            assert (error["code"] in {"pool_lost", "worker_lost"}, error["parts"]) == (True, 1)
+            assert stream.readline() == b""
         assert settled(lambda: server.ask("GET", "/health/ready").status == 503)
 
         def answered() -> bool:
