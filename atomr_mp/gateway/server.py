@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-import zmq
-
 from atomr_mp import errors
 from atomr_mp.client.client import Client
 from atomr_mp.gateway.admission import AdmittedKeys
@@ -21,7 +19,7 @@ from atomr_mp.gateway.bulk import BULK_TURN, BULK_UNSENT, BulkConnections
 from atomr_mp.gateway.channel import SupervisorChannel
 from atomr_mp.gateway.peers import RemotePeer
 from atomr_mp.gateway.probe import check_refuses
-from atomr_mp.gateway.sockets import HandshakeHandler, Received, RouterSocket, SendOutcome
+from atomr_mp.gateway.sockets import Received, RouterSocket, SendOutcome
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.protocol.codec import ErrorInfo
 from atomr_mp.protocol.flow.flight import Window
@@ -29,7 +27,7 @@ from atomr_mp.protocol.messages import operators, remote, session
 from atomr_mp.protocol.messages.session import check_version
 from atomr_mp.protocol.values import Buffer
 from atomr_mp.protocol.zmtp.framing import unpack
-from atomr_mp.remote.keys import AdmittedKey, read_server
+from atomr_mp.remote.keys import AdmittedKey, ServerKeys, read_server
 from atomr_mp.remote.resumption import Tally
 from atomr_mp.remote.wire import check_library
 from atomr_mp.transport.session import SessionConnection
@@ -92,34 +90,25 @@ class Gateway:
         """Sessions of former gateways whose started calls the supervisor has been asked for, by question."""
         self._questions = 0
         self._full = False
+        self._told_to_listen: asyncio.Future[None]
         self._stopped: asyncio.Future[str]
 
     async def serve(self) -> int:
-        """Serve until the pool ends; return the process's status."""
+        """Make everything ready, listen when told to, and serve until the pool ends; return the process's status."""
         loop = self.loop = asyncio.get_running_loop()
         self._stopped = loop.create_future()
+        self._told_to_listen = loop.create_future()
         self._channel = SupervisorChannel(loop, self._settings.control, self._hear)
         check_library()
-        keys = read_server(Path(self._settings.keys_dir)) if self._settings.keys_dir else None
-        self._admission.read()
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        context.set(zmq.MAX_SOCKETS, 65535)
-        handler = HandshakeHandler(loop, context, self._admission)  # before there is anything to ask about
-        self._router = RouterSocket(loop, context, keys, self._take)
-        bulk_context: zmq.Context[zmq.Socket[bytes]] = zmq.Context(io_threads=1)
-        bulk_context.set(zmq.MAX_SOCKETS, 65535)
-        bulk_handler = HandshakeHandler(loop, bulk_context, self._admission)
-        self._bulk = BulkConnections(
-            self, lambda take: RouterSocket(loop, bulk_context, keys, take, BULK_UNSENT, BULK_TURN)
-        )
-        if keys is not None:
-            await self._probe(self._router, keys.public)
-            await self._probe(self._bulk.socket, keys.public)
-        self._router.listen_on(self._settings.listener, self._settings.endpoint)
-        host = self._settings.endpoint.rpartition(":")[0]
-        self._bulk.socket.listen_on(self._settings.bulk_listener, f"{host}:{self._settings.bulk_port}")
-        self._listening = True
-        self._tick()
+        keys = self._keys()
+        await self._make_sockets(keys)
+        await asyncio.wait((self._told_to_listen, self._stopped), return_when=asyncio.FIRST_COMPLETED)
+        if not self._stopped.done():
+            if self._keys() != keys:  # the operator has made others while this gateway stood by
+                self._close_sockets()
+                await self._make_sockets(self._keys())
+            self._admission.read()
+            self._listen()
         why = await self._stopped
         for peer in list(self._peers.values()):
             if peer.routing_id is not None:
@@ -128,14 +117,32 @@ class Gateway:
         # Where a connection ends, libzmq drops what its client has not read: so each says that it has.
         if self._parting:
             await asyncio.wait(self._parting.values(), timeout=STOP_S)
-        for socket, its_handler, its_context in (
-            (self._router, handler, context),
-            (self._bulk.socket, bulk_handler, bulk_context),
-        ):
-            socket.close(0)
-            its_handler.close()
-            its_context.term()
+        self._close_sockets()
         return 0
+
+    def _keys(self) -> ServerKeys | None:
+        return read_server(Path(self._settings.keys_dir)) if self._settings.keys_dir else None
+
+    async def _make_sockets(self, keys: ServerKeys | None) -> None:
+        """Make the sockets, and see that each refuses a random key. They do not listen yet."""
+        self._router = RouterSocket(self.loop, self._admission, keys, self._take)
+        self._bulk = BulkConnections(
+            self, lambda take: RouterSocket(self.loop, self._admission, keys, take, BULK_UNSENT, BULK_TURN)
+        )
+        if keys is not None:
+            await self._probe(self._router, keys.public)
+            await self._probe(self._bulk.socket, keys.public)
+
+    def _close_sockets(self) -> None:
+        self._router.close()
+        self._bulk.socket.close()
+
+    def _listen(self) -> None:
+        self._router.listen_on(self._settings.listener, self._settings.endpoint)
+        host = self._settings.endpoint.rpartition(":")[0]
+        self._bulk.socket.listen_on(self._settings.bulk_listener, f"{host}:{self._settings.bulk_port}")
+        self._listening = True
+        self._tick()
 
     async def _probe(self, socket: RouterSocket, server_public: str) -> None:
         """See that a random key is refused, before anybody else can connect.
@@ -421,6 +428,9 @@ class Gateway:
             case remote.SessionQuiet(number):
                 self._of_former(number, RemotePeer.former_quiet)
                 self._asked.pop(number, None)
+            case remote.GatewayListens():
+                if not self._told_to_listen.done():
+                    self._told_to_listen.set_result(None)
             case remote.GatewayStops(why):
                 if not self._stopped.done():
                     self._stopped.set_result(why)

@@ -62,12 +62,16 @@ class Received(NamedTuple):
         return _property(self.frame, "Peer-Address") or "?"
 
 
+MAX_SOCKETS: Final = 65535
+"""libzmq counts a socket for each connection."""
+
+
 class RouterSocket:
-    """A ROUTER with CURVE.
+    """A ROUTER with CURVE, in a context with an I/O thread of its own, and with who answers for its handshakes.
 
     Args:
         loop: The event loop.
-        context: libzmq's context.
+        admission: Decides whose key is admitted.
         keys: The server's; None for no encryption.
         take: Called with each message.
         unsent: Most messages that wait for a client.
@@ -77,7 +81,7 @@ class RouterSocket:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        context: zmq.Context[zmq.Socket[bytes]],
+        admission: AdmittedKeys,
         keys: ServerKeys | None,
         take: Callable[[Received], None],
         unsent: int = UNSENT,
@@ -87,7 +91,10 @@ class RouterSocket:
         self._take = take
         self._turn = turn
         self._again = False
-        self._socket = socket = context.socket(zmq.ROUTER)
+        self._context: Final[zmq.Context[zmq.Socket[bytes]]] = zmq.Context(io_threads=1)
+        self._context.set(zmq.MAX_SOCKETS, MAX_SOCKETS)
+        self._handler = HandshakeHandler(loop, self._context, admission)  # before there is anything to ask about
+        self._socket = socket = self._context.socket(zmq.ROUTER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # else what cannot be sent is dropped without an error
         socket.setsockopt(zmq.SNDTIMEO, 0)
@@ -142,10 +149,12 @@ class RouterSocket:
             self._look_again()
         return SendOutcome.SENT
 
-    def close(self, linger_ms: int) -> None:
-        """Close it; what was sent and is not on its way is given so long."""
+    def close(self) -> None:
+        """Close it with its context; what is not on its way is dropped."""
         self._loop.remove_reader(self._descriptor)
-        self._socket.close(linger_ms)
+        self._socket.close(0)
+        self._handler.close()
+        self._context.term()
 
     def _look_again(self) -> None:
         """Look at the socket in the next turn."""

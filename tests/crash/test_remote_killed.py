@@ -12,6 +12,8 @@ import psutil
 import pytest
 
 from atomr_mp import errors
+from atomr_mp.process.files.events import read_events
+from atomr_mp.remote import keys
 from tests import remote as served
 from tests.support import ACTORS, DEADLINE_S, PROMISE_S, Ledger, settled
 
@@ -75,6 +77,56 @@ def test_a_crowd_of_strangers_is_let_go(ledger: Ledger) -> None:
                 assert pool.call("Noting.again", str(number)).result() == str(number)
         assert settled(lambda: gateway.num_fds() <= before, PROMISE_S * 3)
         assert found.pid == gateway.pid
+
+
+def test_the_gateway_that_stands_by_takes_over(ledger: Ledger) -> None:
+    """It is there when it is needed, and the next one stands by as soon as it listens."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        for number in range(2):
+            next_pid = _standby_pid(found)
+            os.kill(found.pid, signal.SIGKILL)
+            assert pool.call("Noting.again", str(number)).result() == str(number)
+            assert found.pid == next_pid
+        before = found.pid
+        os.kill(_standby_pid(found), signal.SIGKILL)
+        assert pool.call("Noting.again", "2").result() == "2"
+        assert settled(lambda: "gateway_standby_end" in _events(found), DEADLINE_S)
+        assert found.pid == before
+
+
+def test_a_gateway_that_stood_by_uses_the_keys_of_today(ledger: Ledger) -> None:
+    """The server's keys and the client's were made anew meanwhile."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool:
+        next_pid = _standby_pid(found)
+        (found.keys_dir / keys.SERVER_FILE).unlink()
+        served.key_file(found.keys_dir, "alice").unlink()
+        (found.keys_dir / keys.ADMITTED_FILE).unlink()
+        served.make_keys(found.keys_dir.parent)
+        served.admit(found.keys_dir)
+        os.kill(found.pid, signal.SIGKILL)
+        assert settled(lambda: found.pid == next_pid, DEADLINE_S)
+        with found.connect() as pool:
+            assert pool.call("Noting.again", "1").result() == "1"
+
+
+def _events(found: served.Served) -> list[object]:
+    assert found.pool.run_dir is not None
+    return [event["event"] for event in read_events(found.pool.run_dir / "events.msgpack")]
+
+
+def _standby_pid(found: served.Served) -> int:
+    """Wait for a gateway that stands by."""
+
+    def pid() -> int:
+        remote = found.pool.status().remote
+        assert remote is not None
+        return remote.standby_pid
+
+    assert settled(lambda: pid() > 0, DEADLINE_S)
+    return pid()
 
 
 def _kept_bytes(found: served.Served) -> list[int]:

@@ -322,6 +322,8 @@ class RemoteStatus(Message, frozen=True):
     """Handshakes, hellos and messages that it has refused."""
     sessions: list[RemoteSessionStatus]
     """At most 256."""
+    standby_pid: U32 = 0
+    """The process that takes over at the gateway's end, 0 while there is none."""
 
 
 class Status(Message, frozen=True, tag="status"):

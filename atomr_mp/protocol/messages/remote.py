@@ -308,8 +308,6 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     bulk_listener: int
     """Descriptor of that for bulk connections."""
     bulk_port: int
-    control: int
-    """Descriptor of the socket to the supervisor."""
     session_socket: str
     run_dir: str
     keys_dir: str
@@ -319,12 +317,18 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Of arguments and kept answers of all sessions."""
     grace_s: float
     max_replays: int
+    control: int = -1
+    """Descriptor of the socket to the supervisor."""
 
 
 class KeysChanged(Message, frozen=True, tag="keys_changed"):
     """Read the admitted keys again, and end the sessions of revoked keys; answered `KeysRead`."""
 
     id: U32
+
+
+class GatewayListens(Message, frozen=True, tag="gateway_listens"):
+    """Listen: until then a gateway stands by, with everything made ready."""
 
 
 class GatewayStops(Message, frozen=True, tag="gateway_stops"):
@@ -356,7 +360,7 @@ class SessionQuiet(Message, frozen=True, tag="session_quiet"):
     id: U32
 
 
-ToGateway = KeysChanged | GatewayStops | SessionFound | FatesKnown | SessionQuiet
+ToGateway = KeysChanged | GatewayListens | GatewayStops | SessionFound | FatesKnown | SessionQuiet
 
 
 class KeysRead(Message, frozen=True, tag="keys_read"):

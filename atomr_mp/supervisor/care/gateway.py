@@ -5,7 +5,6 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-import select
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -17,13 +16,12 @@ from atomr_mp import errors
 from atomr_mp.process.files.rundir import HeldRunDirectory
 from atomr_mp.protocol.messages import operators, remote
 from atomr_mp.supervision.remote_records import Fates
+from atomr_mp.supervisor.care.gateway_process import GatewayProcess
 from atomr_mp.supervisor.care.helpers import Helpers
 from atomr_mp.supervisor.loop import Loop, Timer
 from atomr_mp.supervisor.plan import GatewayPlan
 
 _LOG: Final = logging.getLogger("atomr_mp.supervisor")
-
-MODULE: Final = "atomr_mp.gateway"
 
 TCP: Final = "tcp://"
 
@@ -39,10 +37,8 @@ LAST_AGAIN_S: Final = 5.0
 WELL_S: Final = 10.0
 """After a life of this length the next start comes at once again."""
 
-STOP_S: Final = 3.0
-"""How long it may take to say goodbye to its clients at the pool's end."""
-
-PACKET_BYTES: Final = 2**18
+WELL_WITH_STANDBY_S: Final = 1.0
+"""After a life of this length the gateway that stands by takes over at once: its start is paid for."""
 
 QUIET_S: Final = 5.0
 """A gateway that has said nothing for so long is killed: its loop says every second that it turns."""
@@ -56,7 +52,7 @@ Note = Callable[[str, str, dict[str, str]], object]
 
 
 class GatewayKeeper:
-    """The gateway's process, which is started again after each end.
+    """The gateway's process, which is replaced after each end, and the one that stands by.
 
     Args:
         plan: How it listens.
@@ -96,11 +92,10 @@ class GatewayKeeper:
             raise
         host, port = self._listener.getsockname()[:2]
         self.address: Final = f"{TCP}[{host}]:{port}" if ":" in host else f"{TCP}{host}:{port}"
-        self._control: socket.socket | None = None
-        self._pid = 0
+        self._serving: GatewayProcess | None = None
+        self._standby: GatewayProcess | None = None
+        """Takes over at the other's end. It is started when that listens: two never make themselves ready together."""
         self._starts = 0
-        self._started_at = self._heard_at = 0.0
-        self._kill: Callable[[], None] | None = None
         self._watching: Timer | None = None
         self._again_s = 0.0
         self._figures = remote.GatewayFigures(listening=False, sessions=[], refused=0)
@@ -110,16 +105,26 @@ class GatewayKeeper:
         self._stopping = False
 
     def start(self) -> None:
-        """Start it; to be called once the supervisor listens."""
+        """Have a gateway listen: the one that stands by, or a new one. To be called once the supervisor listens."""
         if self._stopping:
             return
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        serving, self._standby = self._standby or self._new(), None
+        if serving is None:
+            self._loop.call_later(LAST_AGAIN_S, self.start)
+            return
+        self._serving = serving
+        self._starts += 1
+        serving.listen()
+        if self._watching is None:
+            self._watching = self._loop.call_later(LOOK_S, self._watch)
+
+    def _new(self) -> GatewayProcess | None:
+        """Start a process that stands by."""
         settings = remote.GatewaySettings(
             endpoint=self.address,
             listener=self._listener.fileno(),
             bulk_listener=self._bulk.fileno(),
             bulk_port=self._bulk.getsockname()[1],
-            control=theirs.fileno(),
             session_socket=str(self._run_dir.session_socket),
             run_dir=str(self._run_dir.path),
             keys_dir=self._plan.keys_dir,
@@ -128,145 +133,107 @@ class GatewayKeeper:
             grace_s=self._plan.grace_s,
             max_replays=self._max_replays,
         )
-        before, kill = self._helpers.pids, None
-        with theirs:
-            try:
-                kill = self._helpers.start(
-                    MODULE,
-                    [msgspec.json.encode(settings).decode()],
-                    [self._listener.fileno(), self._bulk.fileno(), theirs.fileno()],
-                    self._ended,
-                )
-            except OSError as error:
-                ours.close()
-                _LOG.warning("the gateway cannot be started: %s", error)
-                self._loop.call_later(LAST_AGAIN_S, self.start)
-                return
-        (self._pid,) = self._helpers.pids - before
-        self._starts += 1
-        self._started_at = self._heard_at = time.monotonic()
-        if self._watching is None:
-            self._watching = self._loop.call_later(LOOK_S, self._watch)
-        self._kill = kill
-        ours.setblocking(False)
-        self._control = ours
-        self._loop.watch(ours.fileno(), select.EPOLLIN, self._on_readable)
+        try:
+            return GatewayProcess(settings, self._loop, self._helpers, self._take, self._ended)
+        except OSError as error:
+            _LOG.warning("the gateway cannot be started: %s", error)
+            return None
+
+    def _stand_by(self) -> None:
+        """Start the next one, which stands by, if one listens and none stands by."""
+        if self._stopping or self._standby is not None or not self._figures.listening:
+            return
+        self._standby = self._new()
+        if self._standby is None:
+            self._loop.call_later(LAST_AGAIN_S, self._stand_by)
 
     def status(self) -> operators.RemoteStatus:
         """Return how remote clients are served."""
-        figures = self._figures
+        figures, serving, standby = self._figures, self._serving, self._standby
         return operators.RemoteStatus(
-            self.address, self._pid, figures.listening, max(0, self._starts - 1), figures.refused, figures.sessions
+            self.address,
+            0 if serving is None else serving.pid,
+            figures.listening,
+            max(0, self._starts - 1),
+            figures.refused,
+            figures.sessions,
+            0 if standby is None else standby.pid,
         )
 
     def read_keys(self, done: Done) -> None:
         """Tell the gateway to read the admitted keys again; the next one reads them anyway."""
-        if self._control is None or not self._figures.listening:
+        if self._serving is None or not self._figures.listening:
             done(None)
             return
         self._questions += 1
         self._reading[self._questions] = done
-        self._send(remote.KeysChanged(self._questions))
+        self._serving.send(remote.KeysChanged(self._questions))
 
     def close(self, why: str) -> None:
         """Tell it to say goodbye, and stop listening. Blocks for a moment."""
         self._stopping = True
-        if self._control is not None:
-            self._send(remote.GatewayStops(why))
-            self._loop.forget(self._control.fileno())
-            self._control.setblocking(True)
-            self._control.settimeout(STOP_S)
-            try:
-                while self._control.recv(PACKET_BYTES):
-                    pass
-            except OSError:
-                _LOG.warning("the gateway did not end by itself, and is killed")
-            self._control.close()
-            self._control = None
+        processes = [process for process in (self._serving, self._standby) if process is not None]
+        for process in processes:
+            process.send(remote.GatewayStops(why))
+        for process in processes:
+            process.wait_stopped()
         self._listener.close()
         self._bulk.close()
 
     def _watch(self) -> None:
         """Kill a gateway whose loop does not turn."""
         self._watching = self._loop.call_later(LOOK_S, self._watch)
-        if self._kill is not None and time.monotonic() - self._heard_at > QUIET_S:
+        serving = self._serving
+        if serving is not None and time.monotonic() - serving.heard_at > QUIET_S:
             self._note("gateway_hung", f"the gateway has said nothing for {QUIET_S:g} s, and is killed", {})
-            self._kill()
+            serving.kill()
 
-    def _ended(self, status: int) -> None:
-        self._kill = None
-        if self._control is not None:
-            self._read()  # its last words
-        if self._control is not None:
-            self._loop.forget(self._control.fileno())
-            self._control.close()
-            self._control = None
-        self._pid = 0
+    def _ended(self, process: GatewayProcess, status: int) -> None:
+        if process is self._standby:
+            self._standby = None
+            if not self._stopping:
+                self._note("gateway_standby_end", f"the gateway that stood by has ended with status {status}", {})
+                self._loop.call_later(LAST_AGAIN_S, self._stand_by)
+            return
+        self._serving = None
         self._figures = msgspec.structs.replace(self._figures, listening=False, sessions=[])
         for done in self._reading.values():
             done(None)
         self._reading.clear()
         if self._stopping:
             return
-        well = time.monotonic() - self._started_at > WELL_S
+        lived_s = time.monotonic() - process.listens_since
+        well = lived_s > (WELL_S if self._standby is None else WELL_WITH_STANDBY_S)
         self._again_s = 0.0 if well or (not self._again_s and self._starts == 1) else max(FIRST_AGAIN_S, self._again_s)
         delay_s = self._again_s
         self._again_s = min(LAST_AGAIN_S, max(FIRST_AGAIN_S, 2 * self._again_s))
-        self._note("gateway_end", f"the gateway has ended with status {status}; the next starts in {delay_s:g} s", {})
+        self._note("gateway_end", f"the gateway has ended with status {status}; the next listens in {delay_s:g} s", {})
         if delay_s:
             self._loop.call_later(delay_s, self.start)
         else:
             self.start()
 
-    def _on_readable(self, _events: int) -> None:
-        if not self._read() and self._control is not None:
-            self._loop.forget(self._control.fileno())  # it is about to end, which its pidfd tells
-
-    def _read(self) -> bool:
-        """Read the gateway's messages; False if its channel has ended."""
-        assert self._control is not None
-        while True:
-            try:
-                packet = self._control.recv(PACKET_BYTES)
-            except BlockingIOError:
-                return True
-            except OSError:
-                return False
-            if not packet:
-                return False
-            try:
-                self._take(remote.FROM_GATEWAY.decode(packet))
-            except errors.ProtocolError:
-                _LOG.exception("the gateway sent a message that is dropped")
-
-    def _take(self, message: remote.FromGateway) -> None:
-        self._heard_at = time.monotonic()
+    def _take(self, process: GatewayProcess, message: remote.FromGateway) -> None:
         match message:
             case remote.FindSession(number, key, session):
-                self._send(remote.SessionFound(number, self._remotes.find(key, session)))
+                process.send(remote.SessionFound(number, self._remotes.find(key, session)))
             case remote.AskFates(number, key, session, unanswered):
                 self._remotes.when_known(
-                    key, session, unanswered, lambda fates: self._send(remote.FatesKnown(number, *fates))
+                    key, session, unanswered, lambda fates: process.send(remote.FatesKnown(number, *fates))
                 )
-                self._remotes.when_quiet(key, session, lambda: self._send(remote.SessionQuiet(number)))
+                self._remotes.when_quiet(key, session, lambda: process.send(remote.SessionQuiet(number)))
             case remote.GatewayFigures():
-                if message.listening and not self._figures.listening:
-                    self._note("gateway_start", f"remote clients are admitted at {self.address}", {})
+                begins = message.listening and not self._figures.listening
                 self._figures = message
+                if begins:
+                    self._note("gateway_start", f"remote clients are admitted at {self.address}", {})
+                    self._stand_by()
             case remote.GatewayEvent(event, text, client, key):
                 self._note(event, text, {name: fact for name, fact in (("client", client), ("key", key)) if fact})
             case remote.KeysRead(number, error):
                 done = self._reading.pop(number, None)
                 if done is not None:
                     done(None if error is None else error.error())
-
-    def _send(self, message: remote.ToGateway) -> None:
-        if self._control is None:
-            return
-        try:
-            self._control.send(remote.TO_GATEWAY.encode(message))
-        except OSError as error:
-            _LOG.warning("the gateway takes no message: %s", error)
 
 
 class Remotes(Protocol):

@@ -1,0 +1,135 @@
+"""One process of the gateway, and the way between it and the supervisor."""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from atomr_mp import errors
+from atomr_mp.protocol.messages import remote
+from atomr_mp.supervisor.care.helpers import Helpers
+from atomr_mp.supervisor.loop import Loop
+
+_LOG: Final = logging.getLogger("atomr_mp.supervisor")
+
+MODULE: Final = "atomr_mp.gateway"
+
+PACKET_BYTES: Final = 2**18
+
+STOP_S: Final = 3.0
+"""How long it may take to say goodbye to its clients at the pool's end."""
+
+
+class GatewayProcess:
+    """A gateway that makes everything ready, stands by, and listens when it is told to.
+
+    Args:
+        settings: How it is to serve; `control` is filled in here.
+        loop: The supervisor's loop.
+        helpers: Start processes.
+        take: Called with this and each of its messages.
+        ended: Called with this and the process's status, after its last message.
+
+    Raises:
+        OSError: No process can be made.
+    """
+
+    def __init__(
+        self,
+        settings: remote.GatewaySettings,
+        loop: Loop,
+        helpers: Helpers,
+        take: Callable[[GatewayProcess, remote.FromGateway], object],
+        ended: Callable[[GatewayProcess, int], object],
+    ) -> None:
+        self._loop = loop
+        self._tell = take
+        self._tell_end = ended
+        self.listens_since = 0.0
+        """Time of the monotonic clock at which it was told to listen; 0 while it stands by."""
+        self.heard_at = 0.0
+        """Time of its last message, or of the order to listen."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        given = msgspec.structs.replace(settings, control=theirs.fileno())
+        before = helpers.pids
+        with theirs:
+            try:
+                self.kill: Final = helpers.start(
+                    MODULE,
+                    [msgspec.json.encode(given).decode()],
+                    [given.listener, given.bulk_listener, given.control],
+                    self._ended,
+                )
+            except OSError:
+                ours.close()
+                raise
+        (self.pid,) = helpers.pids - before
+        ours.setblocking(False)
+        self._control: socket.socket | None = ours
+        loop.watch(ours.fileno(), select.EPOLLIN, self._on_readable)
+
+    def listen(self) -> None:
+        """Have it listen, as soon as it is ready."""
+        self.listens_since = self.heard_at = time.monotonic()
+        self.send(remote.GatewayListens())
+
+    def send(self, message: remote.ToGateway) -> None:
+        """Send it a message. A gateway that takes none is about to end, or hangs, and either is noticed."""
+        if self._control is None:
+            return
+        try:
+            self._control.send(remote.TO_GATEWAY.encode(message))
+        except OSError as error:
+            _LOG.warning("the gateway takes no message: %s", error)
+
+    def wait_stopped(self) -> None:
+        """Wait until it has ended by itself after `GatewayStops`. Blocks, for at most `STOP_S`."""
+        if self._control is None:
+            return
+        self._loop.forget(self._control.fileno())
+        self._control.setblocking(True)
+        self._control.settimeout(STOP_S)
+        try:
+            while self._control.recv(PACKET_BYTES):
+                pass
+        except OSError:
+            _LOG.warning("the gateway did not end by itself, and is killed")
+        self._control.close()
+        self._control = None
+
+    def _ended(self, status: int) -> None:
+        if self._control is not None:
+            self._read()  # its last words
+        if self._control is not None:
+            self._loop.forget(self._control.fileno())
+            self._control.close()
+            self._control = None
+        self._tell_end(self, status)
+
+    def _on_readable(self, _events: int) -> None:
+        if not self._read() and self._control is not None:
+            self._loop.forget(self._control.fileno())  # it is about to end, which its pidfd tells
+
+    def _read(self) -> bool:
+        """Read its messages; False if it says nothing any more."""
+        assert self._control is not None
+        while True:
+            try:
+                packet = self._control.recv(PACKET_BYTES)
+            except BlockingIOError:
+                return True
+            except OSError:
+                return False
+            if not packet:
+                return False
+            self.heard_at = time.monotonic()
+            try:
+                self._tell(self, remote.FROM_GATEWAY.decode(packet))
+            except errors.ProtocolError:
+                _LOG.exception("the gateway sent a message that is dropped")
