@@ -92,6 +92,6 @@ class ActorRef:
                 method, *args, device=device, deadline_s=deadline_s, priority=priority, kwargs=kwargs or None
             )
 
-        # Found here from now on, without this function.
+        # Python finds it here from now on, without this function.
         found = self.__dict__[name] = stream if pool.streams(method) else call
         return found

@@ -54,7 +54,7 @@ MAX_SENT_BYTES: Final = 64 * 2**20
 """Most bytes of parts kept for all streams, so that resumable ones can go on elsewhere."""
 
 MAX_WAITING: Final = 65_536
-"""Default of how many calls of an event loop may wait for room."""
+"""Default number of calls of an event loop that may wait for room."""
 
 READ_EVERY_NS: Final = 1_000_000
 """Calls look at the session first, at most this often, so that they do not go to a worker known to be dead."""
@@ -65,9 +65,9 @@ class Client:
 
     Args:
         connection: A connection to the supervisor; owned from here on.
-        name: What this client is called in logs and `status`.
-        max_replays: How often a request is sent again by itself; None for the pool's setting.
-        weight: How much of a busy device's time it gets, beside other clients.
+        name: This client's name in logs and `status`.
+        max_replays: How often a lost request is sent again; None for the pool's setting.
+        weight: Its share of a busy device's time, beside other clients.
         max_waiting: How many calls may wait for room in each event loop, and in all threads together.
         courier: Shared with other clients; None for one of its own.
         origin: The client on another machine that this one serves, if any.
@@ -80,9 +80,9 @@ class Client:
     """
 
     workers_live = False
-    """Only the session has ended, not the pool: its workers will not disconnect."""
+    """Whether only the session has ended, and not the pool: its workers will not disconnect."""
     forked = False
-    """This process was forked from the client's: nothing can be done with it here."""
+    """Whether this process was forked from the client's, so that the client is of no use here."""
 
     def __init__(  # noqa: PLR0915 - one line for each thing that it has
         self,
@@ -129,14 +129,14 @@ class Client:
         self._waiting: set[int] = set()
         """Descriptors of threads in `wait_until`; every event wakes them."""
         self._sending = threading.Lock()
-        """Held to send in the session."""
+        """Held while a message is sent in the session."""
         self._questions = itertools.count(1)
         self._sent_lock = threading.Lock()
         self._sent_bytes = 0
         self._answers: dict[int, Answered | None] = {}
         """Answers in the session for which threads wait."""
         self._memory_lock = threading.Lock()
-        """Held to make the objects below."""
+        """Held while the objects below are made."""
         self._releases: weakref.WeakValueDictionary[tuple[int, int], Releases] = weakref.WeakValueDictionary()
         self._results_read: deque[tuple[int, int]] = deque()
         """Ended incarnations whose results have all been read, to be reported."""
@@ -165,15 +165,15 @@ class Client:
         wait: bool | None = None,
         program: ProgramRun | None = None,
     ) -> Reply:
-        """Send a request; see `pool.Pool` for what the arguments mean.
+        """Send a request; `pool.Pool` describes the arguments.
 
-        With `blocking`, its result may be waited for in an event loop's thread too. `replays` is how many
-        ends of workers it counts as having been part of already. `program` is how it says its program, if it runs one.
+        With `blocking`, an event loop's thread may wait for its result too. `replays` is the number of ends of workers
+        that it counts as part of already. `program` is the form in which it names its program, if it runs one.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
             PoisonRequest: It has ended workers, and is not admitted.
-            Overloaded: The window is full; or, where calls wait for room, too many do.
+            Overloaded: The window is full; or too many calls wait for room.
             DeadlineExceeded: A thread has waited for room, and there was none in time.
             DeviceUnavailable: The device takes no work.
             PoolLost: There is no pool any more, or this client was closed.
@@ -203,7 +203,7 @@ class Client:
     def submit_items(
         self, method: str, items: Sequence[Sequence[Any]], *, deadline_s: float, priority: int = 0
     ) -> ItemsReply:
-        """Send many requests for a batched method as one, from a running event loop; it is never sent again by itself.
+        """Send many requests for a batched method as one, from a running event loop. It is never sent again as a whole.
 
         Args:
             method: "Actor.method", which takes as many items in a call (`MethodInfo.call_items`).
@@ -240,7 +240,7 @@ class Client:
         ahead: int,
         ahead_bytes: int,
     ) -> ReplyStream:
-        """Open a stream; see `pool.Pool.stream` for what the arguments mean.
+        """Open a stream; `pool.Pool.stream` describes the arguments.
 
         Raises:
             InvalidRequest: The arguments cannot be sent.
@@ -294,7 +294,7 @@ class Client:
             PoolLost: The supervisor went away.
         """
         until = time.monotonic() + timeout_s
-        heard = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # another thread may read what we wait for
+        heard = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # another thread may read the awaited event
         poll = select.poll()
         poll.register(self.session_descriptor, select.POLLIN)
         poll.register(heard, select.POLLIN)
@@ -335,7 +335,7 @@ class Client:
         """This client's shared memory."""
         return self._memory or self._make_memory()
 
-    @interrupts.defer_interrupts  # half-imported packages cannot be imported again
+    @interrupts.defer_interrupts  # a half-imported package cannot be imported again
     def _make_memory(self) -> ClientMemory:
         from atomr_mp.client.memory.memory import ClientMemory  # late: it takes NumPy
 
@@ -363,7 +363,7 @@ class Client:
         return self.memory.place(array)
 
     def releases(self, device: int, generation: int | None = None) -> Releases:
-        """Return what can be given back to an incarnation, by default to the device's current one."""
+        """Return the releases for an incarnation, by default for the device's current one."""
         if generation is None:
             generation = self.devices[device].generation
         with self._memory_lock:
@@ -374,7 +374,7 @@ class Client:
         return found
 
     def out_of_memory(self, releases: Releases) -> None:
-        """Record that an incarnation has no memory left; called with a lane's lock held."""
+        """Record that an incarnation's memory has gone; called with a lane's lock held."""
         if self._memory is not None:
             self._memory.out_of_memory(releases)
 
@@ -388,7 +388,7 @@ class Client:
     def ask(
         self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None
     ) -> Answered:
-        """Ask something in the session and wait for the answer, and the descriptor that came with it. Thread-safe.
+        """Ask a question in the session; wait for the answer and the descriptor that came with it. Thread-safe.
 
         Args:
             question: Returns the message with the given id; called when nothing else can be sent before it.
@@ -423,7 +423,7 @@ class Client:
 
     @interrupts.defer_interrupts
     def tell(self, message: session.FromClient) -> None:
-        """Send a message that is not answered in the session; nothing if the pool is lost."""
+        """Send a message without an answer in the session; do nothing if the pool is lost."""
         with contextlib.suppress(errors.PoolLost):
             self._say(lambda: message)
 
@@ -458,7 +458,7 @@ class Client:
             self._connection.send(message(), descriptor)
 
     def _answer(self, message: session.Answer | session.SlabOpened) -> None:
-        """Keep an answer for whoever waits for it."""
+        """Keep an answer for the thread that waits for it."""
         carries = isinstance(message, session.SlabOpened)
         descriptor = self._connection.take_descriptor(message.id) if carries else None
         if message.id in self._answers:
@@ -473,7 +473,7 @@ class Client:
 
     @interrupts.defer_interrupts
     def close_streams(self) -> None:
-        """End all streams of this client: nobody will read them, and a leaving worker would wait for them."""
+        """End all streams of this client. Nobody reads them any more, and a leaving worker would wait for them."""
         for lane in (self._blocking, *list(self._loops.values())):
             lane.close_streams(errors.PoolLost("this client was closed"))
 
@@ -506,7 +506,7 @@ class Client:
         from atomr_mp.client.lanes.event_loop import EventLoopLane
 
         with self._session_lock:
-            if self.lost is not None:  # and nobody would tell the lane of it any more
+            if self.lost is not None:  # and the lane would not hear of it
                 raise errors.PoolLost(self.lost.message, maybe_executed=False)
             for old_loop, old in list(self._loops.items()):
                 if old.is_closed:
@@ -557,7 +557,7 @@ class Client:
             lane.take(message)
 
     def _end_incarnation(self, device: int, generation: int) -> Releases | None:
-        """Record that an incarnation has ended; return what it would have been given back."""
+        """Record that an incarnation has ended; return its releases."""
         info = self.devices[device]
         if info.generation == generation:
             # The device's new state is told later; a lane that is made meanwhile must not send to this one.
@@ -575,7 +575,7 @@ class Client:
         if self.lost is None:
             self.lost = lost
             self._tell_lanes(lost)
-            self._wake_waiting()  # who polls a descriptor is not told that another thread closes it
+            self._wake_waiting()  # a thread that polls a descriptor is not woken when another thread closes it
             for listener in self._lost_listeners:
                 _tell(listener, lost)
 
@@ -617,7 +617,7 @@ class Answered(NamedTuple):
 def _tell(listener: Callable[[Any], object], message: object) -> None:
     try:
         listener(message)
-    except Exception:  # noqa: BLE001 - whoever reads just now is not to blame
+    except Exception:  # noqa: BLE001 - the reading thread is not to blame
         _LOG.exception("a listener to lifecycle events failed")
 
 

@@ -1,4 +1,4 @@
-"""What tells one request from another: a digest of its method and its arguments. Pure."""
+"""The fingerprint of a request: a digest of its method and its arguments. Pure."""
 
 from __future__ import annotations
 

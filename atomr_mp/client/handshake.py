@@ -13,7 +13,7 @@ from atomr_mp.protocol.messages import session
 from atomr_mp.transport.session import SessionConnection
 
 HELLO_TIMEOUT_S: Final = 30.0
-"""How long a supervisor may take to answer a hello: its own start is in it."""
+"""How long a supervisor may take to answer a hello, its own start included."""
 
 
 def greet(
@@ -28,9 +28,9 @@ def greet(
 
     Args:
         connection: Just connected.
-        name: What this client is called.
+        name: This client's name.
         observer: Whether the session is for questions and orders only, never for calls.
-        weight: How much of a busy device's time it asks for, beside other sessions.
+        weight: The share of a busy device's time that it asks for, beside other sessions.
         origin: The client on another machine that it serves, if any.
 
     Raises:
@@ -43,7 +43,7 @@ def greet(
     try:
         connection.send(hello)
     except errors.PoolLost as lost:
-        if (refused := connection.goodbye()) is not None:  # said before it had read anything
+        if (refused := connection.goodbye()) is not None:  # sent before it had read anything
             raise refused.error() from lost
         raise
     try:
@@ -61,5 +61,5 @@ def greet(
 
 
 def default_name() -> str:
-    """Return what a client is called if nobody says otherwise: its program and pid."""
+    """Return a client's default name: its program and pid."""
     return f"{Path(sys.argv[0] or 'python').name}[{os.getpid()}]"

@@ -1,10 +1,10 @@
 """Defers Ctrl-C while the main thread is inside the client.
 
 Python raises KeyboardInterrupt between any two steps of its main thread. In the midst of sending or receiving, nobody
-could tell any more what of a message is on its way: it would be sent twice and run twice, or torn, or an answer be lost
-for which another thread waits. So from `hold` to `let_go` Python's own handler of SIGINT has a stand-in, which raises
-only where the thread waits (`wait`) and otherwise remembers. Only then: event loops look for Python's handler before
-they set theirs, and what an application or a loop has set is left alone.
+could tell which part of a message is on its way: it would be sent twice and run twice, or torn, or an answer would be
+lost for which another thread waits. So from `hold` to `let_go` a stand-in replaces Python's own handler of SIGINT. It
+raises only where the thread waits (`wait`), and otherwise remembers. At other times Python's handler stays, since event
+loops look for it before they set theirs. Handlers of an application or a loop are left alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import os
 import threading
 
-# What `signal` has of the same names makes enums of all, which takes ten times as long.
+# The functions of `signal` with these names make enums of all values, which takes ten times as long.
 from _signal import SIGINT, default_int_handler, getsignal  # type: ignore[import-not-found]
 from _signal import signal as set_handler
 from collections.abc import Callable
@@ -26,27 +26,27 @@ Ts = TypeVarTuple("Ts")
 
 
 class _Main:
-    """Of the main thread; changed by that alone."""
+    """The main thread's state; only that thread changes it."""
 
     __slots__ = ("level", "pending", "thread")
 
     def __init__(self, thread: int | None) -> None:
         self.thread = thread
         self.level = 0
-        """Parts that are done as a whole, and waits in them, one in the other: odd in a part, even in a wait. One
-        number, so that no interrupt finds half of a change."""
+        """Depth of deferred parts and of waits in them, one in the other: odd in a part, even in a wait. One number, so
+        that no interrupt finds half of a change."""
         self.pending = False
-        """An interrupt was put off."""
+        """Whether an interrupt was deferred."""
 
 
 _main: Final = _Main(threading.main_thread().ident)
 
 
 def hold() -> int:
-    """Put interrupts off from here on; return what `let_go` has to be called with, 0 if it is not to be called.
+    """Defer interrupts from here on; return the argument for `let_go`, or 0 if it must not be called.
 
-    Nothing is to be done where they are put off already, where they would not be KeyboardInterrupts, and in other
-    threads, in which Python raises none.
+    It does nothing if interrupts are deferred already, if they would not be KeyboardInterrupts, and in other threads,
+    in which Python raises none.
     """
     main = _main
     if main.level & 1 or get_ident() != main.thread:
@@ -56,7 +56,7 @@ def hold() -> int:
             return 0
         try:
             set_handler(SIGINT, _put_off)
-        except ValueError:  # where others than Python have made the threads, it may take another for its main one
+        except ValueError:  # where foreign code has made the threads, Python may take another for its main one
             main.thread = None
             return 0
         main.pending = False
@@ -68,7 +68,7 @@ def let_go(level: int) -> None:
     """Let interrupts through again.
 
     Args:
-        level: What `hold` has returned.
+        level: The value that `hold` has returned.
 
     Raises:
         KeyboardInterrupt: There was one.
@@ -83,7 +83,7 @@ def let_go(level: int) -> None:
 
 
 def wait(blocks: Callable[[*Ts], T], *args: *Ts) -> T:
-    """Call what may block, or is not ours, and let interrupts through meanwhile, also one that was put off before."""
+    """Call a function that may block, or is not ours; let interrupts through meanwhile, an earlier deferred one too."""
     main = _main
     if not main.level & 1 or get_ident() != main.thread:
         return blocks(*args)
@@ -118,13 +118,13 @@ def _put_off(_number: int, _frame: object) -> None:
     if main.level & 1:
         main.pending = True
         return
-    if not main.level:  # it has come while the two were exchanged
+    if not main.level:  # it has come during the exchange of the handlers
         set_handler(SIGINT, default_int_handler)
     raise KeyboardInterrupt
 
 
 def _start_in_child() -> None:
-    """Begin anew, in a process that another thread than the main one has forked: that is the main one there."""
+    """Begin anew in a child that another thread than the main one has forked: that thread is the main one there."""
     if get_ident() != _main.thread:
         if getsignal(SIGINT) is _put_off:
             set_handler(SIGINT, default_int_handler)

@@ -1,12 +1,12 @@
-"""Which programs the workers have been told in this session: a run of one of those is sent with its digest alone.
+"""The programs that the workers know in this session: a run of a known program is sent with its digest alone.
 
 A worker keeps programs of a session in numbered places, each until the client tells it another one for that place. To
 be named by its digest, a program must have been told in a run that has been answered with a result; and a place is
 given to another program only when no request that may name the program there is without its answer. So it does not
 matter in which order requests arrive that were sent on several connections.
 
-A worker that has not been told a program, since it is another incarnation for one, answers `ProgramUnseen`. Then the
-request says the whole, and is sent again.
+A worker that does not know a program, such as the next incarnation, answers `ProgramUnseen`. Then the request is sent
+again with the whole program.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class _Told:
 
 
 class ProgramRun:
-    """How a request says its program; the request keeps this until it is answered.
+    """The form in which a request names its program; the request keeps this until it is answered.
 
     Args:
-        told: Where the worker has the program, or is to keep it.
+        told: The place where the worker has the program, or will keep it.
         definition: The program.
-        tells: The request says the whole, so that the worker has it from then on.
+        tells: Whether the request has the whole program, so that the worker knows it from then on.
     """
 
     __slots__ = ("_told", "definition", "tells")
@@ -61,7 +61,7 @@ class ProgramRun:
         self.tells: Final = tells
 
     def answered(self, reply: Reply) -> None:
-        """Take in the answer to a request that says the whole program."""
+        """Take in the answer to a request that had the whole program."""
         if reply.error is None and reply.generation == self._told.generation:
             self._told.known = True
 
@@ -75,7 +75,7 @@ class ProgramRun:
 
 
 class _Incarnation:
-    """The programs that an incarnation was told."""
+    """The programs that an incarnation knows."""
 
     def __init__(self, generation: int, places: int) -> None:
         self.generation: Final = generation
@@ -84,10 +84,10 @@ class _Incarnation:
 
 
 class KnownPrograms:
-    """The programs that the workers were told in a session. Thread-safe.
+    """The programs that the workers know in a session. Thread-safe.
 
     Args:
-        places: How many each keeps.
+        places: Number of programs that each worker keeps.
     """
 
     def __init__(self, places: int = PLACES) -> None:
@@ -97,12 +97,12 @@ class KnownPrograms:
         """By device."""
 
     def shortened(self, request: RunProgram, device: int, generation: int) -> tuple[RunProgram, ProgramRun | None]:
-        """Return a run as it is sent, and what its request keeps.
+        """Return a run as it is sent, and the object that its request keeps.
 
         Args:
             request: The run, with definition and digest; without a digest it is sent as it is.
-            device: Where to.
-            generation: The device's incarnation, as far as is known.
+            device: The target.
+            generation: The device's incarnation, as far as the client knows.
         """
         definition, digest = request.program, request.digest
         if not digest:
@@ -127,7 +127,7 @@ class KnownPrograms:
 
 
 def say_whole(reply: Reply) -> bool:
-    """Have a request say the whole of a program that its worker does not know; return whether it had not."""
+    """Put the whole program into a request whose worker does not know it; return whether it had only the digest."""
     run = next((each for each in reply.kept if isinstance(each, ProgramRun)), None)
     if run is None or run.tells:
         return False

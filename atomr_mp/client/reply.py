@@ -41,7 +41,7 @@ class ReplyLane(Protocol):
         """Whether the lane is driven by this event loop."""
 
     def watch(self, reply: Reply) -> None:
-        """Receive a reply in the background, though nobody waits for it."""
+        """Receive a reply in the background while nobody waits for it."""
 
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
         """Return the results in an answer that came with leases."""
@@ -56,7 +56,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     Callers use `id`, `method`, `done`, `device`, `generation` and the methods. The other fields belong to its lane.
     """
 
-    # A struct: made, and given its defaults, without running Python. Calls make them, nobody else.
+    # A struct, which is made without running Python. Only calls make them.
     lane: ReplyLane
     id: int
     """Unique in the session."""
@@ -65,7 +65,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     deadline_ns: int
     """CLOCK_MONOTONIC."""
     body: bytes
-    """Of the request; then of the result."""
+    """The body of the request; then of the result."""
     done: bool = False
     """Whether there is an answer."""
     state: ReplyState = ReplyState.WAITING
@@ -78,35 +78,35 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
     frames: Sequence[memoryview] = ()
     """Payload frames of the result."""
     kept: Sequence[object] = ()
-    """Arguments in shared memory, until the worker has answered or ended, whether or not anybody still waits."""
+    """Arguments in shared memory, until the worker has answered or ended, even if nobody waits any more."""
     copies: Sequence[Placement] = ()
-    """Arguments that were copied there, to be settled then."""
+    """Arguments that were copied there, and have to be settled then."""
     refs: int = 0
     """How many refs are among the arguments."""
     priority: int = 0
     leases: dict[int, Lease] | None = None
     """Leases of the refs in the result, by buffer; held from the answer's arrival on, even if it is never decoded."""
     pinned: bool = False
-    """The caller named the device: the request goes to no other."""
+    """Whether the caller named the device, so that the request goes to no other."""
     alone: RequestKey | None = None
     """The request's key, if it has to run alone; else None."""
     replays: int = 0
     """How often it was running when its worker ended."""
     may_have_run: bool = False
-    """An earlier attempt may have run."""
+    """Whether an earlier attempt may have run."""
     poison_error: errors.RequestError | None = None
-    """It was answered with an error that ends its worker; its outcome comes with that end."""
+    """The error of an answer that ends its worker; the outcome comes with that end."""
     error: errors.AtomrError | None = None
     callbacks: list[Callable[[Reply], object]] | None = None
     future: asyncio.Future[None] | None = None
-    """What a task in the lane's own loop awaits."""
+    """The future that a task in the lane's own loop awaits."""
     waiters: tuple[threading.Lock, ...] = ()
     """Released when there is an answer."""
     sent_ns: int = 0
     trace: bytes | None = None
     """The context of its span, sent with it."""
     span: CallSpan | None = None
-    """Ends with the call; if its spans are wanted, and this one is recorded."""
+    """The call's span, if spans are wanted and this one is recorded; ends with the call."""
     items: int = 0
     """How many items the call has, see `ItemsReply`."""
     news: Reply | None = None
@@ -149,7 +149,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
         return self.error
 
     def cancel(self) -> None:
-        """Keep the request from starting, and end an asynchronous one; changes nothing if another has started.
+        """Keep the request from starting, and end an asynchronous one. A started request of another kind goes on.
 
         The reply then ends with `Cancelled`, or with the request's outcome.
         """
@@ -176,7 +176,7 @@ class Reply(msgspec.Struct, eq=False, weakref=True):
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.done:
-            import asyncio  # whoever awaits has it
+            import asyncio  # the awaiting task has it
 
             answered = asyncio.get_running_loop().create_future()
             self.wake(answered)
@@ -195,11 +195,11 @@ class ArrivedPart(NamedTuple):
     frames: Sequence[memoryview]
     leases: dict[int, Lease] | None
     nbytes: int
-    """Bytes that it counts for in the stream's credit."""
+    """Its bytes in the stream's credit."""
 
 
 class StreamReply(Reply):
-    """The answer to a request that streams, as its lane has it; applications have a `ReplyStream` around it."""
+    """The answer to a streaming request, as its lane has it; applications have a `ReplyStream` around it."""
 
     credit: ReaderCredit = msgspec.field(default_factory=lambda: ReaderCredit(1, 1))
     until_ns: int = 0
@@ -209,13 +209,13 @@ class StreamReply(Reply):
     arrived: deque[ArrivedPart] = msgspec.field(default_factory=deque)
     """In order."""
     resumes: Resumes = Resumes.NEVER
-    """How it goes on after its worker's end; never, once more parts have come than are kept for that."""
+    """How it goes on after its worker's end; it cannot, once more parts have come than are kept for that."""
     sent: list[bytes] = msgspec.field(default_factory=list)
-    """The parts that have come, if the method goes on by them."""
+    """The parts that have come, if the method needs them to go on."""
     sent_bytes: int = 0
 
     def expect_next(self, now_ns: int) -> None:
-        """Set the deadline of the next part: without credit there is only that of the whole stream."""
+        """Set the deadline of the next part. Without credit only the deadline of the whole stream holds."""
         next_ns = self.until_ns if self.credit.is_used_up else now_ns + self.between_ns
         self.deadline_ns = min(next_ns, self.until_ns)
 
@@ -234,7 +234,7 @@ class ItemsPart(NamedTuple):
 
 
 class ItemsReply(Reply):
-    """The answers to the items of a call that has several; they come in parts. `done` when all are there.
+    """The answers to the items of one call; they come in parts. `done` when all are there.
 
     Its callbacks run for each part. If it has an error, all items that no part has answered ended with it.
     """
@@ -242,10 +242,10 @@ class ItemsReply(Reply):
     open: set[int] = msgspec.field(default_factory=set)
     """Places of the items without an answer."""
     parts: deque[ItemsPart] = msgspec.field(default_factory=deque)
-    """Parts that have come, for whoever takes them."""
+    """Parts that have come, and were not taken yet."""
 
     def result(self, timeout_s: float | None = None) -> None:
-        """Wait until all is answered; see `Reply.result`. The results are in the parts."""
+        """Wait until all items are answered; see `Reply.result`. The results are in the parts."""
         error = self.exception(timeout_s)
         if error is not None:
             raise error
@@ -264,7 +264,7 @@ class ItemsReply(Reply):
         if type(found) is not list:
             if not hasattr(found, "ndim") or not found.ndim:
                 raise errors.ProtocolError("an answer for items that has not a result for each")
-            # Rows of one array: none is to keep the others, but where a copy would cost more.
+            # Rows of one array: a row must not keep the others, unless a copy would cost more.
             found = [row.copy() if row.nbytes < values.SHARED_BYTES else row for row in found]
         if len(found) != len(part.places):
             raise errors.ProtocolError(f"{counted(len(found), 'result')} for {counted(len(part.places), 'item')}")
@@ -273,7 +273,7 @@ class ItemsReply(Reply):
 
 def decode(body: bytes, frames: Sequence[memoryview]) -> Any:
     """Return the result in a reply's body."""
-    # A decoder is for one thread at a time.
+    # Only one thread at a time may use a decoder.
     try:
         decoder: values.Decoder[Any] = _local.decoder
     except AttributeError:

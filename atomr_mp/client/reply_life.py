@@ -1,13 +1,13 @@
-"""A reply's life as a table: (state, event) to the next state and what the lane does. Pure.
+"""A reply's life as a table: (state, event) to the next state and the lane's actions. Pure.
 
-A lane turns what it sees into events, calls `step`, and carries the actions out in their order. The table keeps these
-promises, whatever the order of events; tests walk all of it:
+A lane turns its observations into events, calls `step`, and carries the actions out in their order. The table keeps
+these promises, whatever the order of events; tests walk all of it:
 
 - A caller gets one outcome: `END` is done once.
 - Credit is taken while a worker may still answer, or the request waits here; `FREE` gives it back, once.
 - A request waits in one place: in a queue of its link (`WAITING`), at its worker, or for the supervisor (`PARKED`).
 - A request whose caller has an outcome is sent to nobody.
-- What waits in the backlog has no credit, and gets it when it is let in.
+- A request in the backlog has no credit, and gets it when it is let in.
 
 A call whose answer comes in parts gets `PART` for each but the last, and `ANSWER` for that one.
 """
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 
 class ReplyState(StrEnum):
-    """Where a request is."""
+    """The place of a request."""
 
     BACKLOG = auto()
     """In its lane's backlog: it waits for room in a window."""
@@ -42,12 +42,12 @@ class ReplyState(StrEnum):
 
 
 class ReplyEvent(StrEnum):
-    """What can happen to a request."""
+    """An event in the life of a request."""
 
     ADMIT = auto()
     """There is room for it, and it has taken its credit."""
     SEND = auto()
-    """It is put into a message to its worker."""
+    """The request is put into a message to its worker."""
     OPEN = auto()
     """It is a stream, and is put into a message to its worker."""
     PART = auto()
@@ -96,7 +96,7 @@ class ReplyAction(StrEnum):
 
 
 class ReplyStep(NamedTuple):
-    """The next state and what is done, in this order."""
+    """The next state, and the actions in their order."""
 
     state: ReplyState
     actions: tuple[ReplyAction, ...] = ()
@@ -120,7 +120,7 @@ TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
     (_S.WAITING, _E.CANCEL): _UNSENT,
     (_S.WAITING, _E.EXPIRE): _UNSENT,
     (_S.WAITING, _E.FAIL): _UNSENT,
-    # A worker that was taken for hung may still answer what was taken from it.
+    # A worker that was judged as hung may still answer its former requests.
     (_S.WAITING, _E.PART): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
     (_S.WAITING, _E.ANSWER): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
     (_S.WAITING, _E.POISON): ReplyStep(_S.WAITING, (_A.GIVE_BACK,)),
@@ -143,7 +143,7 @@ TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
     (_S.SENT, _E.FAIL): _FAILED,
     (_S.CANCELLING, _E.PART): ReplyStep(_S.CANCELLING, (_A.KEEP_PART,)),
     (_S.CANCELLING, _E.ANSWER): _ANSWERED,
-    (_S.CANCELLING, _E.POISON): ReplyStep(_S.LATE, (_A.GIVE_BACK, _A.END)),  # nobody wants it sent again
+    (_S.CANCELLING, _E.POISON): ReplyStep(_S.LATE, (_A.GIVE_BACK, _A.END)),  # its caller does not want it sent again
     (_S.CANCELLING, _E.CANCEL): ReplyStep(_S.CANCELLING),
     (_S.CANCELLING, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
     # The next worker has not heard that it is cancelled, and would run it.
@@ -153,7 +153,7 @@ TRANSITIONS: Final[dict[tuple[ReplyState, ReplyEvent], ReplyStep]] = {
     (_S.POISONED, _E.PART): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     (_S.POISONED, _E.ANSWER): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
     (_S.POISONED, _E.POISON): ReplyStep(_S.POISONED, (_A.GIVE_BACK,)),
-    # It has an outcome already, only not whether it ran when the worker ended.
+    # Its error is known already; only whether it ran is not.
     (_S.POISONED, _E.CANCEL): ReplyStep(_S.LATE, (_A.END,)),
     (_S.POISONED, _E.EXPIRE): ReplyStep(_S.LATE, (_A.END,)),
     (_S.POISONED, _E.LOST): ReplyStep(_S.PARKED),
@@ -186,7 +186,7 @@ class UnexpectedReplyEventError(Exception):
 
 
 def step(state: ReplyState, event: ReplyEvent) -> ReplyStep:
-    """Return where `event` leads from `state`.
+    """Return the step that `event` takes from `state`.
 
     Raises:
         UnexpectedReplyEventError: The pair is not in the table.

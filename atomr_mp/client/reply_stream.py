@@ -1,4 +1,4 @@
-"""What a request that streams returns at once: its parts, as they come."""
+"""The reply that a streaming request returns at once; its parts come later."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class StreamLane(Protocol):
-    """What a stream asks of the lane that has sent its request."""
+    """The lane that has sent a stream's request, as the stream uses it."""
 
     def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return the next part that is there, None if none is."""
+        """Return the next part that has arrived, None if none has."""
 
     def close_stream(self, stream: StreamReply) -> None:
         """Let go of a stream."""
@@ -28,7 +28,7 @@ class StreamLane(Protocol):
         """Whether the lane is driven by this event loop."""
 
     def watch(self, reply: StreamReply) -> None:
-        """See that the stream's deadline is looked at."""
+        """Watch the stream's deadline."""
 
 
 class ReplyStream:
@@ -38,11 +38,11 @@ class ReplyStream:
     several threads that read one share its parts. Parts come as far ahead as `Pool.stream` was told; a worker whose
     reader is slower waits, and holds up nobody else.
 
-    Whoever leaves it before its end, by `close`, at the end of a `with` or `async with`, by a task that is cancelled
-    while it waits, or because nobody refers to it any more, has the generator closed: it gets `GeneratorExit` at its
+    A reader may leave it before its end: by `close`, at the end of a `with` or `async with`, by a task that is
+    cancelled while it waits, or because nobody refers to it any more. Then the generator gets `GeneratorExit` at its
     `yield`.
 
-    What has arrived is always delivered before an error is raised. An error's `parts` says how many parts had arrived.
+    Parts that have arrived are always delivered before an error is raised. The error's `parts` is their number.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class ReplyStream:
 
     @property
     def device(self) -> int:
-        """Index of the device that it comes from."""
+        """Index of the device that sends it."""
         return self._reply.device
 
     @property
     def generation(self) -> int:
-        """The incarnation that it comes from, 0 while it waits for one."""
+        """The incarnation that sends it, 0 while it waits for one."""
         return self._reply.generation
 
     @property
@@ -82,7 +82,7 @@ class ReplyStream:
 
     @property
     def has_part(self) -> bool:
-        """Whether a part has arrived that was not read: to read it waits for nothing."""
+        """Whether a part has arrived that was not read, so that reading does not wait."""
         return bool(self._reply.arrived) and not self._closed
 
     # --- threads ---------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ class ReplyStream:
 
     async def _read_in_loop(self) -> ArrivedPart | None:
         """Return the next part, None at the end."""
-        import asyncio  # whoever awaits has it
+        import asyncio  # the awaiting task has it
 
         reply = self._reply
         while not self._closed:
@@ -241,7 +241,7 @@ class ReplyStream:
         reply = getattr(self, "_reply", None)
         if reply is None or reply.done:
             return
-        # Not here: whoever collects just now may hold the lane's lock.
+        # Not here, since the collecting thread may hold the lane's lock.
         closing = threading.Thread(target=self._lane.close_stream, args=(reply,), daemon=True)
         with contextlib.suppress(RuntimeError):  # the interpreter ends
             closing.start()
@@ -257,4 +257,4 @@ BETWEEN_S: Final = 60.0
 """How long a part may take, if the caller does not say."""
 
 NO_DEADLINE_S: Final = 10.0 * 365 * 86400
-"""Of a stream without one, as the whole."""
+"""The deadline of a stream that has none."""

@@ -3,8 +3,8 @@
 Theory of operation
 ===================
 
-A client calls from any thread and from any number of asyncio loops. To hand a call over to a thread that owns the
-sockets would cost more than the call. So there are several *lanes*, and whoever calls drives one of them:
+A client calls from any thread and from any number of asyncio loops. Handing a call over to a thread that owns the
+sockets would cost more than the call. So there are several *lanes*, and the calling thread or loop drives one of them:
 
 - `event_loop.EventLoopLane`: each loop has its own. Its descriptors are the loop's, and only its thread touches them.
 - `threads.ThreadsLane`: all other threads share one. The first thread that waits for a reply becomes the *leader*: it
@@ -13,24 +13,23 @@ sockets would cost more than the call. So there are several *lanes*, and whoever
 
 A lane has a *link* to each device (`device_link.DeviceLink`). A link outlives the device's processes: it has a
 connection to the current incarnation, perhaps one to the former, which may still answer, and one to a standby, on
-which nothing is sent yet. Each connection has its lane's number, or a new one if it takes the place of one that was
-lost.
+which nothing is sent yet. Each connection has its lane's number, or a new one if it replaces a lost connection.
 
-What decides, and what acts
----------------------------
+Decisions and actions
+---------------------
 
 Two tables decide. Both are pure, and tests walk all of them:
 
 - `client.reply_life`: where a request is. It waits in a queue, is at its worker, is parked until the supervisor has
   judged it, or is over. The table says when credit comes back and when the caller gets the outcome, each once.
-- `link_life`: how a lane stands with a device. Calls are sent in one state only, `SERVING`; in some they wait, in
-  others they are refused. The table says when last answers are taken in, connections closed, and requests given their
-  fates.
+- `link_life`: the state of a lane's link to a device. Calls are sent in one state only, `SERVING`; in some they wait,
+  in others they are refused. The table says when last answers are taken in, connections closed, and requests given
+  their fates.
 
-Calls beyond the window of a device wait in `backlog.Backlog`, where the caller wants that. They have no credit there;
-`admission.BacklogAdmission` lets them in when some has come back, in order for each device.
+Calls beyond the window of a device wait in `backlog.Backlog`, if the caller wants that. They have no credit there;
+`admission.BacklogAdmission` lets them in when credit has come back, in order for each device.
 
-Four parts act. Each does what a table's actions mean, and feeds the events that it sees:
+Four parts act. Each carries out actions of a table, and feeds it with events:
 
 - `sending.Sender` chooses a device, puts calls together, and sends them.
 - `receiving.Receiver` takes answers in.
@@ -41,26 +40,26 @@ Four parts act. Each does what a table's actions mean, and feeds the events that
 `base.Lane` puts them together; the two kinds of lanes own sockets, threads and timers, and nothing else.
 
 The way of most calls is written out by hand, beside the table: `Lane.submit`, `Sender.send`, and the middle of
-`Receiver.receive` set the states `WAITING`, `SENT` and `OVER` themselves. To feed an event would cost a microsecond
-or two of a hundred and fifty.
+`Receiver.receive` set the states `WAITING`, `SENT` and `OVER` themselves. An event would cost a microsecond or two of a
+hundred and fifty.
 
 Locks and order
 ---------------
 
-A lane's lock covers all of its links and replies. Nobody waits with it held, and no code of users' runs under it.
-Locks are taken in this order: the session's, a lane's, the courier's. News of the supervisor's come from whichever
-thread reads the session: a lane of threads takes them at once, a loop takes them in its next turn, in their order.
+A lane's lock covers all of its links and replies. Nobody waits with it held, and no user's code runs under it. Locks
+are taken in this order: the session's, a lane's, the courier's. The supervisor's messages come from the thread that
+reads the session: a lane of threads takes them at once, a loop takes them in its next turn, in their order.
 
-A message of the supervisor's may be older than what a connection has told, or the other way round. Both tables have
+A message of the supervisor may be older than an event of a connection, or the other way round. Both tables have
 rows for that: news of an incarnation that was let go changes nothing, an end that comes after a lost connection gives
 the requests their fates, and an answer that comes after its request was taken back is given back with its leases.
 
 When a connection is lost
 -------------------------
 
-The end of a stream may be a worker's death; the supervisor will tell more of it: which requests had started, and
-who is to blame. So nothing is failed yet. After ten milliseconds the link connects anew. If the worker lets the new
-connection in, it lives: what it sent on the old one in vain is named to it (`Unread`), releases that it has not
-acknowledged are repeated, and then requests that were on the old connection are sent again or end with
+The end of a connection may be a worker's death. The supervisor will then report which requests had started, and which
+are suspects. So nothing is failed yet. After ten milliseconds the link connects anew. If the worker admits the new
+connection, it lives. The answers that it sent in vain on the old one are named to it (`Unread`), releases that it has
+not acknowledged are repeated, and then requests that were on the old connection are sent again or end with
 `ConnectionLost`. If attempt after attempt fails, the device is unreachable for this lane, and its calls are refused.
 """

@@ -43,7 +43,7 @@ class BacklogAdmission:
 
     def admit(self) -> None:
         """Send waiting calls while there is room; end those that wait for a device that takes no work."""
-        if self._admitting:  # to send may show that a connection is lost
+        if self._admitting:  # sending may show that a connection is lost
             return
         self._admitting = True
         try:

@@ -20,8 +20,8 @@ class Backlog:
 
     Args:
         flights: The window of each device.
-        most_calls: How many may wait.
-        most_bytes: How many bytes their arguments may take. A single larger call waits if no other does.
+        most_calls: Most calls that may wait.
+        most_bytes: Most bytes of their arguments. A single larger call may wait if no other does.
     """
 
     def __init__(self, flights: Sequence[Flight[Reply]], most_calls: int, most_bytes: int) -> None:
@@ -30,17 +30,17 @@ class Backlog:
         self._most_bytes = most_bytes
         self._anywhere: OrderedDict[int, tuple[Reply, int, int]] = OrderedDict()
         self._pinned: Final[list[OrderedDict[int, tuple[Reply, int, int]]]] = [OrderedDict() for _ in flights]
-        """By device. Each call with what it counts for in a window, and here."""
+        """By device: each call, with its bytes in a window, and here."""
         self._bytes = 0
         self.count = 0
-        """How many wait; to be looked at."""
+        """Number of waiting calls; only to be read."""
 
     def add(self, reply: Reply, device: int | None, window_bytes: int, nbytes: int) -> None:
         """Let a call wait.
 
         Args:
             reply: The call.
-            device: For which device; None for any.
+            device: The device; None for any.
             window_bytes: Bytes that it counts for in a window.
             nbytes: Bytes of its arguments, with those in shared memory.
 
@@ -62,11 +62,11 @@ class Backlog:
         self._close()
 
     def admit(self, device: int, *, anywhere: bool) -> Reply | None:
-        """Return the call that is next for a device, which has credit there now; None if it has no room, or none waits.
+        """Return a device's next call, which has credit there now; None if there is no room, or no call waits.
 
         Args:
             device: The device.
-            anywhere: It may be one that waits for any device.
+            anywhere: Whether calls for any device count too.
         """
         queue = self._pinned[device]
         if anywhere and self._anywhere and (not queue or next(iter(self._anywhere)) < next(iter(queue))):
@@ -86,7 +86,7 @@ class Backlog:
         return reply
 
     def remove(self, reply: Reply) -> None:
-        """Remove a call from those that wait."""
+        """Remove a waiting call."""
         for queue in (self._anywhere, *self._pinned):
             if reply.id in queue:
                 self._take(queue, reply.id)

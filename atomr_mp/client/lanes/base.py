@@ -1,4 +1,4 @@
-"""The base of both kinds of lanes, which puts their parts together; see the package for the theory."""
+"""The base of both kinds of lanes, which puts their parts together. The package's docstring has the theory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Told = DeviceChanged | IncarnationStopped | IncarnationEnded | Suspicions | erro
 
 
 class Lane(ABC):
-    """Base of both kinds of lanes: where requests go, and how they end.
+    """Base of both kinds of lanes: sends requests, and ends them.
 
     Args:
         client: The lane's client.
@@ -75,11 +75,11 @@ class Lane(ABC):
         self._failover: Final = Failover(client, self, outcomes, sender, receiver, self._retry, admission)
         self._lost: errors.PoolLost | None = None
         self._corked = False
-        """More is about to be called, and travels together."""
+        """Whether further calls are about to come and travel together."""
 
-    # --- what replies and the client call --------------------------------------------------------------------------
+    # --- for replies and the client --------------------------------------------------------------------------------
 
-    # Each call takes this way, so its steps are written out here, and not taken from the table.
+    # Each call takes this way, so its steps are written out here instead of coming from the table.
     def submit(  # noqa: C901, PLR0912 - a further call would cost more
         self,
         request_id: int,
@@ -96,13 +96,13 @@ class Lane(ABC):
 
         Args:
             request_id: Unique in the session.
-            device: Where to; None for the one with the fewest unanswered requests of this lane.
+            device: The target; None for the device with the fewest unanswered requests of this lane.
             method: "Actor.method".
             arguments: A sequence by position, or a mapping by name.
             deadline_ns: CLOCK_MONOTONIC.
             priority: Its priority in the worker.
             replays: How many ends of workers it counts as having been part of already.
-            wait: If the window is full, it waits for room.
+            wait: Whether it waits for room if the window is full.
             program: How it says its program, if it runs one.
 
         Raises:
@@ -130,7 +130,7 @@ class Lane(ABC):
             if program.tells:
                 reply.callbacks = [program.answered]
             else:
-                payload_bytes += len(program.definition)  # should it have to say the whole
+                payload_bytes += len(program.definition)  # in case it has to send the whole program
         with self._lock:
             if self._lost is not None:
                 raise _copy(self._lost)
@@ -167,8 +167,8 @@ class Lane(ABC):
         """Send the request of a stream, or hold it while its device comes back; see `submit`.
 
         Args:
-            stream: It has its method and deadlines; the lane does the rest.
-            device: Where to; None for the one with the fewest unanswered requests of this lane.
+            stream: The stream, with its method and deadlines.
+            device: The target; None for the device with the fewest unanswered requests of this lane.
             arguments: As those of a call.
         """
         method = stream.method
@@ -195,7 +195,7 @@ class Lane(ABC):
         self.watch_stream(stream)
 
     def read_part(self, stream: StreamReply) -> ArrivedPart | None:
-        """Return the next part that a stream has, None if none; let the worker go on."""
+        """Return a stream's next part that has arrived, None if none has; let the worker go on."""
         try:
             part = stream.arrived.popleft()
         except IndexError:
@@ -213,7 +213,7 @@ class Lane(ABC):
 
     @interrupts.defer_interrupts
     def close_stream(self, stream: StreamReply) -> None:
-        """Close a stream and tell its worker that nobody reads it any more. From any thread."""
+        """Close a stream and tell its worker that nobody reads it any more. May be called on any thread."""
         with self._lock:
             if not stream.done:
                 self._outcomes.feed(stream, ReplyEvent.EXPIRE, errors.Cancelled("closed", maybe_executed=True))
@@ -221,7 +221,7 @@ class Lane(ABC):
         self.call_back()
 
     def close_streams(self, error: errors.AtomrError) -> None:
-        """Close all streams, which end with an error. From any thread."""
+        """Close all streams, which end with an error. May be called on any thread."""
         with self._lock:
             for link in self._links:
                 for _, reply in link.flight.items():  # noqa: PERF102 - no dict
@@ -337,7 +337,7 @@ class Lane(ABC):
 
     @interrupts.defer_interrupts
     def cancel(self, reply: Reply) -> None:
-        """Ask that a request does not start."""
+        """Ask the worker not to start a request."""
         with self._lock:
             if not reply.done:
                 unsent = errors.Cancelled("cancelled before it was sent")
@@ -347,7 +347,7 @@ class Lane(ABC):
 
     @interrupts.defer_interrupts
     def add_callback(self, reply: Reply, callback: Callback) -> bool:
-        """Have `callback` run once the reply is there; False if it is there already."""
+        """Run `callback` once the reply is there; return False if it is there already."""
         with self._lock:
             if reply.done:
                 return False
@@ -359,10 +359,10 @@ class Lane(ABC):
 
     @abstractmethod
     def wait(self, reply: Reply, timeout_s: float | None) -> None:
-        """Return when the reply is there.
+        """Wait until the reply is there.
 
         Raises:
-            TimeoutError: It was not, in time.
+            TimeoutError: It did not come in time.
         """
 
     def belongs_to(self, _loop: asyncio.AbstractEventLoop) -> bool:
@@ -377,7 +377,7 @@ class Lane(ABC):
 
     @property
     def unanswered(self) -> int:
-        """How many requests of this lane are unanswered, or wait for their device."""
+        """Number of this lane's requests that are unanswered, or wait for their device."""
         return sum(len(link.flight.requests) for link in self._links)
 
     def numbers(self) -> set[int]:
@@ -395,11 +395,11 @@ class Lane(ABC):
         for reply in self._backlog.all():
             forget_forked(reply, FORKED)
 
-    # --- what the supervisor says ----------------------------------------------------------------------------------
+    # --- messages of the supervisor --------------------------------------------------------------------------------
 
     @abstractmethod
     def take(self, message: Told) -> None:
-        """Take a lifecycle event, from whichever thread has received it; it then lets `call_back` run."""
+        """Take a lifecycle event, on the thread that has received it, which then runs `call_back`."""
 
     def _apply(self, message: Told) -> None:
         with self._lock:
@@ -437,7 +437,7 @@ class Lane(ABC):
         for link in self._links:
             self._failover.pool_lost(link, lost)
 
-    # --- what connections say, with the lock held ------------------------------------------------------------------
+    # --- events of connections, with the lock held -----------------------------------------------------------------
 
     def _reach(self, link: DeviceLink) -> None:
         self._failover.reach(link)
@@ -458,7 +458,7 @@ class Lane(ABC):
     # --- on whichever thread, without the lock ---------------------------------------------------------------------
 
     def _paid(self, link: DeviceLink, connection: ClientEnd) -> None:
-        """Record that a connection owes nothing any more: its worker has admitted it, or it has ended."""
+        """Record that a connection has no bytes left to send: its worker has admitted it, or it has ended."""
         with self._lock:
             self._failover.login_over(link, connection)
         self.call_back()
@@ -489,7 +489,7 @@ class Lane(ABC):
 
     @abstractmethod
     def _finished(self, reply: Reply) -> None:
-        """Wake whoever waits for a reply."""
+        """Wake the threads that wait for a reply."""
 
     @abstractmethod
     def _give_back(self, link: DeviceLink) -> None:
@@ -506,8 +506,8 @@ class Lane(ABC):
     def _expire(self, reply: Reply) -> None:
         """End a reply whose deadline has passed; its credit comes back with its late answer."""
         with self._lock:
-            self._receive(self._links[reply.device])  # its answer may have come in time, and nobody has looked
-            is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # by a part that came
+            self._receive(self._links[reply.device])  # its answer may have come in time, unread
+            is_later = isinstance(reply, StreamReply) and reply.deadline_ns > time.monotonic_ns()  # a part has come
             if not reply.done and not is_later:
                 self._outcomes.feed(reply, ReplyEvent.EXPIRE, reply.poison_error or _too_late(reply))
                 self._make_room()
@@ -524,8 +524,8 @@ class Lane(ABC):
 
     @interrupts.defer_interrupts
     def decode(self, body: bytes, frames: Sequence[memoryview], leases: Mapping[int, Lease]) -> Any:
-        """Return the results in an answer that came with leases. Blocks, if their memory has to be asked for."""
-        # With a decoder of its own: meanwhile others' callbacks may run.
+        """Return the results in an answer that came with leases. Blocks if their memory has to be opened."""
+        # With a decoder of its own, since other callbacks may run meanwhile.
         return values.Decoder[Any]().decode(body, frames, self._client.memory.resolver(leases))
 
 

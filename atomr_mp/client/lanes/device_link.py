@@ -60,15 +60,15 @@ class DeviceLink:
         self.failures = 0
         """Failed attempts to connect, in a row."""
         self.told_failures = 0
-        """How many of these failures the supervisor was told."""
+        """How many of these failures were reported to the supervisor."""
         self.lacks_descriptor = False
-        """The last attempt failed for want of a descriptor in this process; the next call tries again."""
+        """Whether the last attempt failed since this process had no descriptor left; the next call tries again."""
         self.lost: list[int] = []
         """Numbers of lost connections to this incarnation; the worker may not know of the loss."""
         self.timer = 0
         """Number of the timer that runs for the next attempt."""
         self.unread = False
-        """Replies may have arrived that the connection's descriptor does not signal any more."""
+        """Whether replies may have arrived that the connection's descriptor does not signal any more."""
 
     @property
     def let_go(self) -> bool:
@@ -76,7 +76,7 @@ class DeviceLink:
         return self.state is LinkState.HOLDING and self.connection is None
 
     def hold(self) -> None:
-        """Have what waits to be sent together wait for the device."""
+        """Let requests that wait for company wait for the device."""
         self.held.extend(self.outbox)
         self.outbox.clear()
 
@@ -101,7 +101,7 @@ class DeviceLink:
             connection.send(data.FROM_CLIENT.encode(data.Credit(current, [grant])), [])
 
     def _connection_of(self, reply: Reply) -> tuple[ClientEnd | None, bytes]:
-        """Return the connection to the incarnation that has a request, if there is one, and that one's token."""
+        """Return the connection to the incarnation that has a request, if there is one, and the incarnation's token."""
         if self.former is not None and self.former.generation == reply.generation:
             return self.former.connection, self.former.releases.token
         return self.connection if self.generation == reply.generation else None, self.token

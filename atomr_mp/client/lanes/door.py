@@ -1,4 +1,4 @@
-"""What lanes ask of their client. Types only."""
+"""The client, as its lanes use it. Types only."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LaneMemory(Protocol):
     def attach(
         self, placed: Sequence[object], device: int | None
     ) -> tuple[Sequence[object], Sequence[Placement], int, int | None]:
-        """Check a call's arguments; return what it keeps, its copies, how many refs it has, and its device."""
+        """Check a call's arguments; return the objects that it keeps, its copies, its count of refs, and its device."""
 
     def answered(self, copies: Iterable[Placement], worker: Releases, *, executed: bool) -> None:
         """A call with these arguments was answered."""
@@ -32,7 +32,7 @@ class LaneMemory(Protocol):
         """Nobody will read the answer of a call with these arguments, which may start until then."""
 
     def sent_again(self, copies: Iterable[Placement]) -> None:
-        """A call with these arguments is sent again, though the worker lives that has it already."""
+        """A call with these arguments is sent again, though the worker that has it already lives."""
 
     def returned(self, ids: Iterable[int]) -> None:
         """A worker uses these arguments no more."""
@@ -49,19 +49,19 @@ class LaneClient(Protocol):
 
     @property
     def max_waiting(self) -> int:
-        """How many calls may wait for room in a lane."""
+        """Most calls that may wait for room in a lane."""
 
     @property
     def login(self) -> Login:
-        """What admits the lanes' connections."""
+        """The login of the lanes' connections."""
 
     @property
     def courier(self) -> Courier:
-        """Moves on what connections owe."""
+        """Sends the bytes that connections could not send at once."""
 
     @property
     def session_descriptor(self) -> int:
-        """Readable when the supervisor has said something."""
+        """Readable when the supervisor has sent a message."""
 
     @property
     def workers_live(self) -> bool:
@@ -69,7 +69,7 @@ class LaneClient(Protocol):
 
     @property
     def suspicions(self) -> KnownSuspicions:
-        """What is held of requests."""
+        """The verdicts on requests."""
 
     @property
     def methods(self) -> Mapping[str, MethodInfo]:
@@ -77,7 +77,7 @@ class LaneClient(Protocol):
 
     @property
     def max_replays(self) -> int:
-        """How often a request is sent again by itself."""
+        """How often a lost request is sent again."""
 
     @property
     def memory(self) -> LaneMemory:
@@ -93,22 +93,22 @@ class LaneClient(Protocol):
         """Send due releases to an incarnation, if possible."""
 
     def out_of_memory(self, releases: Releases) -> None:
-        """An incarnation has no memory left."""
+        """An incarnation's memory has gone."""
 
     def report(self, device: int, generation: int, requests: list[RequestKey]) -> int:
-        """Tell the supervisor what ran when an incarnation ended; return the number of its answer."""
+        """Report to the supervisor the requests that ran when an incarnation ended; return the number of its answer."""
 
     def keep_sent(self, nbytes: int) -> bool:
-        """Keep so much more of what streams have received; False if that would be too much in all."""
+        """Reserve room for so many more bytes of streams' parts; False beyond the limit."""
 
     def acquit(self, reply: Reply) -> None:
-        """Tell the supervisor that a request has run alone, and its worker lives, if that is how it has ended."""
+        """Report a request as acquitted, if it has run alone and its worker lives."""
 
     def tell_reach(self, device: int, generation: int, failures: int) -> None:
-        """Tell the supervisor how attempts to connect to a worker that lives fare."""
+        """Report attempts to connect to a living worker to the supervisor."""
 
     def new_lane_number(self) -> int:
-        """Return a number for a connection that no other connection of the session has."""
+        """Return a number that no other connection of the session has."""
 
     def read_session(self) -> None:
-        """Take in what the supervisor has said."""
+        """Take in the supervisor's messages."""

@@ -20,21 +20,21 @@ from atomr_mp.protocol.messages.session import DeviceChanged, IncarnationEnded, 
 from atomr_mp.wire.ends import ClientEnd
 
 LATE_S: Final = 1.0
-"""How much later than its deadline a loop may end a reply, before a thread that waits takes the loop for stopped."""
+"""How late after its deadline a loop may end a reply, before a waiting thread takes the loop for stopped."""
 
 
 CLOSE_S: Final = 5.0
 """How long a loop may take to let go of its connections when another thread closes the client."""
 
 MOST_TOLD: Final = 32
-"""How many lifecycle events for each device wait for a loop that does not run, before those are dropped that count no
-more. Some loops never run again, as that of a `map` may, and pools live for months."""
+"""Most lifecycle events for each device that wait for a loop that does not run; then outdated ones are dropped. Some
+loops never run again, such as a `map`'s, and pools live for months."""
 
 _running_loop: Final = asyncio._get_running_loop  # noqa: SLF001 - exported; the public one raises where there is none
 
 
 class EventLoopLane(Lane):
-    """All of it but `take`, `wait` and `cancel` is for the loop's own thread."""
+    """An event loop's lane. All methods but `take`, `wait` and `cancel` are for the loop's own thread."""
 
     def __init__(
         self, client: LaneClient, number: int, devices: Iterable[DeviceInfo], loop: asyncio.AbstractEventLoop
@@ -42,13 +42,13 @@ class EventLoopLane(Lane):
         super().__init__(client, number, devices)
         self._loop = loop
         self._flushing = False
-        """The outboxes will be sent at the end of this turn of the loop."""
+        """Whether the outboxes will be sent at the end of this turn of the loop."""
         self._told: deque[Told] = deque()
         """Lifecycle events that have not been applied."""
         self._telling: Final = threading.Lock()
         """Guards `_told`, `_known` and `_called_for_told`."""
         self._known = [link.info.generation for link in self._links]
-        """The latest generation of each device that the loop was told."""
+        """The latest generation of each device that was reported to the loop."""
         self._called_for_told = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns = 0
@@ -74,14 +74,14 @@ class EventLoopLane(Lane):
             raise TimeoutError(f"the event loop to which {reply!r} belongs does not run")
 
     def cancel(self, reply: Reply) -> None:
-        """Ask that a request does not start; from any thread."""
+        """Ask the worker not to start a request; from any thread."""
         if _running_loop() is self._loop:
             super().cancel(reply)
         else:
             self._call_soon(self.cancel, reply)
 
     def take(self, message: Told) -> None:
-        """Take a lifecycle event, in the loop; in the order of arrival, whichever thread has received it."""
+        """Take a lifecycle event in the loop, in the order of arrival, on any thread."""
         in_loop = _running_loop() is self._loop
         with self._telling:
             self._told.append(message)
@@ -111,14 +111,14 @@ class EventLoopLane(Lane):
             return message
 
     def _forget_passed(self) -> None:
-        """Drop events that a loop which has not run for long need not hear, such as those of past generations."""
+        """Drop outdated events for a loop that has not run for long, such as those of past generations."""
         last = {told.device.index: told for told in self._told if isinstance(told, DeviceChanged)}
 
         def counts(told: Told) -> bool:
             match told:
                 case DeviceChanged(device):
                     return last[device.index] is told
-                case IncarnationStopped():  # only a hint: its end is told too
+                case IncarnationStopped():  # only a hint, since its end is reported too
                     return False
                 case IncarnationEnded() if told.device in last:
                     return not self._known[told.device] < told.generation < last[told.device].device.generation
@@ -128,7 +128,7 @@ class EventLoopLane(Lane):
         self._told = deque(filter(counts, self._told))
 
     def _pool_lost(self, lost: errors.PoolLost) -> None:
-        # At its end the session's descriptor stays readable: the loop would not come to rest.
+        # After its end the session's descriptor stays readable, and the loop would spin.
         self._loop.remove_reader(self._client.session_descriptor)
         super()._pool_lost(lost)
 
@@ -169,11 +169,11 @@ class EventLoopLane(Lane):
                 self._failover.disconnect(link)
 
     def cork(self) -> None:
-        """Have what is called until `uncork` travel together, the first call too."""
+        """Let all calls until `uncork` travel together, the first one too."""
         self._corked = True
 
     def uncork(self) -> None:
-        """Send what was called since `cork`."""
+        """Send the calls since `cork`."""
         self._corked = False
         self._flush_all()
 
@@ -219,7 +219,7 @@ class EventLoopLane(Lane):
         """Do nothing: this lane's waiters use futures and callbacks."""
 
     def watch(self, reply: Reply) -> None:
-        """Have the loop watch a reply's deadline; from any thread."""
+        """Watch a reply's deadline in the loop; from any thread."""
         if _running_loop() is not self._loop:
             self._call_soon(self.watch, reply)
             return
@@ -227,7 +227,7 @@ class EventLoopLane(Lane):
             self._set_timer(reply.deadline_ns)
 
     def watch_stream(self, stream: StreamReply) -> None:
-        """Have the loop watch a stream's deadline."""
+        """Watch a stream's deadline in the loop."""
         self.watch(stream)
 
     def _grant(self, stream: StreamReply) -> None:
@@ -256,7 +256,7 @@ class EventLoopLane(Lane):
 
     @interrupts.defer_interrupts
     def _expire_late(self) -> None:
-        """End the replies whose deadline has passed, and look again when the next one's does."""
+        """End the replies whose deadline has passed, and look again at the next deadline."""
         self._timer = None
         now_ns = time.monotonic_ns()
         waiting = [reply for link in self._links for _, reply in link.flight.items() if not reply.done]

@@ -1,6 +1,6 @@
 """Carries out the actions of a link's life: connections, and the fates of the requests on them.
 
-`retry` decides the fate of each request that an incarnation's end took along.
+`retry` decides the fate of each request that is lost with an incarnation.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.wire.ends import ClientEnd
 
 DRAIN_MS: Final = 1000
-"""How long workers may take to end after their supervisor; their answers meanwhile stand."""
+"""How long workers may take to end after their supervisor. Answers until then stand."""
 
 _LOG: Final = logging.getLogger("atomr_mp.client")
 
@@ -58,11 +58,11 @@ class Failover:
 
     Args:
         client: The lane's client.
-        connections: The lane's.
+        connections: Makes the lane's connections.
         outcomes: Ends replies.
         sender: Sends requests.
         receiver: Takes in answers.
-        retry: Sends again the requests that an incarnation's end took along, or fails them.
+        retry: Sends the requests again that are lost with an incarnation, or fails them.
         admission: Sends waiting calls.
     """
 
@@ -107,18 +107,18 @@ class Failover:
         self._feed(link, LinkEvent.FATAL)
 
     def stopped(self, link: DeviceLink, ended: IncarnationEnded) -> None:
-        """End an incarnation early for this lane, if none of its answers can be on the way."""
+        """End an incarnation early for this lane, if no answer of it can be on its way."""
         former = link.former is not None and link.former.generation == ended.generation
         if not former and (link.generation != ended.generation or link.let_go):
             return
-        if ended.error.code == errors.WorkerHung.code:  # what it has answered is told apart only when all has come
+        if ended.error.code == errors.WorkerHung.code:  # earlier answers are known only when all have come
             return
         self._receive(link, former=former)
         facts = EndFacts(ended)
         connected = former or link.connection is not None
         for request_id, reply in link.flight.items() if connected else ():
             if reply.done or not _is_on(reply, ended.generation):
-                continue  # of one that has expired the answer is of no interest
+                continue  # the answer to an expired request does not matter
             if facts.may_be_answered(request_id, reply.sent_ns) or isinstance(reply, ItemsReply | StreamReply):
                 return
         self.ended(link, ended)
@@ -139,17 +139,17 @@ class Failover:
         if link.state in _ATTEMPTS:
             self._failed(link)
             return
-        if link.number in link.releases.read:  # so the worker has been told of those before
+        if link.number in link.releases.read:  # so the worker has been told of the former ones
             link.lost.clear()
         if link.number not in link.lost:
             link.lost.append(link.number)
         self._feed(link, LinkEvent.CUT)
 
     def broken(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
-        """React to a message with these requests that could not be sent: the worker does not have it, or not whole."""
+        """React to a message with these requests that could not be sent: the worker has nothing or a part of it."""
         for reply in reversed(replies):
             self._outcomes.feed(reply, ReplyEvent.LEFT)
-        self._receive(link)  # what was sent before
+        self._receive(link)  # requests that were sent before
         if link.state is LinkState.SERVING and link.connection is not None:
             self.cut(link, link.connection)
 
@@ -289,7 +289,7 @@ class Failover:
         self._feed(link, LinkEvent.ADMITTED)
 
     def _repeat(self, link: DeviceLink) -> None:
-        """Report what never arrived on lost connections, in either direction."""
+        """Report messages that never arrived on lost connections, in either direction."""
         connection, releases = link.connection, link.releases
         assert connection is not None
         for number in link.lost:
@@ -299,11 +299,11 @@ class Failover:
 
     def _failed(self, link: DeviceLink) -> None:
         link.failures += 1
-        # To connect to a new incarnation is no attempt to reach one again.
+        # A first connection to a new incarnation is not a further attempt.
         self._feed(link, failed(link.failures) if link.state in _ATTEMPTS else LinkEvent.REFUSED)
 
     def _prepare(self, link: DeviceLink, standby: StandbyInfo | None) -> None:
-        """Connect to a standby beforehand, so that it can be called at once."""
+        """Connect to a standby beforehand, so that calls can go to it at once."""
         if link.standby is not None:
             self._connections.disconnect(link, link.standby.connection)
             link.standby = None
@@ -344,7 +344,7 @@ class Failover:
 
     def _condemn(self, link: DeviceLink, ended: IncarnationEnded) -> None:
         if ended.error.code == errors.WorkerHung.code:
-            # Of a call with items some may be answered well, and parts of a stream may be on their way.
+            # Some items of a call may be answered well, and parts of a stream may be on their way.
             in_parts = (ItemsReply, StreamReply)
             self._resolve_requests(
                 link, ended, {each for each in ended.running if not isinstance(link.flight.find(each), in_parts)}
@@ -355,7 +355,7 @@ class Failover:
 
         Args:
             link: The link.
-            ended: What is known of the end.
+            ended: The report of the end.
             only: These requests, and no others; None for all.
         """
         facts = EndFacts(ended)
@@ -387,12 +387,12 @@ def _requests(link: DeviceLink) -> list[Reply]:
 
 
 def _is_on(reply: Reply, generation: int) -> bool:
-    """Return whether an incarnation has a request, as far as is known."""
+    """Return whether an incarnation has a request, as far as this lane knows."""
     return reply.generation == generation and reply.state is not ReplyState.PARKED
 
 
 _LEAVING: Final = frozenset({DeviceState.DRAINING, DeviceState.RETIRING})
-"""States in which a worker finishes what it holds."""
+"""States in which a worker finishes its requests."""
 
 _ATTEMPTS: Final = frozenset({LinkState.TRYING, LinkState.PROBING})
 _BETWEEN_ATTEMPTS: Final = frozenset({LinkState.CUT, LinkState.UNREACHABLE})

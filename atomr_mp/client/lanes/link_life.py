@@ -1,8 +1,8 @@
-"""A link's life as a table: (state, event) to the next state and what the lane does. Pure.
+"""A link's life as a table: (state, event) to the next state and the lane's actions. Pure.
 
-A link is a device as one lane sees it, through all incarnations. A lane turns what it sees into events, calls `step`,
-and carries the actions out in their order. `CONNECT` leads to the next event: `CONNECTED` or `REFUSED`. The timer that
-`ARM` starts leads to `RETRY`, and is forgotten with any other event that leaves its state.
+A link is a device as one lane sees it, through all incarnations. A lane turns its observations into events, calls
+`step`, and carries the actions out in their order. `CONNECT` leads to the next event: `CONNECTED` or `REFUSED`. The
+timer that `ARM` starts leads to `RETRY`, and is forgotten with any other event that leaves its state.
 
 The table keeps these promises, whatever the order of events; tests walk all of it:
 
@@ -10,7 +10,7 @@ The table keeps these promises, whatever the order of events; tests walk all of 
 - An incarnation's last answers are taken in before its connection is closed, and its requests are settled after that.
 - While a worker lives and its connection does not, another attempt is under way or a timer runs. Requests that were on
   the connection are given up as soon as the worker is known to live, or cannot be reached.
-- Whoever calls a device that takes no work, or cannot be reached, is told at once; others wait.
+- A call to a device that takes no work, or cannot be reached, is refused at once; other calls wait.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from typing import Final, NamedTuple
 from atomr_mp.protocol.messages.devices import DeviceInfo, DeviceState
 
 MOST_FAILURES: Final = 6
-"""After as many failed attempts in a row a device counts as unreachable, for this lane."""
+"""After this number of failed attempts in a row a device counts as unreachable for this lane."""
 
 FIRST_RETRY_S: Final = 0.01
-"""A worker's end looks like a lost connection until the supervisor tells of it; mostly it has told by then."""
+"""First pause. A worker's end looks like a lost connection until the supervisor reports it, mostly within this time."""
 
 LAST_RETRY_S: Final = 5.0
 
 CLOSED: Final = frozenset({DeviceState.STOPPED, DeviceState.STOPPING, DeviceState.QUARANTINED, DeviceState.TRIPPED})
-"""States in which a device takes no work, nor will by itself, or not soon."""
+"""States in which a device takes no work, and will not soon, or not by itself."""
 
 
 class LinkState(StrEnum):
-    """How a lane stands with a device."""
+    """The state of a lane's link to a device."""
 
     HOLDING = auto()
     """Calls wait for an incarnation. The connection to the last one may be there, for its last answers."""
@@ -42,7 +42,7 @@ class LinkState(StrEnum):
     SERVING = auto()
     """Connected; calls are sent."""
     CUT = auto()
-    """Without a connection, though the worker lives as far as is known. Calls wait for the next attempt."""
+    """Without a connection, though the worker lives as far as the lane knows. Calls wait for the next attempt."""
     TRYING = auto()
     """The attempt: the worker has not let the new connection in. Calls wait."""
     UNREACHABLE = auto()
@@ -56,69 +56,69 @@ class LinkState(StrEnum):
 
 
 class LinkEvent(StrEnum):
-    """What can happen to a link."""
+    """An event in the life of a link."""
 
     OFFERED = auto()
-    """The supervisor tells of an incarnation that takes calls, and is not the last one known."""
+    """The supervisor reports an incarnation that takes calls, and that is not the last known one."""
     SERVES = auto()
-    """The supervisor says once more that the last one known takes calls."""
+    """The supervisor says once more that the last known incarnation takes calls."""
     HOLDS = auto()
     """The supervisor says that the device takes no calls for now."""
     CLOSES = auto()
-    """The supervisor says that the device takes no work, nor will by itself, or not soon."""
+    """The supervisor says that the device takes no work, and will not soon, or not by itself."""
     CONNECTED = auto()
     """The connection is made."""
     REFUSED = auto()
-    """It could not be made, or ended before the worker had let it in."""
+    """The connection could not be made, or ended before the worker had admitted it."""
     GIVEN_UP = auto()
-    """The same, after many failures."""
+    """The same as `REFUSED`, after many failures."""
     ADMITTED = auto()
-    """The worker has let the connection in."""
+    """The worker has admitted the connection."""
     FATAL = auto()
     """The incarnation has answered that it ends."""
     CUT = auto()
-    """The connection has ended, and the incarnation's end was not told."""
+    """The connection has ended, and nobody has reported the incarnation's end."""
     RETRY = auto()
-    """The timer has run out; or a call comes, where no descriptor was left here."""
+    """The timer has run out; or a call comes after this process had no descriptor left."""
     ENDED = auto()
-    """The incarnation has ended, and all that it has sent is here."""
+    """The incarnation has ended, and all of its messages are here."""
     FORMER_ENDED = auto()
-    """The same of one before it."""
+    """The same for an earlier incarnation."""
     POOL_LOST = auto()
-    """There is no supervisor any more, or it has ended the session."""
+    """The supervisor has gone, or has ended the session."""
 
 
 class LinkAction(StrEnum):
     """What a lane does."""
 
     HOLD = auto()
-    """Move what waits to be sent together to what waits for the device."""
+    """Move requests that wait for company to those that wait for the device."""
     SEND_HELD = auto()
-    """Send what waits for the device."""
+    """Send the requests that wait for the device."""
     REFUSE_HELD = auto()
-    """End what waits for the device: it takes no work."""
+    """End the requests that wait for the device, which takes no work."""
     RETIRE = auto()
     """Keep the connection as the former incarnation's: it may still answer."""
     CONNECT = auto()
-    """Connect to the device's incarnation, or use what was connected to its standby."""
+    """Connect to the device's incarnation, or use the connection to its standby."""
     CONDEMN = auto()
-    """Lose what ran on a hung incarnation: what it may still have answered came too late."""
+    """Lose the requests that ran on a hung incarnation; its further answers came too late."""
     TAKE_LAST = auto()
-    """Take in what has arrived."""
+    """Take in all answers that have arrived."""
     CLOSE = auto()
     """Close the connection, if there is one."""
     TAKE_FORMER = auto()
-    """Take in what the former incarnation has sent, and close its connection."""
+    """Take in the former incarnation's answers, and close its connection."""
     RESOLVE = auto()
-    """Give the requests of the incarnation that has ended their fates."""
+    """Decide the fates of the ended incarnation's requests."""
     UNSEND = auto()
-    """Put back what was given to a connection that its worker had not let in: it never left."""
+    """Put back the requests on a connection that its worker had not admitted: they never left."""
     LOSE = auto()
     """Lose the requests that were on the lost connection: their answers come no more."""
     REPEAT = auto()
-    """Tell the worker what it has sent in vain, and repeat the releases that it has not acknowledged."""
+    """Name to the worker the answers that it has sent in vain, and repeat the releases that it has not acknowledged."""
     TELL = auto()
-    """Tell the supervisor how the attempts fare."""
+    """Report the attempts to the supervisor."""
     ARM = auto()
     """Start the timer of the next attempt."""
     DRAIN = auto()
@@ -128,7 +128,7 @@ class LinkAction(StrEnum):
 
 
 class LinkStep(NamedTuple):
-    """The next state and what is done, in this order."""
+    """The next state, and the actions in their order."""
 
     state: LinkState
     actions: tuple[LinkAction, ...] = ()
@@ -144,12 +144,12 @@ _FORMER: Final = (_A.CONDEMN, _A.TAKE_FORMER, _A.RESOLVE)
 
 TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.HOLDING, _E.OFFERED): _GO_OVER,
-    # News of one that this lane has let go, or knows to end, which was true before.
+    # Older news of an incarnation that this lane has let go, or knows to be ending.
     (_S.HOLDING, _E.SERVES): LinkStep(_S.HOLDING),
     (_S.HOLDING, _E.HOLDS): LinkStep(_S.HOLDING),
     (_S.HOLDING, _E.CLOSES): LinkStep(_S.CLOSED, (_A.REFUSE_HELD,)),
     (_S.HOLDING, _E.FATAL): LinkStep(_S.HOLDING),
-    (_S.HOLDING, _E.CUT): LinkStep(_S.HOLDING),  # its end will be told
+    (_S.HOLDING, _E.CUT): LinkStep(_S.HOLDING),  # the supervisor will report its end
     (_S.HOLDING, _E.ENDED): _ENDED,
     (_S.HOLDING, _E.FORMER_ENDED): LinkStep(_S.HOLDING, _FORMER),
     (_S.HOLDING, _E.POOL_LOST): _OVER,
@@ -169,7 +169,7 @@ TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.CUT, _E.SERVES): LinkStep(_S.CUT),
     (_S.CUT, _E.HOLDS): LinkStep(_S.HOLDING),
     (_S.CUT, _E.CLOSES): LinkStep(_S.CLOSED, (_A.REFUSE_HELD,)),
-    # Found out twice, or together.
+    # Found twice, or at the same time.
     (_S.CUT, _E.CUT): LinkStep(_S.CUT),
     (_S.CUT, _E.FATAL): LinkStep(_S.HOLDING),
     (_S.CUT, _E.RETRY): LinkStep(_S.TRYING, (_A.CONNECT,)),
@@ -215,7 +215,7 @@ TRANSITIONS: Final[dict[tuple[LinkState, LinkEvent], LinkStep]] = {
     (_S.CLOSED, _E.ENDED): LinkStep(_S.CLOSED, (*_CLOSE, _A.REFUSE_HELD)),
     (_S.CLOSED, _E.FORMER_ENDED): LinkStep(_S.CLOSED, (*_FORMER, _A.REFUSE_HELD)),
     (_S.CLOSED, _E.POOL_LOST): _OVER,
-    # Of the last answers.
+    # Found while the last answers were taken in.
     (_S.OVER, _E.FATAL): LinkStep(_S.OVER),
     (_S.OVER, _E.CUT): LinkStep(_S.OVER),
 }
@@ -232,7 +232,7 @@ class UnexpectedLinkEventError(Exception):
 
 
 def step(state: LinkState, event: LinkEvent) -> LinkStep:
-    """Return where `event` leads from `state`.
+    """Return the step that `event` takes from `state`.
 
     Raises:
         UnexpectedLinkEventError: The pair is not in the table.
@@ -244,7 +244,7 @@ def step(state: LinkState, event: LinkEvent) -> LinkStep:
 
 
 def heard(generation: int, info: DeviceInfo) -> LinkEvent:
-    """Return what news of a device mean to a link that knows incarnations up to `generation`."""
+    """Return the event for news of a device, on a link that knows incarnations up to `generation`."""
     if info.state in CLOSED:
         return LinkEvent.CLOSES
     if not info.admitted or info.state is not DeviceState.READY:
@@ -253,10 +253,10 @@ def heard(generation: int, info: DeviceInfo) -> LinkEvent:
 
 
 def failed(failures: int) -> LinkEvent:
-    """Return what a failed attempt means, the last of as many in a row."""
+    """Return the event of a failed attempt, the last of `failures` in a row."""
     return LinkEvent.GIVEN_UP if failures >= MOST_FAILURES else LinkEvent.REFUSED
 
 
 def retry_s(failures: int) -> float:
-    """Return when the next attempt is made, after as many failures in a row."""
+    """Return the pause before the next attempt, in seconds, after `failures` in a row."""
     return min(FIRST_RETRY_S * 2.0 ** min(failures, 20), LAST_RETRY_S)

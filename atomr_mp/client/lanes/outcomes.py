@@ -38,13 +38,13 @@ class AnswerFacts(NamedTuple):
 
 
 class Outcomes:
-    """A part of a lane, to be called with its lock held, but for `call_back`.
+    """A part of a lane, to be called with its lock held, except `call_back`.
 
     Args:
         client: The lane's client.
         links: The lane's links, by device.
         backlog: The lane's calls that wait for room.
-        finished: Wakes whoever waits for a reply.
+        finished: Wakes the threads that wait for a reply.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Outcomes:
         self._backlog = backlog
         self._finished = finished
         self._called_back: Final[deque[Reply]] = deque()
-        """Finished replies whose callbacks are to be run once the lock is free."""
+        """Finished replies whose callbacks have to run once the lock is free."""
         self.leading: Reply | None = None
         """The reply awaited by the thread that receives for all, while it polls."""
 
@@ -128,8 +128,8 @@ class Outcomes:
         reply.body, reply.frames, reply.leases = message.body, frames, leases
 
     def _take_part(self, stream: StreamReply, part: ArrivedPart) -> None:
-        """Keep a part for whoever reads the stream, and wake them."""
-        if stream.state is not ReplyState.STREAMING:  # cancelled: nobody wants it, and its leases go with it
+        """Keep a part for the stream's readers, and wake them."""
+        if stream.state is not ReplyState.STREAMING:  # cancelled: its leases go with it
             return
         stream.arrived.append(part)
         if stream.resumes is Resumes.SENT:
@@ -137,7 +137,7 @@ class Outcomes:
         stream.expect_next(time.monotonic_ns())
         stream.replays = 0
         if stream.alone is not None:
-            self._client.acquit(stream)  # it has got on, and its worker lives
+            self._client.acquit(stream)  # it has made progress, and its worker lives
             stream.alone = None
         self.tell_news(stream)
         if stream.future is not None:
@@ -161,13 +161,13 @@ class Outcomes:
 
     def settle_copies(self, reply: Reply, releases: Releases, message: data.CallReply | data.Part) -> None:
         """Settle an answered call's copies in shared memory."""
-        assert isinstance(message, data.CallReply)  # a part answers nothing
+        assert isinstance(message, data.CallReply)  # a part is not the answer
         executed = message.error is None or bool(message.error.fields.get("maybe_executed", True))
         copies, reply.copies = reply.copies, ()
         self._client.memory.answered(copies, releases, executed=executed)
 
     def end(self, reply: Reply, error: errors.AtomrError | None) -> None:
-        """Give a reply its outcome; its state is the caller's to set."""
+        """Give a reply its outcome; the caller sets its state."""
         if error is not None:
             if reply.may_have_run and isinstance(error, errors.RequestError):
                 error.maybe_executed = True
@@ -212,12 +212,12 @@ class Outcomes:
             for callback in callbacks:
                 try:
                     callback(reply)
-                except Exception:  # noqa: BLE001 - whoever receives just now is not to blame, nor other callbacks
+                except Exception:  # noqa: BLE001 - the receiving thread is not to blame, nor other callbacks
                     _LOG.exception("a callback of %r failed", reply)
 
 
 def forget_forked(reply: Reply, lost: str) -> None:
-    """End a reply in a forked child, where nobody may be woken."""
+    """End a reply in a forked child, without waking anybody."""
     reply.error = errors.PoolLost(lost, maybe_executed=reply.generation != 0)
     reply.state, reply.done = ReplyState.OVER, True
 

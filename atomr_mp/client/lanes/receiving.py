@@ -28,11 +28,11 @@ class Receiver:
         client: The lane's client.
         outcomes: Ends replies.
         on_fatal: Called when a link's incarnation has answered that it ends.
-        disconnected: Called when a connection has ended and all that had been sent was received.
-        admitted: Called when the worker may just have let a connection in.
-        backlog: What waits for room.
-        room: Called when there may be some.
-        settle: Sends what was put back into queues.
+        disconnected: Called when a connection has ended and everything sent on it was received.
+        admitted: Called when the worker may just have admitted a connection.
+        backlog: Calls that wait for room.
+        room: Called when there may be room.
+        settle: Sends requests that were put back into queues.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Receiver:
         self._room = room
         self._settle = settle
         self._goes_again = False
-        """A request was put back because its worker asked for it again."""
+        """Whether a request was put back because its worker asked for it again."""
 
     def receive(self, link: DeviceLink, until: Reply | None = None, *, former: bool = False) -> None:  # noqa: C901, PLR0912, PLR0915 - a further call would cost more
         """Receive what has arrived on a link; stop early once the reply `until` is there, or nothing more can come.
@@ -111,7 +111,7 @@ class Receiver:
                     if not self._say_whole(reply, answer):
                         self._take(link, releases, reply, answer, frames[first:at], former=former)
                     continue
-                # The table's step (SENT, ANSWER) is written out: each call takes this way.
+                # The table's step (SENT, ANSWER) is written out, since each call takes this way.
                 take(answer.id)
                 if reply.copies:
                     self._outcomes.settle_copies(reply, releases, answer)
@@ -206,7 +206,7 @@ class Receiver:
         self._outcomes.feed(reply, event, error or reply.poison_error, AnswerFacts(message, frames, releases, failed))
 
     def _say_whole(self, reply: Reply, message: data.CallReply) -> bool:
-        """Send a request again whose worker does not know its program; False for any other answer."""
+        """Send a request again if its worker does not know its program; False for any other answer."""
         if message.error is None or message.error.code != errors.ProgramUnseen.code or reply.state not in _AT_WORKER:
             return False
         from atomr_mp.client.programs import say_whole
@@ -221,7 +221,7 @@ class Receiver:
     def _on_error(self, link: DeviceLink, releases: Releases, error: errors.AtomrError | None, *, former: bool) -> None:
         """React to an error that affects other requests of its incarnation."""
         if error is not None and error.ends_worker and not former:
-            self._on_fatal(link)  # the supervisor will say so too, but later
+            self._on_fatal(link)  # the supervisor will report it too, but later
         elif isinstance(error, errors.OutOfMemory):
             self._client.out_of_memory(releases)
 

@@ -1,4 +1,4 @@
-"""Sends the requests again that a lane has lost with a worker, parks them, or fails them.
+"""Sends requests again that a lane has lost with a worker, or parks or fails them.
 
 `retry_policy` decides which may be sent again, and how.
 """
@@ -61,7 +61,7 @@ class Retry:
     def resolve(self, link: DeviceLink, ended: IncarnationEnded, lost: list[tuple[Reply, errors.RequestError]]) -> None:
         """Send the requests of an ended incarnation again where allowed, and fail the rest.
 
-        Those that the incarnation may have died of wait for the supervisor's verdict.
+        Suspects wait for the supervisor's verdict.
         """
         suspects: dict[Reply, RequestKey] = {}
         items: list[RequestKey] = []
@@ -74,7 +74,7 @@ class Retry:
                 elif isinstance(reply, ItemsReply):
                     items += identify_items(reply)
         told = [*suspects.values(), *items]
-        # The supervisor waits for the report before it stops the device, also where there is nothing to tell.
+        # The supervisor waits for the report, even an empty one, before it stops the device.
         report = self._client.report(ended.device, ended.generation, told) if suspected else 0
         if not told:
             report = 0
@@ -87,8 +87,8 @@ class Retry:
     def lose(self, link: DeviceLink, replies: Sequence[Reply]) -> None:
         """Send the requests of a lost connection again where allowed, and fail the rest.
 
-        Nobody knows whether those have run that failed. So what waits to be sent, and uses memory that one of them may
-        have written, fails too: it was called in the belief that the writer had run before.
+        Nobody knows whether the failed requests have run. So waiting requests fail too if they use memory that a failed
+        one may have written: they were called in the belief that the writer had run before.
         """
         unwritten: dict[tuple[Releases, int], Reply] = {}
         for reply in reversed(replies):
@@ -112,7 +112,7 @@ class Retry:
             self._refuse_behind(link, unwritten)
 
     def _refuse_behind(self, link: DeviceLink, unwritten: Mapping[tuple[Releases, int], Reply]) -> None:
-        """Fail what waits and was called after a lost request that may have written the same memory."""
+        """Fail waiting requests that were called after a lost one that may have written the same memory."""
         for reply in [*link.held, *link.outbox, *self._backlog.all()]:
             writer = next((unwritten[each] for each in _buffers(reply) if each in unwritten), None)
             if writer is not None:

@@ -1,9 +1,8 @@
-"""Retry policy for requests lost with a worker: which are sent again, which alone, which never. Pure.
+"""Retry policy for requests that are lost with a worker: sent again, sent alone, or failed. Pure.
 
 A request may be sent again if its method is idempotent, or if its method says so and the request certainly did not
-start, and if all that it needs is still there: values, and arrays in the client's own memory; a ref is gone with its
-worker. What ran when the worker ended is a suspect: the supervisor is told
-its fingerprint, and says what is held of it.
+start. Its arguments must still be there: values, and arrays in the client's own memory; a ref is gone with its worker.
+A request that ran when the worker ended is a suspect: the supervisor gets its fingerprint, and gives the verdict.
 """
 
 from __future__ import annotations
@@ -23,37 +22,37 @@ from atomr_mp.protocol.messages.session import IncarnationEnded
 from atomr_mp.protocol.messages.suspects import RequestKey, Suspicion, Verdict
 
 NEVER: Final = 2**31
-"""As the number of ends that a request was part of: it is not sent again by itself."""
+"""As a request's number of ends: the request is never sent again."""
 
 
 class Lost(NamedTuple):
     """A request on an ended incarnation, without the supervisor's verdict so far."""
 
     report: int
-    """Number of the report to which it answers."""
+    """Number of the report that named it."""
     error: errors.RequestError
-    """What it ends with if it is not sent again."""
+    """The error that it ends with if it is not sent again."""
     suspect: RequestKey | None
-    """What it is, if the incarnation may have died of it."""
+    """Its identity, if it is a suspect."""
     again: bool
     """Whether it may be sent again."""
 
 
 class LossVerdict(NamedTuple):
-    """What an incarnation's end means for a request that was sent to it and has no answer."""
+    """The fate of an unanswered request at an incarnation's end."""
 
     maybe_executed: bool
     was_running: bool
     """It may have been running at the end."""
     moves_on: bool
-    """It goes to the next incarnation: this one has left by intent, without having started it."""
+    """It goes to the next incarnation: this one was told to leave, and has not started it."""
 
 
 class EndFacts:
-    """What is known of an incarnation's end, to be looked up by request.
+    """A report of an incarnation's end, to be looked up by request.
 
     Args:
-        ended: What the supervisor has told.
+        ended: The supervisor's message.
     """
 
     def __init__(self, ended: IncarnationEnded) -> None:
@@ -63,7 +62,7 @@ class EndFacts:
         self._planned = ended.planned
 
     def fate(self, request_id: int, sent_ns: int) -> LossVerdict:
-        """Return what the end means for a request that was sent at some time, CLOCK_MONOTONIC."""
+        """Return the fate of a request that was sent at some time, CLOCK_MONOTONIC."""
         started = request_id in self._started
         forgotten = sent_ns <= self._known_since_ns
         maybe_executed = started or forgotten
@@ -77,7 +76,7 @@ class EndFacts:
 
 
 class KnownSuspicions:
-    """What is held of requests, as far as this client was told.
+    """The verdicts on requests that this client knows.
 
     Args:
         known: The verdicts when the client connected.
@@ -85,11 +84,11 @@ class KnownSuspicions:
 
     def __init__(self, known: Iterable[Suspicion]) -> None:
         self.methods: dict[str, dict[bytes, Suspicion]] = {}
-        """By method and fingerprint. No other method's calls need be looked at."""
+        """By method and fingerprint. Calls of other methods need no look."""
         self.take(known)
 
     def take(self, changed: Iterable[Suspicion]) -> None:
-        """Take in what has changed."""
+        """Take in changed verdicts."""
         for each in changed:
             method, digest = each.request.method, each.request.fingerprint
             # Replaced, not changed: others read it meanwhile.
@@ -116,7 +115,7 @@ class KnownSuspicions:
         return found.request
 
     def of(self, request: RequestKey) -> Suspicion | None:
-        """Return what is held of a request, None if nothing is."""
+        """Return the verdict on a request, None if there is none."""
         return self.methods.get(request.method, {}).get(request.fingerprint)
 
     def refuses(self, request: RequestKey) -> bool:
@@ -126,7 +125,7 @@ class KnownSuspicions:
 
 
 def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
-    """Return what a request in quarantine ends with."""
+    """Return the error of a request in quarantine."""
     request = found.request
     return errors.PoisonRequest(
         f"{request.method} with these arguments has ended {found.ends} worker{'' if found.ends == 1 else 's'}, at last "
@@ -140,7 +139,7 @@ def poison(found: Suspicion, *, maybe_executed: bool) -> errors.PoisonRequest:
 
 
 def may_replay(reply: Reply, info: MethodInfo | None, max_replays: int) -> bool:
-    """Return whether a request that a worker's end took along may be sent again; that end counts already."""
+    """Return whether a request that was lost with its worker may be sent again; that end counts already."""
     if max_replays == 0 or info is None or reply.refs or reply.replays > max_replays:
         return False
     if isinstance(reply, StreamReply) and (reply.credit.received or reply.resumes is not Resumes.NEVER):
@@ -160,7 +159,7 @@ def may_write(method: str, info: MethodInfo | None) -> bool:
     from atomr_mp.protocol.libraries import LIBRARIES, requests_of  # late: few requests are lost so
 
     library, _, name = method.partition(".")
-    if library not in LIBRARIES or library == "program":  # what that writes, its definition says
+    if library not in LIBRARIES or library == "program":  # its definition says what it writes
         return True
     request = requests_of(library).get(name)
     return request is None or _declares_writes(request)
@@ -173,7 +172,7 @@ def _declares_writes(struct: type[msgspec.Struct]) -> bool:
 
 
 def identify(reply: Reply) -> RequestKey | None:
-    """Return what tells a request that has not been answered from others, None if that cannot be told."""
+    """Return the identity of an unanswered request, None if it has none."""
     if reply.refs or reply.items:
         return None
     placed = {each.id: each for each in reply.copies}
@@ -184,13 +183,13 @@ def identify(reply: Reply) -> RequestKey | None:
     try:
         arguments = values.Decoder[Any]().decode(reply.body, reply.payload, resolve)
         digest = fingerprint(reply.method, arguments)
-    except errors.InvalidRequest:  # what its worker has said, or would have
+    except errors.InvalidRequest:  # its worker's answer, or the answer that it would have sent
         return None
     return None if digest is None else RequestKey(reply.method, digest)
 
 
 def identify_items(reply: ItemsReply) -> list[RequestKey]:
-    """Return the same of each item of a call that has not been answered; they are sent again one by one."""
+    """Return the identity of each unanswered item of a call; items are sent again one by one."""
     try:
         items = values.Decoder[Any]().decode(reply.body, reply.payload)
         digests = [fingerprint(reply.method, items[place]) for place in sorted(reply.open)]
@@ -200,7 +199,7 @@ def identify_items(reply: ItemsReply) -> list[RequestKey]:
 
 
 def was_answered(reply: Reply) -> bool:
-    """Return whether a request's answer is its worker's, which goes on."""
+    """Return whether a request's answer comes from its worker, which goes on."""
     return not isinstance(reply.error, _NOT_THE_WORKER_S)
 
 

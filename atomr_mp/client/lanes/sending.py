@@ -1,4 +1,4 @@
-"""Where a lane's requests go: to which device, and when, alone or together."""
+"""Sends a lane's requests: chooses the device and the time, and puts requests together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sender:
 
     Args:
         links: The lane's links, by device.
-        give_back: Sends due releases to a link's incarnation; what is called from now on comes after it.
+        give_back: Sends due releases to a link's incarnation; later calls come after them.
         reach: Tries again to reach an incarnation that could not be connected to.
         broken: Called when a message with these requests could not be sent.
     """
@@ -63,7 +63,7 @@ class Sender:
         return min(waiting, key=lambda link: len(link.flight.requests))
 
     def put(self, link: DeviceLink, reply: Reply) -> None:
-        """Send a stream, or a request that is to run alone; have any other wait for others, or for the device."""
+        """Send a stream, or a request that has to run alone; any other waits for company, or for the device."""
         if not link.sending:
             link.held.append(reply)
         elif isinstance(reply, StreamReply):
@@ -74,7 +74,7 @@ class Sender:
             link.outbox.append(reply)
 
     def send_held(self, link: DeviceLink) -> None:
-        """Send all that waits, what was held first."""
+        """Send all waiting requests, held ones first."""
         held, link.held = link.held, deque()
         link.outbox[:0] = [reply for reply in held if not _goes_by_itself(reply)]
         for reply in held:
@@ -83,7 +83,7 @@ class Sender:
         self.flush(link)
 
     def flush_ready(self) -> None:
-        """Send what was put back into queues, to whichever device."""
+        """Send requests that were put back into queues, of all devices."""
         for link in self._links:
             if link.sending and (link.held or link.outbox):
                 self.send_held(link)
@@ -104,13 +104,13 @@ class Sender:
     def _send_or_hold(self, link: DeviceLink, reply: Reply) -> None:
         if link.sending:
             self.send(link, [reply])
-        else:  # the connection has just been found to be lost
+        else:  # the connection has just turned out to be lost
             link.held.append(reply)
 
     def send(self, link: DeviceLink, replies: list[Reply], kind: type[data.Calls] = data.Calls) -> None:
         """Send requests in one message.
 
-        The table's step (`WAITING`, `SEND`) is written out here: each call takes this way.
+        The table's step (`WAITING`, `SEND`) is written out here, since each call takes this way.
         """
         connection = link.connection
         assert connection is not None
@@ -145,7 +145,7 @@ class Sender:
             self._broken(link, replies)
 
     def open_stream(self, link: DeviceLink, stream: StreamReply) -> None:
-        """Send a stream's request. With the credit that its reader has given so far."""
+        """Send a stream's request, with the credit that its reader has given so far."""
         connection, releases = link.connection, link.releases
         assert connection is not None
         if releases.pending or releases.ending:

@@ -23,19 +23,18 @@ from atomr_mp.protocol.messages.devices import DeviceInfo
 from atomr_mp.wire.ends import ClientEnd
 
 FLUSH_S: Final = 0.001
-"""How long a call that is made while earlier ones are unanswered may wait for others to travel with, if no thread waits
-for any reply meanwhile."""
+"""How long a call may wait for company, if earlier calls are unanswered and no thread waits for any reply."""
 
 
 FAR_NS: Final = 2**63 - 1
-"""A time that does not come."""
+"""A time that never comes."""
 
 LONGEST_WAIT_S: Final = 3600.0
-"""Longest wait at a time: what polls takes no more than some weeks."""
+"""Longest wait at a time, since `poll` takes no more than some weeks."""
 
 MAX_UNHEARD: Final = 64
-"""Releases that are sent for themselves while the worker is not heard of; further ones travel with the next call. So
-they never fill the connection, however long the worker is busy."""
+"""Messages with releases alone that are sent to a silent worker; further releases travel with the next call. So they
+never fill the connection, however long the worker is busy."""
 
 
 class ThreadsLane(Lane):
@@ -45,23 +44,23 @@ class ThreadsLane(Lane):
         super().__init__(client, number, devices)
         self._leader = threading.Lock()
         self._followers: dict[threading.Lock, Reply] = {}
-        """What wakes the threads that wait and do not lead, the longest-waiting first."""
+        """Wakers of the threads that wait and do not lead, the longest-waiting first."""
         self._successor: threading.Lock | None = None
-        """Of the thread that was woken last to lead."""
+        """The waker of the thread that was woken last to lead."""
         self._watched: set[Reply] = set()
         """Replies with callbacks, for the background thread."""
         self._watching: Reply | None = None
-        """That with the earliest deadline, for which the background thread waits."""
+        """The reply with the earliest deadline, for which the background thread waits."""
         self._overtaken: Reply | None = None
-        """The same, when another has come whose deadline is earlier."""
+        """Another reply that came later and has an earlier deadline."""
         self._watch_more = threading.Condition()
         self._watcher: threading.Thread | None = None
         self._closed = False
-        """No watcher is started any more."""
+        """Whether no watcher is started any more."""
         self._flushing = False
-        """The flusher looks at the outboxes."""
+        """Whether the flusher looks at the outboxes."""
         self._flush_wanted = threading.Lock()
-        """Released to have it look."""
+        """Released to make it look."""
         self._flush_wanted.acquire()
         self._flusher: threading.Thread | None = None
         self._by_descriptor: dict[int, DeviceLink] = {}
@@ -92,13 +91,13 @@ class ThreadsLane(Lane):
             raise
         finally:
             if called and self._followers:
-                self._hand_over()  # others wait for whoever was woken to lead
+                self._hand_over()  # others wait for the thread that was woken to lead
 
     def wait_for_room(self, reply: Reply) -> None:
-        """Return when a call is let in that waits for room.
+        """Wait until a call that waits for room is let in.
 
         Raises:
-            AtomrError: It has ended instead, by its deadline for one.
+            AtomrError: It has ended instead, for example by its deadline.
         """
         try:
             while reply.state is ReplyState.BACKLOG:
@@ -108,13 +107,13 @@ class ThreadsLane(Lane):
                 else:
                     self._expire(reply)
         except BaseException:
-            self.cancel(reply)  # nobody has it who could wait for it
+            self.cancel(reply)  # nobody has the reply, so nobody can wait for it
             raise
         if reply.error is not None and reply.generation == 0:
             raise reply.error
 
     def wait_for_part(self, stream: StreamReply, timeout_s: float | None) -> bool:
-        """Return when a part of a stream is there, or its end; False if neither is within `timeout_s`."""
+        """Wait for a part of a stream, or its end; False if neither comes within `timeout_s`."""
         until_ns = FAR_NS if timeout_s is None else time.monotonic_ns() + int(timeout_s * 1e9)
 
         def is_there() -> bool:
@@ -133,7 +132,7 @@ class ThreadsLane(Lane):
 
     @interrupts.defer_interrupts
     def wait_for_news(self, reply: Reply, is_there: Callable[[], bool], timeout_s: float) -> None:
-        """Return when something has become of a reply that is not its end alone, or the time is over.
+        """Wait for any news of a reply, such as a part, or for the end of the time.
 
         Args:
             reply: The reply.
@@ -154,7 +153,7 @@ class ThreadsLane(Lane):
         self._apply(message)
 
     def close(self) -> None:
-        """Give the descriptors back; nobody waits any more."""
+        """Close the descriptors; nobody waits any more."""
         with self._watch_more:
             self._closed = True
             watcher, self._watcher = self._watcher, None
@@ -180,9 +179,9 @@ class ThreadsLane(Lane):
             os.close(self._wake)
 
     def _step(self, reply: Reply, timeout_s: float) -> bool:
-        """Receive for all if nobody does, else wait to be woken; return when something has happened.
+        """Receive for all if nobody does, else wait to be woken; return after any news.
 
-        True if we were woken to receive for all from now on.
+        True if this thread was woken to receive for all from now on.
         """
         if self._leader.acquire(False):
             try:
@@ -191,7 +190,7 @@ class ThreadsLane(Lane):
                 self._leader.release()
                 if self._followers:
                     self._hand_over()
-            # Only now, for both run callbacks: those may wait for other replies, or close the client.
+            # Only now, since both run callbacks, which may wait for other replies, or close the client.
             if session_spoke:
                 self._client.read_session()
             if self._outcomes.owes_callbacks:
@@ -200,8 +199,8 @@ class ThreadsLane(Lane):
         return self._follow(reply, timeout_s)
 
     def _receive_for(self, reply: Reply, timeout_s: float) -> bool:
-        """Receive, as the leader, until something has happened; return whether there is news in the session."""
-        self._outcomes.leading = reply  # first: from here on whoever else finds replies wakes us
+        """Receive, as the leader, until there is news; return whether there is news in the session."""
+        self._outcomes.leading = reply  # first: from here on another thread that finds replies wakes this one
         for link in self._links:
             if link.outbox or link.unread:
                 with self._lock:
@@ -226,7 +225,7 @@ class ThreadsLane(Lane):
         return session_spoke
 
     def _follow(self, reply: Reply, timeout_s: float) -> bool:
-        """Wait until the leader has received the reply, or has left the lead to us; return whether it has done that."""
+        """Wait until the leader has received the reply, or has left the lead to this thread; True if it has left it."""
         woken = threading.Lock()
         woken.acquire()
         with self._lock:
@@ -238,7 +237,7 @@ class ThreadsLane(Lane):
             self._followers[woken] = reply
             reply.waiters = (*reply.waiters, woken)
         try:
-            # The leader may have gone before it could see us.
+            # The leader may have gone before it could see this thread.
             if self._leader.acquire(blocking=False):
                 self._leader.release()
             else:
@@ -278,12 +277,12 @@ class ThreadsLane(Lane):
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
         """Send due releases to an incarnation.
 
-        All lanes have it sent here, so that it is repeated in one place if the connection is lost: what never arrives
-        would be waited for by all later calls.
+        The releases of all lanes are sent here, so that one place repeats them if the connection is lost. Otherwise
+        all later calls would wait for releases that never arrive.
 
         Args:
-            releases: What is to be given back.
-            freed: Nothing else is about to be sent.
+            releases: The releases.
+            freed: Whether nothing else is about to be sent.
         """
         with self._lock:
             link = self._links[releases.device]
@@ -298,7 +297,7 @@ class ThreadsLane(Lane):
             releases.sent(message)
 
     def repeat_releases(self, link: DeviceLink) -> None:
-        """Send again what may have been lost with a connection; all lanes' releases are sent here."""
+        """Send releases again that may have been lost with a connection; those of all lanes are sent here."""
         assert link.connection is not None
         for message in link.releases.to_repeat():
             link.connection.send(data.FROM_CLIENT.encode(message), [])
@@ -308,7 +307,7 @@ class ThreadsLane(Lane):
         while True:
             self._flush_wanted.acquire()
             while self._flushing:
-                # To wake a thread for each outbox would cost a third of all calls' rate (docs/notes/speed.md).
+                # Waking a thread for each outbox would cost a third of all calls' rate (docs/notes/speed.md).
                 time.sleep(FLUSH_S)
                 with self._lock:
                     if self._flusher is not threading.current_thread():
@@ -333,10 +332,10 @@ class ThreadsLane(Lane):
         timer.name, timer.daemon = "atomr-mp retry", True
         timer.start()
 
-    # --- callbacks with nobody waiting -----------------------------------------------------------------------------
+    # --- callbacks that no thread waits for ------------------------------------------------------------------------
 
     def watch(self, reply: Reply) -> None:
-        """Have the watcher wait for a reply."""
+        """Let the watcher wait for a reply."""
         with self._watch_more:
             if self._closed:  # so the reply has its outcome
                 return
@@ -363,16 +362,16 @@ class ThreadsLane(Lane):
                     self._watch_more.wait()
                 first = self._watching = min(self._watched, key=lambda reply: reply.deadline_ns)
             left_s = (first.deadline_ns - time.monotonic_ns()) / 1e9
-            called = True  # perhaps, at the moment when it came too late
+            called = True  # perhaps it came just too late
             if left_s > 0:
                 called = self._step(first, left_s)
             else:
                 self._expire(first)
             if called and self._followers:
-                self._hand_over()  # there may be nothing left that we wait for
+                self._hand_over()  # perhaps no reply is left
 
     def _wake_waiting_for(self, reply: Reply) -> None:
-        """Have the threads that wait for a reply look around again."""
+        """Wake the threads that wait for a reply, to look again."""
         with self._lock:
             for woken in [woken for woken, waited_for in self._followers.items() if waited_for is reply]:
                 del self._followers[woken]

@@ -1,4 +1,4 @@
-"""Memory of the client in which arrays of its calls lie, so that workers read them where they are."""
+"""The client's own memory for arrays of its calls, where workers read them in place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLIENT_SLAB_BYTES: Final = 2**30
 """Most memory that a client takes for arrays of its calls."""
 
 KEEP_EMPTY: Final = 64
-"""How many arrays are placed elsewhere before an empty slab is let go; of those, the one used last stays."""
+"""Number of arrays that are placed elsewhere before an empty slab is let go. The last used empty slab stays."""
 
 Register = Callable[[int, int], SlabNumber]
 """Makes a slab of (size, descriptor) known to all workers and returns its number; the descriptor stays the caller's."""
@@ -56,24 +56,24 @@ class ClientSlabs:
         self._forget = forget
         self._limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        """Not held while a slab is registered: others' callbacks may run meanwhile, and place arrays."""
+        """Not held while a slab is registered, since other callbacks may run meanwhile, and place arrays."""
         self._slabs: list[_Slab] = []
         self._bytes = 0
         self._ids = itertools.count(1)
         self._placed = 0
         self._unused: deque[tuple[_Slab, int]] = deque()
-        """Parts of slabs that nobody uses any more: appended to by finalisers, taken in when something is placed."""
+        """Parts of slabs that nobody uses any more. Finalisers append to it; it is emptied when an array is placed."""
         self._uses: weakref.WeakValueDictionary[int, Placement] = weakref.WeakValueDictionary()
         self._kept: dict[int, Placement] = {}
         """Arrays of calls that were answered, which their worker has not returned yet."""
         self._abandoned: list[tuple[int, Placement]] = []
-        """Arrays of calls whose answers nobody will read, and until when these may start; CLOCK_MONOTONIC."""
+        """Arrays of calls whose answers nobody reads, and the latest start of these calls, CLOCK_MONOTONIC."""
 
     @interrupts.defer_interrupts
     def array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
         """Return a new array in shared memory, its content undefined; it is placed without a copy.
 
-        What is asked for in this way does not count against the limit.
+        Such memory does not count against the limit.
 
         Raises:
             OutOfMemory: There is no such memory.
@@ -84,7 +84,7 @@ class ClientSlabs:
         return slab.mapping.array(layout._replace(offset=offset), writable=True, keep=room)
 
     def room_of(self, array: np.ndarray[Any, Any]) -> ArgumentRoom | None:
-        """Return where an array lies in shared memory as it is to be sent, without gaps; None if it does not."""
+        """Return the place of an array that lies in shared memory, without gaps, as it can be sent; else None."""
         room = kept_by(array)
         as_sent = array.flags.c_contiguous and array.dtype.isnative
         return room if isinstance(room, ArgumentRoom) and room.slab in self._slabs and as_sent else None
@@ -93,8 +93,8 @@ class ClientSlabs:
         """Copy an array into shared memory, unless it is there; None if it can travel otherwise and there is no room.
 
         Raises:
-            Overloaded: There is no room, for as long as others are not answered, and it is too large for a message.
-            InvalidRequest: It is larger than all memory that there may be.
+            Overloaded: There is no room before other calls are answered, and the array is too large for a message.
+            InvalidRequest: It is larger than all slabs may be together.
         """
         nbytes = array.nbytes
         room = self.room_of(array)
@@ -127,15 +127,15 @@ class ClientSlabs:
         return placement
 
     def answered(self, placement: Placement, worker: Releases, *, executed: bool) -> None:
-        """Record that the call with an array was answered: what may have run may go on using it."""
+        """Record that the call with an array was answered. If it may have run, its actor may go on using the array."""
         if executed and not placement.returned:
             placement.worker = worker
             self._kept[placement.id] = placement
-            if worker.over:  # perhaps while we were here
+            if worker.over:  # perhaps just now
                 self._kept.pop(placement.id, None)
 
     def abandoned(self, placement: Placement, until_ns: int) -> None:
-        """Record that nobody will read the answer of a call with an array, which may start until then."""
+        """Record that nobody will read the answer of a call with an array. The call may start until the given time."""
         with self._lock:
             self._abandoned.append((until_ns, placement))
 
@@ -167,7 +167,7 @@ class ClientSlabs:
         return self._bytes
 
     def _take(self, nbytes: int) -> tuple[_Slab, int] | None:
-        """Return room in a slab that is there."""
+        """Return room in a present slab."""
         with self._lock:
             self._take_back()
             for slab in self._slabs:
@@ -180,7 +180,7 @@ class ClientSlabs:
         return None
 
     def _take_new(self, nbytes: int) -> tuple[_Slab, int] | None:
-        """Return room in a new slab, None if there may be no more of them or the workers cannot be told."""
+        """Return room in a new slab, None if the limit allows no further one or the workers cannot be told."""
         size = slab_bytes_for(aligned(nbytes))
         with self._lock:
             if self._bytes + size > self._limit_bytes:
@@ -217,7 +217,7 @@ class ClientSlabs:
             slab.space.give(offset)
 
     def _drop_empty(self, keep: int) -> None:
-        """Forget the empty slabs that were not used for the last `keep` arrays, but for the one used last."""
+        """Forget the empty slabs that were not used for the last `keep` arrays, except the one that was used last."""
         empty = sorted((slab for slab in self._slabs if not slab.space), key=lambda slab: slab.used_at)
         for slab in empty[:-1] if keep else empty:
             if self._placed - slab.used_at >= keep:
@@ -230,7 +230,7 @@ class ArgumentRoom:
     """A part of a slab that is taken; free again when nothing refers to this any more.
 
     Args:
-        unused: Where to say so.
+        unused: The queue that it joins then.
         slab: The slab.
         offset: Where it begins.
     """
@@ -254,11 +254,11 @@ class Placement:
     """
 
     worker: Releases | None = None
-    """Where it was sent, once that has answered."""
+    """The worker that it was sent to, once that has answered."""
     uses = 1
-    """How often workers that live were sent it, and have not returned it."""
+    """How often it was sent to living workers, and not returned."""
     returned = False
-    """No worker uses it any more."""
+    """Whether no worker uses it any more."""
 
     def __init__(self, room: ArgumentRoom, number: int, layout: Layout) -> None:
         self._room = room
@@ -276,7 +276,7 @@ class Placement:
         return self._room.slab.mapping.array(self._layout, writable=False, keep=self._room)
 
     def to_wire(self) -> ClientArray:
-        """Return what crosses the wire."""
+        """Return its wire form."""
         layout = self._layout
         return ClientArray(self.id, self._room.slab.number, layout.dtype, layout.shape, layout.offset)
 
@@ -294,4 +294,4 @@ class _Slab:
             os.close(descriptor)
         self.space: Final = Space(nbytes)
         self.used_at = 0
-        """Which of all arrays was the last to be placed here."""
+        """Number, among all arrays, of the last one that was placed here."""

@@ -1,4 +1,4 @@
-"""What a client's memory asks of the client. Types only."""
+"""The client, as its memory uses it. Types only."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class MemoryClient(Protocol):
 
     @property
     def devices(self) -> Sequence[DeviceInfo]:
-        """The devices as last heard of."""
+        """The devices, as the supervisor last reported them."""
 
     def read_session(self) -> None:
-        """Take in what the supervisor has said."""
+        """Take in the supervisor's messages."""
 
     def give_back(self, releases: Releases, *, freed: bool = False) -> None:
         """Send due releases to an incarnation, if possible."""
@@ -51,7 +51,7 @@ class MemoryClient(Protocol):
     def ask(
         self, question: Callable[[int], session.FromClient], timeout_s: float, descriptor: int | None = None
     ) -> tuple[session.Answer | session.SlabOpened, int | None]:
-        """Ask something in the session; return the answer, and the descriptor that came with it."""
+        """Ask a question in the session; return the answer, and the descriptor that came with it."""
 
     def tell(self, message: session.FromClient) -> None:
-        """Say something in the session that is not answered."""
+        """Send a message without an answer in the session."""

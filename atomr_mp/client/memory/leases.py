@@ -1,8 +1,8 @@
-"""What a client has to give back to an incarnation: leases, borrows, slabs.
+"""The leases, borrows and slabs that a client has to give back to an incarnation.
 
-Whoever holds something holds a `Lease` or a `ViewBorrow`; when it is collected, or released, its id waits in the
-incarnation's `Releases` until the client sends something there. Finalisers run on any thread, in the middle of
-anything, under any lock: all they do is to append to a deque.
+A holder has a `Lease` or a `ViewBorrow`. When that is collected, or released, its id waits in the incarnation's
+`Releases` until the client sends something there. Finalisers run on any thread, in the middle of anything, under any
+lock: they only append to a deque.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LeaseKind(IntEnum):
 
 
 class Releases:
-    """What waits to be given back to one incarnation. What is pending for one that has ended is never sent.
+    """The releases that wait for one incarnation. Those for an ended incarnation are never sent.
 
     Args:
         current: The incarnation's token.
@@ -39,22 +39,22 @@ class Releases:
         self.token: Final = current
         _, self.device, self.generation = token.unpack(current)
         self.pending: deque[tuple[LeaseKind, int]] = deque()
-        """May be appended to by anybody, at any time."""
+        """Any thread may append to it at any time."""
         self.ending: deque[tuple[Callable[[], object], object]] = deque()
-        """What views have kept that may still be in use by this process's GPU: how to wait for that, and what."""
+        """Memory of ended views that this process's GPU may still use: a wait for it, and the release."""
         self.serial = 0
-        """Of the last message that was sent; any request that is sent from now on has to wait for it."""
+        """Serial of the last message that was sent; any request that is sent from now on has to wait for it."""
         self.unacknowledged: deque[data.Release] = deque()
-        """Messages that were sent, and that the worker has not said to have taken in; the oldest first."""
+        """Messages that were sent and not acknowledged yet, the oldest first."""
         self.acknowledged = 0
         """The worker has taken in all messages up to this serial."""
         self.read: dict[int, int] = {}
         """Number of the worker's last message that was read, by the number of the connection."""
         self.over = False
-        """The incarnation has ended."""
+        """Whether the incarnation has ended."""
         self._unread: UnreadResults | None = UnreadResults(self.device, self.generation, all_read)
         self.unheard = 0
-        """Messages that were sent for themselves since the worker was last heard of."""
+        """Messages with releases alone that were sent since the worker's last message."""
 
     def leases(self, buffers: Iterable[int]) -> dict[int, Lease]:
         """Return the leases that came with an answer, by buffer."""
@@ -74,7 +74,7 @@ class Releases:
         """Record that the incarnation has ended.
 
         Args:
-            awaited: A lane has still to take in answers of it. Else those that have come are all.
+            awaited: Whether a lane still has to take in answers of it. Otherwise all have come.
         """
         self.over = True
         if self._unread is not None:
@@ -87,7 +87,7 @@ class Releases:
         self.pending.extend((LeaseKind.LEASE, buffer) for buffer in buffers)
 
     def end_later(self, wait: Callable[[], object], keep: object) -> None:
-        """Give back what a view has kept, once `wait` has returned."""
+        """Give back the memory of a view, once `wait` has returned."""
         self.ending.append((wait, keep))
 
     def message(self) -> data.Release | None:
@@ -101,7 +101,7 @@ class Releases:
                 wait()
             except Exception:  # noqa: BLE001 - a context that has met a fault runs nothing any more
                 _LOG.exception("views of device memory have ended, and this process's work there cannot be waited for")
-            del keep  # which says so to `pending`
+            del keep  # `pending` looks at it
         ids: tuple[list[int], list[int], list[int]] = ([], [], [])
         for _ in range(data.MAX_RELEASED):
             try:
@@ -120,7 +120,7 @@ class Releases:
         self._forget_acknowledged()
 
     def to_repeat(self) -> list[data.Release]:
-        """Return what was sent and may never have arrived, on a connection that is lost."""
+        """Return the messages that were sent on a lost connection and may never have arrived."""
         self._forget_acknowledged()
         return list(self.unacknowledged)
 
@@ -130,12 +130,12 @@ class Releases:
 
 
 class UnreadResults:
-    """What all leases of an incarnation refer to: when the last one has gone, none of its results is still to be read.
+    """Shared by all leases of an incarnation. When the last lease has gone, no result of it remains to be read.
 
     Args:
         device: The device.
         generation: The incarnation.
-        all_read: Takes both when that is so, if the incarnation has ended then.
+        all_read: Called with both then, if the incarnation has ended.
     """
 
     __slots__ = ("_all_read", "_incarnation", "leased", "over")
@@ -152,7 +152,7 @@ class UnreadResults:
 
 
 class Hold:
-    """What a lease consists of: given back when nothing refers to it any more. Requests under way refer to it too."""
+    """The core of a lease, given back when nothing refers to it any more. Requests under way refer to it too."""
 
     __slots__ = ("buffer", "count", "releases")
 
@@ -160,7 +160,7 @@ class Hold:
         self.releases: Final = releases
         self.buffer: Final = buffer
         self.count = 1
-        """How many the worker counts."""
+        """Number of leases that the worker counts for it."""
 
     def __del__(self) -> None:
         for _ in range(self.count):
@@ -171,9 +171,9 @@ class Lease:
     """This client's hold on a buffer. Given back when it is collected or released, and no request needs it any more.
 
     Args:
-        releases: Of the incarnation that made the buffer.
+        releases: The releases of the incarnation that made the buffer.
         buffer: The buffer's id.
-        unread: Kept for as long as this may be the lease of a result.
+        unread: Kept as long as this may be the lease of a result.
     """
 
     __slots__ = ("__weakref__", "buffer", "hold", "mapping", "releases", "unread")
@@ -185,7 +185,7 @@ class Lease:
         self.hold: Hold | None = Hold(releases, buffer)
         """For requests to keep; None once it is released."""
         self.mapping: object = None
-        """Of a result by value: the slab in which it was read, which stays mapped while it may be read again."""
+        """The slab in which a result by value was read; it stays mapped while the result may be read again."""
 
     @property
     def released(self) -> bool:
@@ -202,7 +202,7 @@ class ViewBorrow:
 
     Args:
         releases: Of the incarnation that made the buffer.
-        number: What this client calls it.
+        number: The client's number for it.
     """
 
     __slots__ = ("number", "released", "releases")

@@ -1,6 +1,6 @@
-"""A client's end of shared memory: what it holds of the workers', and what they may read of its own.
+"""A client's end of shared memory: the workers' memory that it holds, and its own that they may read.
 
-Needs NumPy; a client that never has to do with arrays never imports it.
+Needs NumPy; a client without arrays never imports it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from atomr_mp.protocol.refs import ClientArray, WireRef
 from atomr_mp.protocol.values import SHARED_BYTES
 
 ASK_TIMEOUT_S: Final = 60.0
-"""How long the supervisor may take to answer: a worker that runs a method on its loop opens a slab afterwards."""
+"""How long the supervisor may take to answer. A worker that runs a method on its loop opens a slab only afterwards."""
 
 REQUEST_DEADLINE_S: Final = 60.0
 """Deadline of the requests that a ref makes for itself."""
 
 
 class ClientMemory:
-    """What a client's refs and calls share. Thread-safe.
+    """The memory that a client's refs and calls share. Thread-safe.
 
     Args:
         client: The client.
@@ -54,7 +54,7 @@ class ClientMemory:
     # --- for the lanes ---------------------------------------------------------------------------------------------
 
     def place(self, array: Any) -> Placement | None:
-        """Copy an argument into memory that workers can read; None if it has to travel otherwise, if it can."""
+        """Copy an argument into memory that workers can read; None if it has to travel otherwise, and can."""
         if not isinstance(array, np.ndarray):
             return None
         lost = self._client.lost
@@ -63,7 +63,7 @@ class ClientMemory:
         return self._slabs.place(array)
 
     def host_array(self, shape: tuple[int, ...], dtype: str) -> np.ndarray[Any, Any]:
-        """Return a new array that lies where workers can reach it."""
+        """Return a new array in memory that workers can reach."""
         return self._slabs.array(shape, dtype)
 
     def attach(
@@ -73,10 +73,10 @@ class ClientMemory:
 
         Args:
             placed: The arguments.
-            device: Where the call is to go; None for where its refs are.
+            device: The call's target; None for the device of its refs.
 
         Returns:
-            What to keep until it is answered, what to settle then, how many refs there are, and where it goes.
+            The objects to keep until it is answered, the copies to settle then, the number of refs, and the device.
 
         Raises:
             GpuRefWrongDevice: The refs are of several devices, and none is named.
@@ -109,12 +109,12 @@ class ClientMemory:
             self._slabs.answered(each, worker, executed=executed)
 
     def abandoned(self, copies: Iterable[Placement], until_ns: int) -> None:
-        """Record that nobody will read the answer of a call with these arguments, which may start until then."""
+        """Record that nobody will read the answer of a call with these arguments. It may start until the given time."""
         for each in copies:
             self._slabs.abandoned(each, until_ns)
 
     def sent_again(self, copies: Iterable[Placement]) -> None:
-        """A call with these arguments is sent again, though the worker lives that has it already."""
+        """A call with these arguments is sent again, though the worker that has it already lives."""
         for each in copies:
             each.uses += 1
             each.returned = False
@@ -130,7 +130,7 @@ class ClientMemory:
         self._lent = {lent for lent in self._lent.copy() if lent[0] is not ended}
 
     def out_of_memory(self, worker: Releases) -> None:
-        """Give back what keeps memory of an incarnation from being used, and is not needed."""
+        """Give back unused mappings that keep memory of an incarnation from being used."""
         self._mappings.close_unused(worker)
 
     def resolver(self, leases: Mapping[int, Lease]) -> Callable[[WireRef | ClientArray], object]:
@@ -138,14 +138,14 @@ class ClientMemory:
         return functools.partial(self._resolve, leases)
 
     def close(self) -> bool:
-        """Unmap what no view is in; return whether nothing of the workers' is left."""
+        """Unmap slabs without views; return whether no slab of the workers is left."""
         self._slabs.close()
         return self._mappings.close()
 
     # --- for refs and devices --------------------------------------------------------------------------------------
 
     def check(self, lease: Lease) -> None:
-        """Refuse to use what cannot be used any more."""
+        """Refuse a lease that cannot be used any more."""
         client, releases = self._client, lease.releases
         if client.forked or client.lost is not None:
             raise errors.PoolLost(client.lost.message if client.lost else "forked")
@@ -225,9 +225,9 @@ class ClientMemory:
                 return ref
             try:
                 mapping = self._mapping(ref.lease, ref.slab)
-            except errors.GpuRefStale:  # its worker has ended since it made the buffer; nothing is lost, so again
+            except errors.GpuRefStale:  # its worker has ended, and nothing is lost, so try again
                 continue
-            # No borrow: nobody else knows of the buffer yet.
+            # Without a borrow, since nobody else knows of the buffer yet.
             np.copyto(mapping.array(ref.layout, writable=True), array)
             return ref
 
@@ -236,7 +236,7 @@ class ClientMemory:
         return bool(self.uuid_of(device))
 
     def uuid_of(self, device: int) -> str:
-        """Return which GPU a device is, "" if it is none."""
+        """Return the UUID of a device's GPU, "" if it has none."""
         return self._client.devices[device].uuid
 
     def fill(self, ref: GpuRef, value: complex) -> None:
@@ -251,16 +251,16 @@ class ClientMemory:
         """Copy elements on the target's device."""
         self.request(memory.Copy(source, target), target.device)
         if source.device != target.device:
-            self._client.give_back(source.lease.releases, freed=True)  # what it was borrowed by
+            self._client.give_back(source.lease.releases, freed=True)  # its borrow, which has ended
 
     def share(self, ref: GpuRef, for_s: float) -> bytes:
-        """Have a buffer kept for another client."""
+        """Keep a buffer for another client."""
         claim = os.urandom(16)
         self.request(memory.Share(ref, claim, for_s), ref.device)
         return write_shared(SharedRef(ref.to_wire(), claim))
 
     def claim(self, shared: bytes) -> GpuRef:
-        """Take what another client has shared."""
+        """Take a ref that another client has shared."""
         client = self._client
         message, device, generation = read_shared(shared, client.epoch)
         if device >= len(client.devices):
@@ -286,13 +286,13 @@ class ClientMemory:
         except errors.OutOfMemory:
             if not isinstance(request, memory.Empty | memory.Full):
                 raise
-        # Once more: what lay unused here goes back with it.
+        # Once more: unused memory of this client goes back with it.
         return self._client.submit(method, request, device=device, deadline_s=deadline_s, blocking=True).result()
 
     # --- inside ----------------------------------------------------------------------------------------------------
 
     def _reached(self, placed: Iterable[object], named: int | None, device: int | None) -> Iterator[ViewBorrow]:
-        """Have a device reach those arguments that are another's."""
+        """Let a device reach the arguments that are another device's."""
         for ref in placed:
             if isinstance(ref, GpuRef) and ref.device != device:
                 if named is None:
@@ -333,7 +333,7 @@ class ClientMemory:
         except (errors.AtomrError, OSError) as error:
             raise _unread(error) from error
         lease.mapping = mapping
-        # No borrow: nobody else holds it.
+        # Without a borrow, since nobody else holds it.
         return mapping.array(layout, writable=True, keep=lease)
 
     def _view(self, ref: GpuRef, borrow: ViewBorrow, *, write: bool) -> Any:
@@ -348,14 +348,14 @@ class ClientMemory:
 
     @interrupts.defer_interrupts
     def _borrow(self, ref: GpuRef, *, write: bool) -> ViewBorrow:
-        """Return a borrow, once all that must come before it is done."""
+        """Return a borrow, once all earlier uses that conflict with it have ended."""
         borrow = ViewBorrow(ref.lease.releases, next(self._borrows))
-        # The request holds it: if it is granted after we have given up waiting, it ends then.
+        # The request holds it: if it is granted after the wait was given up, it ends then.
         self.request(memory.Borrow(ref.holding(borrow), borrow.number, write), ref.device)
         return borrow
 
     def _lend(self, ref: GpuRef, device: int) -> ViewBorrow:
-        """Have a device reach a ref of another, and keep the ref as it is for the request."""
+        """Let a device reach another device's ref, and keep the ref as it is for the request."""
         borrow = self._borrow(ref, write=False)
         releases = ref.lease.releases
         key = (releases, ref.slab, device)
@@ -403,7 +403,7 @@ class ClientMemory:
 
 
 def _unread(error: errors.AtomrError | OSError) -> errors.ResultUnread:
-    """Return what an answered request ends with whose result could not be opened."""
+    """Return the error of an answered request whose result could not be opened."""
     return errors.ResultUnread(
         f"the request ran, and its large result could not be opened: {error}; ask for result() again",
         reason=error.code if isinstance(error, errors.AtomrError) else "os",

@@ -24,7 +24,7 @@ class RefMemory(Protocol):
     """A client's memory, as a ref sees it."""
 
     def check(self, lease: Lease) -> None:
-        """Raise if the ref cannot be used any more."""
+        """Raise an error if the ref cannot be used any more."""
 
     def state_of(self, lease: Lease) -> str:
         """Return in a word whether a buffer can be used."""
@@ -33,7 +33,7 @@ class RefMemory(Protocol):
         """Give a buffer back, and say so at once if possible."""
 
     def view(self, ref: GpuRef, *, write: bool) -> Any:
-        """Return a ref's elements where they are."""
+        """Return a ref's elements in place."""
 
     def copy(self, ref: GpuRef, out: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
         """Return a copy of a ref's elements."""
@@ -65,8 +65,8 @@ class GpuRef(Operand):
     freed (`free`, `with`), or until the device's worker ends: from then on the ref is stale. Thread-safe. Two refs are
     equal only if they are the same object.
 
-    What blocks (`numpy`, `view`, `copy_to`, `fill`, `share`, and conversions to arrays) does so in an event loop too;
-    there, use `asyncio.to_thread` if that matters.
+    `numpy`, `view`, `copy_to`, `fill`, `share`, and conversions to arrays block, in an event loop too; there, use
+    `asyncio.to_thread` if that matters.
     """
 
     _wire: WireRef | None = None
@@ -80,11 +80,11 @@ class GpuRef(Operand):
         self.slab: Final = slab
         """Number of the slab in which it lies."""
         self._held: Final = held
-        """Anything that has to live as long as a request with this argument."""
+        """An object that has to live as long as a request with this argument."""
         self._viewed: Any = None
         """The view behind CUDA's array interface."""
 
-    # --- what it is ------------------------------------------------------------------------------------------------
+    # --- its facts -------------------------------------------------------------------------------------------------
 
     @property
     def memory(self) -> object:

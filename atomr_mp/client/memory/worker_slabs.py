@@ -13,7 +13,7 @@ from atomr_mp.client.memory.leases import Lease, LeaseKind, Releases
 from atomr_mp.protocol.layout import Layout
 
 IDLE_BYTES: Final = 2**30
-"""Most memory that stays mapped though the client has no lease in it: to map a slab again costs more than a call."""
+"""Most memory that stays mapped without a lease in it, since mapping a slab again costs more than a call."""
 
 Open = Callable[[Releases, int, Callable[[], object]], "SlabMapping"]
 """Opens a slab of an incarnation; takes a function to call once it is unmapped."""
@@ -40,7 +40,7 @@ class SlabMapping(Protocol):
 
 
 class Mappings:
-    """Each slab is opened once and mapped for as long as it is used, and a while longer.
+    """Opens each slab once, and keeps it mapped while it is used, and a while longer.
 
     Args:
         open_slab: Opens a slab; may block.
@@ -51,18 +51,18 @@ class Mappings:
         self._open_slab = open_slab
         self._idle_bytes = idle_bytes
         self._lock = threading.Lock()
-        """Not held while a slab is asked for: others' callbacks may run meanwhile."""
+        """Not held while a slab is opened, since other callbacks may run meanwhile."""
         self._mapped: dict[tuple[Releases, int], _Mapped] = {}
-        """By incarnation and number, the one last used last."""
+        """By incarnation and number, the most recently used one last."""
         self._outlived: weakref.WeakValueDictionary[tuple[Releases, int], SlabMapping] = weakref.WeakValueDictionary()
         """Mappings of incarnations that have ended; views keep them, and results that may be read again."""
 
     @interrupts.defer_interrupts
     def get(self, lease: Lease, slab: int) -> SlabMapping:
-        """Return the mapping of the slab in which a leased buffer lies; blocks if it has to be asked for.
+        """Return the mapping of the slab in which a leased buffer lies; blocks if it has to be opened.
 
         Raises:
-            RequestError: It is not to be had.
+            RequestError: It cannot be opened.
         """
         releases = lease.releases
         key = releases, slab
@@ -75,7 +75,7 @@ class Mappings:
             outlived = self._outlived.get(key)
             if outlived is not None:
                 return outlived
-        # The worker counts how often it is open: it is told of each time that it is closed.
+        # The worker counts the openings, so it has to hear of each close.
         closed = functools.partial(releases.pending.append, (LeaseKind.SLAB, slab))
         mapping = self._open_slab(releases, slab, closed)
         with self._lock:
@@ -89,13 +89,13 @@ class Mappings:
             return other.mapping
 
     def forget(self, ended: Releases) -> None:
-        """Let go of an incarnation's slabs: views stay, and are the last to hold them."""
+        """Let go of an incarnation's slabs, except for views, which keep theirs mapped."""
         with self._lock:
             for key in [key for key in self._mapped if key[0] is ended]:
                 self._outlived[key] = self._mapped.pop(key).mapping
 
     def close_unused(self, releases: Releases) -> None:
-        """Unmap an incarnation's slabs in which nothing of this client lies: their memory is wanted."""
+        """Unmap an incarnation's slabs without anything of this client, since their memory is wanted."""
         with self._lock:
             for key in [key for key, mapped in self._mapped.items() if key[0] is releases and not mapped.is_used]:
                 del self._mapped[key]
@@ -119,7 +119,7 @@ class Mappings:
 
 
 class _Mapped:
-    """A mapping, and the leases for whose sake it stays."""
+    """A mapping, and the leases that keep it."""
 
     def __init__(self, mapping: SlabMapping) -> None:
         self.mapping: Final = mapping
