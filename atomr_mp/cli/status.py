@@ -152,6 +152,7 @@ def _by_name(remote: RemoteStatus) -> dict[str, Any]:
 def _remote_lines(remote: dict[str, Any]) -> Iterator[str]:
     """Yield the lines about remote clients."""
     state = f"pid {remote['pid']}" if remote["listening"] else "starting"
+    state += f", pid {remote['standby_pid']} stands by" if remote["standby_pid"] else ""
     again = f", started again {counted(remote['restarts'], 'time')}" if remote["restarts"] else ""
     yield f"remote clients: {remote['address']} ({state}{again}), {remote['refused']} refused"
     for each in remote["sessions"]:

@@ -274,7 +274,7 @@ class Supervisor:
             workers=[_worker_status(device, self._notes(device)) for device in self.devices],
             resident_bytes=self._residents.nbytes,
             quarantined=self._sessions.suspects.quarantined,
-            remote=None if self._gateway is None else self._gateway.status(),
+            remote=self._remote_status(),
         )
 
     def read_keys(self, done: Callable[[errors.AtomrError | None], object]) -> None:
@@ -308,6 +308,7 @@ class Supervisor:
                 self._helpers,
                 self._residents,
                 self._strangers,
+                self._remote_status(),
             )
         except OSError as error:
             raise errors.Overloaded(f"the supervisor cannot look at its processes: {error.strerror}") from error
@@ -335,6 +336,9 @@ class Supervisor:
         self._note("metrics", f"metrics are served at {address}")
         made.start()
         return made
+
+    def _remote_status(self) -> operators.RemoteStatus | None:
+        return None if self._gateway is None else self._gateway.status()
 
     def _open_gateway(self) -> GatewayKeeper | None:
         """Listen for remote clients, if they are admitted."""

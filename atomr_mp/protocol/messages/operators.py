@@ -453,3 +453,5 @@ class Inventory(Message, frozen=True, tag="inventory"):
     """Inodes of the memory that the supervisor keeps a descriptor of: clients' own slabs, and lent ones."""
     complete: bool
     """No sessions or descriptors are left out of it, as they are where there are very many."""
+    remote: RemoteStatus | None = None
+    """None if remote clients are not admitted."""

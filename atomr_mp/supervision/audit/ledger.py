@@ -55,6 +55,7 @@ class _Compared:
             yield self._process(held)
         yield from self._strangers()
         yield from self._sessions()
+        yield from self._remote()
         yield from self._sockets()
         yield from self._notes()
         for held in self._workers.values():
@@ -147,6 +148,31 @@ class _Compared:
                     process.since,
                     process.pid,
                 )
+
+    def _remote(self) -> Iterator[Finding]:
+        """Tell of the gateway, and of each remote client's session."""
+        remote = self._believed.remote
+        if remote is None:
+            return
+        if remote.listening:
+            behind = f"pid {remote.standby_pid} stands by" if remote.standby_pid else "no other stands by yet"
+            what = f"remote clients are admitted at {remote.address}; {behind}"
+            yield Finding(State.OK, "gateway", what, pid=remote.pid)
+        else:
+            yield Finding(
+                State.UNACCOUNTED,
+                "gateway",
+                f"no gateway listens at {remote.address}; it has ended {counted(remote.restarts, 'time')}",
+                "`atomr-mp logs` and `atomr-mp events` tell why: as a rule the keys cannot be read",
+            )
+        for each in remote.sessions:
+            has = f"{counted(each.open_calls, 'open call')}, {counted(each.refs, 'ref')}"
+            what = f"remote client {each.client} with key {each.key}: {has}, {each.kept_bytes} bytes kept"
+            if each.connected:
+                yield Finding(State.OK, "session", what, pid=remote.pid, nbytes=each.kept_bytes)
+            else:
+                what += "; its connection is cut, and the session waits `remote_grace_s` for it"
+                yield Finding(State.HELD, "session", what, pid=remote.pid, nbytes=each.kept_bytes)
 
     def _sessions(self) -> Iterator[Finding]:
         for each in self._believed.sessions:

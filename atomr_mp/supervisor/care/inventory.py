@@ -30,6 +30,7 @@ def take_inventory(
     helpers: Helpers,
     residents: ResidentKeeper,
     strangers: Iterable[int],
+    remote: operators.RemoteStatus | None,
 ) -> operators.Inventory:
     """Return it."""
     descriptors = [*sessions.descriptors, *residents.descriptors]
@@ -53,6 +54,7 @@ def take_inventory(
         sessions=held[:MOST],
         memfds=memfds[:MOST],
         complete=max(len(held), len(memfds)) <= MOST,
+        remote=remote,
     )
 
 
