@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Final
@@ -22,8 +23,8 @@ from atomr_mp_workers.device.base import Event, Stream, Work, WorkerDevice
 from atomr_mp_workers.libraries.base import Library, LibraryContext, array
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.peers import Peer
-from atomr_mp_workers.requests.request import Later, Next, current_holder
-from tests.pure.test_dispatch import NEVER_NS, TOKEN, Worker, outcomes
+from atomr_mp_workers.requests.request import Elsewhere, Later, Next, current_holder
+from tests.pure.test_dispatch import DEADLINE_S, NEVER_NS, TOKEN, Worker, outcomes
 
 NAME: Final = "deciding"
 
@@ -59,6 +60,16 @@ class Nonzero(LibraryRequest, frozen=True):
     x: Annotated[Operand, reads("n")]
 
 
+class Measure(LibraryRequest, frozen=True):
+    """Divide x by its sum, which is found elsewhere than on the loop."""
+
+    name: ClassVar = "measure"
+    captured: ClassVar = False
+    types: ClassVar = {"T": base.REAL}
+    x: Annotated[Operand, reads("n")]
+    out: Annotated[Operand | None, writes("n")] = None
+
+
 class Deciding(Library):
     """Does them with NumPy."""
 
@@ -72,6 +83,28 @@ class Deciding(Library):
         self.holders: Final[list[Holder]] = []
         """Who holds what was found."""
         self.found: list[list[float]] = []
+        self.begun: Final = threading.Semaphore(0)
+        """Work elsewhere that has begun."""
+        self.go: Final = threading.Semaphore(0)
+        """Work elsewhere that may end."""
+        self.fails: Exception | None = None
+
+    def measure(self, request: Measure) -> Elsewhere:
+        """Find the sum when it may; divide by it."""
+        x, out = array(request.x), array(request.out)
+
+        def work() -> Any:
+            self.begun.release()
+            assert self.go.acquire(timeout=DEADLINE_S), "nobody has let it go"
+            if self.fails is not None:
+                raise self.fails
+            return x.sum()
+
+        def then(total: Any) -> None:
+            self.log.append("then")
+            out[...] = x / total
+
+        return Elsewhere(work, then)
 
     def invert(self, request: Invert) -> Later:
         """Invert x; what is left undefined is only the output of the division."""
@@ -138,7 +171,7 @@ class DeferringStream(Stream):
     def __init__(self, device: WorkerDevice) -> None:
         super().__init__("deferring")
         self._make_event = device.make_event
-        self._pending: deque[Work] = deque()
+        self.pending: deque[Work] = deque()
         self._recorded: set[Event] = set()
 
     def takes(self, after: Sequence[Event]) -> bool:
@@ -150,16 +183,16 @@ class DeferringStream(Stream):
         work.call()
         if not work.goes_on and work.event is not None:
             self._recorded.add(work.event)
-        self._pending.append(work)
+        self.pending.append(work)
         return False
 
     def go(self) -> None:
         """Let the oldest part end."""
-        self._pending.popleft().finished()
+        self.pending.popleft().finished()
 
     def go_all(self) -> None:
         """Let end what is on it."""
-        for _ in range(len(self._pending)):
+        for _ in range(len(self.pending)):
             self.go()
 
     def close(self) -> None:
@@ -184,6 +217,7 @@ class DecidingWorker(Worker):
         self.context: Final = self.libraries._context
         self.context.__dict__["holder"] = current_holder
         self.context.__dict__["wake"] = self.libraries._preparer._wake = self.completions.wake
+        self.libraries._elsewhere._wake = self.completions.wake
         self.stream = DeferringStream(self.device)
         host = self.device.make_stream(NAME, inline_bytes=2**40 if where == "loop" else -1)
         self.library = Deciding(self.context, self.stream if where == "deferring" else host)

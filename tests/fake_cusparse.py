@@ -57,9 +57,7 @@ class FakeCupy(ModuleType):
 
     cuda = SimpleNamespace(
         alloc_pinned_memory=_Pinned,
-        device=SimpleNamespace(get_cusparse_handle=lambda: 2**41),
         get_current_stream=lambda: SimpleNamespace(ptr=STREAM, synchronize=lambda: None),
-        Device=lambda: SimpleNamespace(synchronize=lambda: None),
     )
     ndarray = GpuArray
 
@@ -92,6 +90,8 @@ class FakeCusparse(ModuleType):
 
     def __init__(self) -> None:
         super().__init__("nvmath.bindings.cusparse")
+        self.short: set[int] = set()
+        """Algorithms of products of sparse matrices for which there is too little memory."""
         self.refused = False
         """Whether it says of all products that it has no routine."""
         self.made: dict[int, Any] = {}
@@ -120,14 +120,17 @@ class FakeCusparse(ModuleType):
     def _destroy(self, number: int) -> None:
         del self.made[number]
 
-    destroy_sp_mat = destroy_dn_vec = destroy_dn_mat = sp_sv_destroy_descr = sp_sm_destroy_descr = _destroy
+    destroy_sp_mat = destroy_dn_vec = destroy_dn_mat = _destroy
+    sp_sv_destroy_descr = sp_sm_destroy_descr = sp_gemm_destroy_descr = _destroy
 
     # --- descriptors --------------------------------------------------------------------------------------------------
 
     def create_csr(self, *told: Any) -> int:
         """Describe a matrix."""
         rows, columns, count, indptr, indices, values, of_indptr, of_indices, base, dtype = told
-        assert rows > 0 < columns and count > 0 == base and of_indptr == of_indices  # noqa: PT018
+        assert rows > 0 < columns and base == 0 and of_indptr == of_indices  # noqa: PT018
+        if not count:  # of a product, which is not there yet
+            return self._add(kind="product", shape=(rows, columns), indptr=indptr, dtype=dtype)
         found = _at(indptr, (rows + 1,), INDICES[of_indptr]), _at(indices, (count,), INDICES[of_indices])
         return self._add(kind="csr", shape=(rows, columns), values=values, count=(count,), dtype=dtype, indices=found)
 
@@ -305,6 +308,60 @@ class FakeCusparse(ModuleType):
         assert not target.any()
         target[...] = self._solved(descr, a, op, _factor(alpha, compute) * self._dense(b))
 
+    # --- products of sparse matrices ----------------------------------------------------------------------------------
+
+    def sp_gemm_create_descr(self) -> int:
+        """Make what keeps a product between its parts."""
+        return self._add(kind="multiplying", estimated=False)
+
+    def estimate(self, *told: Any) -> int:
+        """Ask for a first buffer, or use it: not one of the binding's, which does not pass on its size."""
+        *_, algorithm, descr, size, buffer = told
+        if algorithm in self.short:
+            return int(binding.Status.INSUFFICIENT_RESOURCES)
+        if buffer:
+            assert _at(size, (), "uint64") == BUFFER_BYTES
+            self.made[descr].estimated = True
+        else:
+            _at(size, (), "uint64")[...] = BUFFER_BYTES
+        return 0
+
+    def sp_gemm_compute(self, *told: Any) -> None:
+        """Ask for a second buffer, or multiply."""
+        _, op_a, op_b, alpha, a, b, _beta, c, compute, _alg, descr, size, buffer = told
+        assert (op_a, op_b, self.made[descr].estimated) == (N, N, True)
+        if not buffer:
+            _at(size, (), "uint64")[...] = 2 * BUFFER_BYTES
+            return
+        assert _at(size, (), "uint64") == 2 * BUFFER_BYTES
+        first, second = (scipy.sparse.csr_matrix(self._sparse(each)) for each in (a, b))
+        for made, each in ((first, a), (second, b)):  # zeros that are stored make elements too
+            indptr, indices = self.made[each].indices
+            made.data, made.indices, made.indptr = _wide(_at(self.made[each].values, self.made[each].count,
+                DTYPES[self.made[each].dtype])), indices, indptr  # fmt: skip
+        self.made[c].result = _factor(alpha, compute) * (first @ second)
+
+    def sp_mat_get_size(self, number: int) -> tuple[int, int, int]:
+        """Return how large a product is."""
+        it = self.made[number]
+        return *it.shape, it.result.nnz
+
+    def csr_set_pointers(self, number: int, indptr: int, indices: int, data: int) -> None:
+        """Note where a product goes."""
+        it = self.made[number]
+        assert indptr == it.indptr
+        it.pointers = indices, data
+
+    def sp_gemm_copy(self, *told: Any) -> None:
+        """Write a product."""
+        it = self.made[told[7]]
+        indices, data = it.pointers
+        _at(it.indptr, (it.shape[0] + 1,), "int32")[...] = it.result.indptr
+        _at(indices, (it.result.nnz,), "int32")[...] = it.result.indices
+        _at(data, (it.result.nnz,), DTYPES[it.dtype])[...] = it.result.data
+
+    # --- what is solved -----------------------------------------------------------------------------------------------
+
     def _analyze(self, descr: int, a: int, op: int) -> None:
         self.made[descr] = SimpleNamespace(kind="solving", matrix=a, op=op, dense=self._sparse(a))
 
@@ -354,17 +411,27 @@ class FakeCusparse(ModuleType):
 
 def installed(cusparse: FakeCusparse) -> AbstractContextManager[Any]:
     """Return a context in which the stand-ins are imported; what is imported on top of them is forgotten after it."""
-    cublas, matrix = FakeCublas(), scipy.sparse.csr_matrix
+    cublas = FakeCublas()
     modules = {
         "cupy": FakeCupy("cupy"),
-        "cupyx": _module("cupyx", cusparse=SimpleNamespace(spgemm=lambda a, b, alpha: alpha * (a @ b))),
-        "cupyx.scipy": _module("cupyx.scipy", sparse=SimpleNamespace(csr_matrix=matrix)),
+        "cuda": _module("cuda", pathfinder=SimpleNamespace()),
+        "cupyx": _module("cupyx"),
+        "cupyx.scipy": _module("cupyx.scipy", sparse=SimpleNamespace(csr_matrix=_CupyRows)),
         "nvmath": _module("nvmath", CudaDataType=CudaDataType),
         "nvmath.bindings": _module("nvmath.bindings", cublas=cublas, cusparse=cusparse),
         "nvmath.bindings.cublas": cublas,
         "nvmath.bindings.cusparse": cusparse,
     }
     return mock.patch.dict("sys.modules", modules)
+
+
+class _CupyRows:
+    """A matrix of CuPy's, which is only transposed."""
+
+    def __init__(self, told: tuple[Array, Array, Array], shape: tuple[int, int]) -> None:
+        made = scipy.sparse.csr_matrix(told, shape=shape).T.tocsr()
+        parts = {name: on_gpu(getattr(made, name)) for name in ("data", "indices", "indptr")}
+        self.T = SimpleNamespace(tocsr=lambda: SimpleNamespace(**parts))
 
 
 def _at(address: int, shape: tuple[int, ...], dtype: str, more: int = 0) -> Array:

@@ -16,7 +16,7 @@ from atomr_mp_workers.libraries.base import LibraryContext
 from atomr_mp_workers.memory.arrays import Block, DeviceArray
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
-from atomr_mp_workers.requests.request import Later, Next
+from atomr_mp_workers.requests.request import Elsewhere, Later, Next
 from tests.fake_arrays import FakeArray
 
 NOTHING: Final[Any] = None
@@ -70,6 +70,8 @@ def run(name: str, request: LibraryRequest) -> Any:
     stream = library(name).stream.stream
     with stream:
         result = started(name, with_arrays(request, lambda array: _there(there, array)))
+        if isinstance(result, Elsewhere):
+            result = result.then(result.work())
         while isinstance(result, Next):
             stream.synchronize()
             result = result.enqueue()

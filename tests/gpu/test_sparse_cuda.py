@@ -21,6 +21,7 @@ from tests.fake_arrays import FakeArray
 from tests.gpu import on_device
 from tests.pure.test_sparse import told
 from tests.sparse_cases import assert_agrees, elements, matrix_of, of_mask, pattern_of, requests
+from tests.support import Ledger
 from tests.tolerances import assert_close
 
 pytestmark = [
@@ -117,6 +118,34 @@ def test_a_large_product_of_sparse_matrices_is_right() -> None:
     assert_close(found.toarray(), expected.toarray(), "float64", 1100)
 
 
+def test_others_go_on_while_sparse_matrices_are_multiplied() -> None:
+    """Requests that need none of them are answered before it, though cuSPARSE waits for the device meanwhile."""
+    random, rows, per_row = np.random.default_rng(4), 400_000, 24
+    indices = random.integers(0, rows // per_row, (rows, per_row)) * per_row + np.arange(per_row)
+    indices.sort(axis=1)
+    indptr = np.arange(0, rows * per_row + 1, per_row)
+    it = np.ones(indices.size, np.float32), indices.reshape(-1).astype(np.int32), indptr.astype(np.int32)
+    with Ledger() as ledger, ledger.start(backend="cuda") as pool:
+        device = pool.device()
+        a, x = device.sparse.csr(it, (rows, rows)), device.put(np.eye(64, dtype=np.float32))
+        for _ in range(2):  # what is loaded at first use is loaded
+            ended, others = threading.Event(), 0
+            product = device.sparse.spgemm(a, a)
+
+            def wait(product: Any = product, ended: threading.Event = ended) -> None:
+                product.result()
+                ended.set()
+
+            waiting = threading.Thread(target=wait)
+            waiting.start()
+            while waiting.is_alive() and not ended.is_set():
+                np.testing.assert_array_equal(device.blas.gemm(x, x).result().numpy(), np.eye(64))
+                others += not ended.is_set()
+            waiting.join()
+            assert ended.is_set()
+        assert others >= 10
+
+
 def test_hundreds_of_bad_structures_cost_no_context() -> None:
     """Out of range, out of order, twice, with pointers that lie, in every format: an error each; then all is well."""
     random = np.random.default_rng(10)
@@ -166,6 +195,7 @@ def waiting() -> list[Any]:
         sparse.Spmm(matrix, b, c),
         sparse.Spsv(matrix, x, "L", y),
         sparse.Spsm(matrix, b, "L", c),
+        sparse.Spgemm(matrix, turned),
         sparse.Sddmm(b, c.transpose(), pattern_of(it), FakeArray.of(np.zeros(it.count), "float64")),
         sparse.Convert(matrix, "csc"),
         sparse.Convert(matrix, "bsr", (2, 2)),

@@ -16,8 +16,8 @@ from atomr_mp_workers.libraries.program.base import ProgramLibrary
 from atomr_mp_workers.libraries.program.graphs import GraphTable
 from atomr_mp_workers.requests.peers import Peer
 from atomr_mp_workers.requests.request import Later
-from tests.deciding import NAME, DecidingWorker, Invert, Nonzero, Normalize
-from tests.pure.test_dispatch import outcomes
+from tests.deciding import NAME, DecidingWorker, Invert, Measure, Nonzero, Normalize
+from tests.pure.test_dispatch import DEADLINE_S, outcomes
 
 
 @pytest.fixture
@@ -140,6 +140,61 @@ def test_a_request_between_two_parts_ends_with_its_worker(worker: DecidingWorker
     assert isinstance(outcomes(peer)[waiting], errors.ContextPoisoned)
     worker.stream.go()  # too late
     worker.dispatcher._ahead.clear()
+
+
+@pytest.mark.parametrize("worker", ["deferring"], indirect=True)
+@pytest.mark.parametrize("left_out", [False, True])
+def test_others_go_on_while_work_is_done_elsewhere(worker: DecidingWorker, *, left_out: bool) -> None:
+    """What uses its memory waits; that its deadline passes meanwhile ends it no more, for it has run."""
+    peer = worker.client(1)
+    x, y = worker.array(peer, [1.0, 3.0]), worker.array(peer, [1.0, 0.0])
+    out = None if left_out else worker.array(peer, [0.0, 0.0])
+    waiting = worker.request(peer, Measure(x, out))
+    worker.run()
+    worker.stream.go()
+    worker.take_back()
+    assert worker.library.begun.acquire(timeout=DEADLINE_S)
+    behind, other = worker.request(peer, Measure(y, x)), worker.request(peer, Nonzero(y))
+    assert set(end(worker, peer, other)) == {other}
+    assert worker.dispatcher.busy
+    for request in worker.dispatcher._parked:
+        request.deadline_ns = 0
+    worker.library.go.release(2)
+    assert end(worker, peer, waiting, behind) == {other: None, waiting: None, behind: None}
+    assert out is None or out.array.tolist() == [0.25, 0.75]
+    assert x.array.tolist() == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("worker", ["loop", "thread", "deferring"], indirect=True)
+def test_what_fails_elsewhere_fails_alone(worker: DecidingWorker) -> None:
+    """With its own error; all it has borrowed is free, and the next one is done."""
+    peer = worker.client(1)
+    x = worker.array(peer, [1.0, 3.0])
+    worker.library.go.release(2)
+    worker.library.fails = errors.OutOfMemory("too large", maybe_executed=False)
+    failed = worker.request(peer, Measure(x))
+    assert isinstance(end(worker, peer, failed)[failed], errors.OutOfMemory)
+    worker.library.fails = None
+    again = worker.request(peer, Measure(x))
+    assert end(worker, peer, again)[again] is None
+
+
+@pytest.mark.parametrize("worker", ["deferring"], indirect=True)
+def test_a_request_whose_work_is_elsewhere_ends_with_its_worker(worker: DecidingWorker) -> None:
+    """Nobody waits for it; that it comes to an end later harms nothing."""
+    peer = worker.client(1)
+    waiting = worker.request(peer, Measure(worker.array(peer, [1.0])))
+    worker.run()
+    worker.stream.go()
+    worker.take_back()
+    assert worker.library.begun.acquire(timeout=DEADLINE_S)
+    worker.stream.go()
+    worker.take_back()
+    worker.dispatcher.fail_all(errors.ContextPoisoned("gone"))
+    assert isinstance(outcomes(peer)[waiting], errors.ContextPoisoned)
+    worker.library.go.release()
+    worker.take_back()
+    assert worker.library.log == []
 
 
 @pytest.mark.parametrize("worker", ["loop", "deferring"], indirect=True)

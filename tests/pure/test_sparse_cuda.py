@@ -15,14 +15,16 @@ from atomr_mp import errors
 from atomr_mp.protocol.declaration.arguments import with_arrays
 from atomr_mp.protocol.libraries import requests_of, sparse
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
-from atomr_mp_workers.requests.request import Later, Next
+from atomr_mp_workers.requests.request import Elsewhere, Later, Next
 from tests.fake_arrays import FakeArray
 from tests.fake_cublas import FakeStream
 from tests.fake_cusparse import FakeCusparse, OnGpu, installed, on_gpu
 from tests.pure.test_sparse import ACTOR
 from tests.sparse_cases import assert_agrees, elements, matrix_of, of_mask, requests
 
-MODULES: Final = tuple(f"atomr_mp_workers.libraries.{name}" for name in ("sparse.cuda", "blas.kinds", "slots"))
+MODULES: Final = tuple(
+    f"atomr_mp_workers.libraries.{name}" for name in ("sparse.cuda", "sparse.products", "blas.kinds", "slots")
+)
 
 
 class Actor:
@@ -34,6 +36,7 @@ class Actor:
             for name in MODULES:
                 sys.modules.pop(name, None)
             module: Any = importlib.import_module(MODULES[0])
+        vars(module.products)["_work_estimation"] = lambda: self.cusparse.estimate
 
         class Implementation(module.Implementation):  # type: ignore[misc]
             """Has structures in the host's memory."""
@@ -46,6 +49,8 @@ class Actor:
     def run(self, request: Any) -> Any:
         """Do a request."""
         result = getattr(self.sparse, request.name)(with_arrays(request, on_device))
+        if isinstance(result, Elsewhere):
+            result = result.then(result.work())
         while isinstance(result, Next):
             result = result.enqueue()
         return result.read() if isinstance(result, Later) else result
@@ -90,6 +95,21 @@ def test_descriptors_are_destroyed_with_their_structure(actor: Actor) -> None:
     """None is left but the handle."""
     gc.collect()
     assert [made for made in actor.cusparse.made.values() if not hasattr(made, "handle")] == []
+
+
+def test_a_product_that_takes_too_much_memory_is_tried_in_a_frugal_way(
+    actor: Actor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If that takes too much too, the error says what to do, and nothing is left behind."""
+    before = len(actor.cusparse.made)
+    matrix = matrix_of(of_mask("csr", np.ones((2, 2), bool)), "float32")
+    algorithms = actor.cusparse.SpGEMMAlg
+    monkeypatch.setattr(actor.cusparse, "short", {algorithms.DEFAULT})
+    actor.run(sparse.Spgemm(matrix, matrix))
+    monkeypatch.setattr(actor.cusparse, "short", {algorithms.DEFAULT, algorithms.ALG2})
+    with pytest.raises(errors.OutOfMemory, match="multiply blocks of rows"):
+        actor.run(sparse.Spgemm(matrix, matrix))
+    assert len(actor.cusparse.made) == before
 
 
 @pytest.mark.parametrize("name", ["spmv", "spmm", "spsv", "spsm"])

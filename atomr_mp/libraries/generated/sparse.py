@@ -153,8 +153,8 @@ class SparseRequests(LibraryReference):
     ) -> Reply:
         """Compute alpha·a·b for sparse a and b in csr or csc; answers with a matrix in the format of a.
 
-        On a GPU the worker waits for cuSPARSE meanwhile, which has to know how large the product is: other requests to
-        this device begin later.
+        On a GPU it is made on a thread of its own, for cuSPARSE has to know how large it is. Others go on meanwhile;
+        what writes its matrices waits.
 
         Args:
             a: A sparse matrix, as `Sparse.csr` and its like make it.

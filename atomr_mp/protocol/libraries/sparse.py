@@ -346,8 +346,8 @@ class Spmm(SparseRequest, frozen=True):
 class Spgemm(SparseRequest, frozen=True):
     """Compute alpha·a·b for sparse a and b in csr or csc; answers with a matrix in the format of a.
 
-    On a GPU the worker waits for cuSPARSE meanwhile, which has to know how large the product is: other requests to
-    this device begin later.
+    On a GPU it is made on a thread of its own, for cuSPARSE has to know how large it is. Others go on meanwhile;
+    what writes its matrices waits.
     """
 
     name: ClassVar = "spgemm"

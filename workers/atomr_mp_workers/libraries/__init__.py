@@ -38,6 +38,8 @@ class Libraries:
         self._warm: set[str] = set()
         """Libraries that need nothing any more for a first call."""
         self._preparer = Preparer(context.device, context.wake)
+        self._elsewhere = Preparer(context.device, context.wake, "elsewhere")
+        """Does work that waits for the device by itself; plans are not held up by it."""
         self.plans: Final[dict[str, LibraryPlans]] = {}
         """Those of each library that has some."""
 
@@ -82,7 +84,8 @@ class Libraries:
     def _method(self, instance: Library, library: str, name: str, context: LibraryContext) -> LibraryMethod:
         """Return what answers a request that a library has; outputs that are left out are the context's holder's."""
         decoder: values.Decoder[LibraryRequest] = values.Decoder(requests_of(library)[name])
-        found = LibraryMethod(f"{library}.{name}", instance, decoder, context, self._planning(library, instance, name))
+        planning = self._planning(library, instance, name)
+        found = LibraryMethod(f"{library}.{name}", instance, decoder, context, planning, self._elsewhere)
         found.recall = getattr(instance, f"recall_{name}", None)
         return found
 

@@ -19,7 +19,7 @@ from atomr_mp_workers.libraries.plans import LibraryPlan, LibraryPlans, Preparer
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import Holder
 from atomr_mp_workers.requests.method import Method, Resolve
-from atomr_mp_workers.requests.request import Later, Next, current_request
+from atomr_mp_workers.requests.request import Elsewhere, Later, Next, current_request
 
 KNOWN_BYTES: Final = 1024
 """Messages up to this size are remembered."""
@@ -52,6 +52,7 @@ class LibraryMethod(Method):
         decoder: Decodes its message.
         context: What allocates outputs.
         planning: Makes its plans, if it has any.
+        elsewhere: Does what would hold up the loop.
     """
 
     def __init__(
@@ -61,10 +62,11 @@ class LibraryMethod(Method):
         decoder: values.Decoder[LibraryRequest],
         context: LibraryContext,
         planning: Planning | None,
+        elsewhere: Preparer,
     ) -> None:
         super().__init__(name, self._call)
         request = name.partition(".")[2]
-        self.stream = library.stream
+        self.stream = self._stream = library.stream
         self.admit = library.admit.get(request)
         self.prepares = planning is not None
         self.allocates = True
@@ -72,6 +74,7 @@ class LibraryMethod(Method):
         self._decoder = decoder
         self._context = context
         self._planning = planning
+        self._elsewhere = elsewhere
         self._known: dict[Hashable, Known] = {}
         """What follows from messages that were found well-formed; by what recurs of them, if something moves on."""
 
@@ -163,7 +166,8 @@ class LibraryMethod(Method):
         """
         left_out = request.results()
         plan = self._plan_now(request, left_out) if self.prepares else None
-        return self._call(request, Known((), left_out), plan)
+        result = self._done(request, Known((), left_out), plan)
+        return result.then(result.work()) if type(result) is Elsewhere else result
 
     def step(self, request: LibraryRequest, plan: LibraryPlan | None) -> Any:
         """Do a step; return what its method does."""
@@ -199,6 +203,21 @@ class LibraryMethod(Method):
         return plan
 
     def _call(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None = None) -> Any:
+        """Do a request as the loop does it, which nothing holds up."""
+        result = self._done(request, known, plan)
+        if type(result) is not Elsewhere:
+            return result
+        if not self._stream.defers:
+            return result.then(result.work())
+
+        def begin() -> Next:
+            work = LibraryPlan(self._context.device.make_event())
+            self._elsewhere.prepare(work, result.work)
+            return Next(lambda: result.then(work.get()), work.event)
+
+        return Next(begin)
+
+    def _done(self, request: LibraryRequest, known: Known, plan: LibraryPlan | None) -> Any:
         """Do a request; outputs that were left out lie in new memory of the caller's."""
         made: dict[str, Any] = {}
         if known.left_out:
@@ -219,7 +238,9 @@ def _answered(result: Any, outputs: Any) -> Any:
     if type(result) is Later:
         return Later(lambda: (result.read(), outputs)[1])
     if type(result) is Next:
-        return Next(lambda: _answered(result.enqueue(), outputs))
+        return Next(lambda: _answered(result.enqueue(), outputs), result.after)
+    if type(result) is Elsewhere:
+        return Elsewhere(result.work, lambda made: _answered(result.then(made), outputs))
     return outputs
 
 

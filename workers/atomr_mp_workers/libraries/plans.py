@@ -48,12 +48,19 @@ class LibraryPlan:
         """Whether it could not be made."""
         return self._error is not None
 
-    def make(self, prepare: Callable[[], Any]) -> None:
-        """Make it; never raises."""
+    def make(
+        self, prepare: Callable[[], Any], explain: Callable[[BaseException], BaseException | None] = lambda _: None
+    ) -> None:
+        """Make it; never raises.
+
+        Args:
+            prepare: Makes it.
+            explain: Returns the meaning of an error, None if it knows none.
+        """
         try:
             self._made = prepare()
         except BaseException as error:  # noqa: BLE001 - it is the answer to the requests that wait for it
-            self.fail(error)
+            self.fail(explain(error) or error)
 
     def fail(self, error: BaseException) -> None:
         """Note why it cannot be made, without the frames of its making: they have the arrays of a request."""
@@ -137,10 +144,12 @@ class Preparer:
     Args:
         device: The thread's device.
         wake: Has the loop look at the requests that wait.
+        name: The thread's.
     """
 
-    def __init__(self, device: WorkerDevice, wake: Callable[[], None]) -> None:
+    def __init__(self, device: WorkerDevice, wake: Callable[[], None], name: str = "plans") -> None:
         self._device = device
+        self._name = name
         self._wake = wake
         self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._started = False
@@ -157,14 +166,14 @@ class Preparer:
         if not self._started:
             self._started = True
             # A daemon: a plan that is never made must not keep a worker alive that was told to leave.
-            threading.Thread(target=self._run, name="plans", daemon=True).start()
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
         self._queue.put(work)
 
     def _prepare(self, plan: LibraryPlan, prepare: Callable[[], Any]) -> None:
         usual_s = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_S)
         try:
-            self._device.on_thread(lambda: plan.make(prepare))
+            self._device.on_thread(lambda: plan.make(prepare, self._device.explain))
         except BaseException as error:  # noqa: BLE001 - of the device: the requests that wait are told
             plan.fail(error)
         finally:

@@ -200,7 +200,8 @@ class Dispatcher:
                 self._ahead[stream] -= 1
                 if run.goes_on:
                     assert isinstance(run, Request)
-                    self._submit(run, stream, ())
+                    if not self._parked_again(run):
+                        self._submit(run, stream, ())
                     continue
             self._complete_in_order(run)
         if self._early:
@@ -315,8 +316,20 @@ class Dispatcher:
                 completions.in_progress.end(request)
                 self._complete_in_order(request)
                 return
+            if self._parked_again(request):
+                completions.in_progress.end(request)
+                return
         self._ahead[stream] += 1
         self._full += self._ahead[stream] == AHEAD
+
+    def _parked_again(self, request: Request) -> bool:
+        """Park a request whose next part waits for work that is done elsewhere; return whether it does."""
+        after = request.next.after if request.next is not None else None
+        if after is None or after.done:
+            return False
+        request.making, request.after, request.reads = after, (), ()
+        self._park(request)
+        return True
 
     def _waits_for_plan(self, request: Request) -> bool:
         """Return whether a plan is made for a request, or for one that it has to wait for."""
@@ -329,7 +342,7 @@ class Dispatcher:
             return False
         if request.event is not None:
             self._held.discard(request.event)
-        if request.making is None or time.monotonic_ns() <= request.deadline_ns:
+        if request.making is None or request.next is not None or time.monotonic_ns() <= request.deadline_ns:
             return None
         self._keep_out(request, errors.DeadlineExceeded("the deadline passed while the request's plan was made"))
         return True

@@ -37,6 +37,18 @@ class Next:
     enqueue: Callable[[], Any]
     """Reads what was decided and puts the work on the stream, once the work before it has ended. Returns what a method
     may return, another `Next` too."""
+    after: Event | None = None
+    """What has to end first besides: work of the request that is done elsewhere."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """Work that waits for the device by itself: where a stream defers its work, it is done on a thread of its own."""
+
+    work: Callable[[], Any]
+    """Does it, on the current stream, once what the request has put on its own stream has ended."""
+    then: Callable[[Any], Any]
+    """Takes what that has returned, on the loop, and returns what a method may return."""
 
 
 class Returns(Protocol):

@@ -19,7 +19,7 @@ from atomr_mp_workers.libraries.sparse import structures
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.arrays import DeviceArray
 from atomr_mp_workers.memory.blocks import OURS, Holder
-from atomr_mp_workers.requests.request import Next
+from atomr_mp_workers.requests.request import Elsewhere, Next
 
 
 class SparseLibrary(Library):
@@ -284,7 +284,7 @@ class SparseLibrary(Library):
         return self._solved(read, solve)
 
     @abstractmethod
-    def _product(self, request: sparse.Spgemm) -> Next:
+    def _product(self, request: sparse.Spgemm) -> Next | Elsewhere:
         """Multiply two sparse matrices."""
 
     @abstractmethod

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, cast
 
 import cupy
 import numpy as np
-from cupyx import cusparse as cupyx_cusparse
 from cupyx.scipy import sparse as cupyx_sparse
 from nvmath.bindings import cusparse
 
@@ -28,10 +27,11 @@ from atomr_mp_workers.libraries.blas.kinds import KINDS, ElementKind
 from atomr_mp_workers.libraries.holding import hold
 from atomr_mp_workers.libraries.matrices import orders, told
 from atomr_mp_workers.libraries.slots import Slots
+from atomr_mp_workers.libraries.sparse import products
 from atomr_mp_workers.libraries.sparse.base import SparseLibrary, bits
 from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.requests.request import Later, Next
+from atomr_mp_workers.requests.request import Elsewhere, Later
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
@@ -185,24 +185,19 @@ class CudaSparse(SparseLibrary):
             cusparse.destroy_dn_mat(dense_b)
             cusparse.destroy_dn_mat(dense_c)
 
-    def _product(self, request: sparse.Spgemm) -> Next:
-        """Multiply with CuPy, which drives cuSPARSE and waits for it: so only once the stream has nothing else."""
+    def _product(self, request: sparse.Spgemm) -> Elsewhere:
+        """Multiply elsewhere than on the loop, for cuSPARSE waits for the device."""
         a, b = self.found(request.a), self.found(request.b)
+        alike, turned = request.a.format == request.b.format, request.a.format == "csc"
 
-        def multiply() -> Any:
+        def work() -> products.CsrRows:
             first, second = _as_rows(a, request.a), _as_rows(b, request.b)
-            second = second if request.a.format == request.b.format else second.T.tocsr()
-            turned = request.a.format == "csc"
-            # CuPy's handle may have been left on another stream, whose work nothing would order with this: products
-            # were read before they were done (H100, CuPy 14.2, with others on the GPU). So all is waited for, twice.
-            stream = cupy.cuda.get_current_stream()
-            cusparse.set_stream(cupy.cuda.device.get_cusparse_handle(), stream.ptr)
-            stream.synchronize()
-            made = cupyx_cusparse.spgemm(*((second, first) if turned else (first, second)), scalar(request.alpha))
-            cupy.cuda.Device().synchronize()
-            return self._multiplied(request, made.indices, made.indptr, made.data)
+            if not alike:
+                second = _transposed(second)
+            pair = (second, first) if turned else (first, second)
+            return products.multiply(*pair, KINDS[request.a.data.dtype], request.alpha)
 
-        return Next(multiply)
+        return Elsewhere(work, lambda made: self._multiplied(request, made.indices, made.indptr, made.data))
 
     def sddmm(self, request: sparse.Sddmm) -> None:
         """Compute out ← alpha·(a·b) + beta·out where c has elements; in csc it is the transpose of bᵀ·aᵀ in csr."""
@@ -455,10 +450,17 @@ def _beside(operand: Operand | None, order: Order) -> _Dense:
     return _Dense(rows, columns, lead, address(operand), ORDERS[order], op)
 
 
-def _as_rows(it: CheckedStructure, matrix: sparse.Matrix) -> Any:
-    """Return a matrix of CuPy's in csr, of one in csc the transpose."""
-    shape = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
-    return cupyx_sparse.csr_matrix((array(matrix.data), it.indices, it.indptr), shape=shape)
+def _as_rows(it: CheckedStructure, matrix: sparse.Matrix) -> products.CsrRows:
+    """Return a matrix in csr, of one in csc the transpose."""
+    rows, columns = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
+    indices, indptr = (each.astype(np.int32, copy=False) for each in (it.indices, it.indptr))
+    return products.CsrRows((rows, columns), array(matrix.data), indices, indptr)
+
+
+def _transposed(it: products.CsrRows) -> products.CsrRows:
+    """Return the transpose, in csr too."""
+    made = cupyx_sparse.csr_matrix((it.data, it.indices, it.indptr), shape=it.shape).T.tocsr()
+    return products.CsrRows(it.shape[::-1], made.data, made.indices, made.indptr)
 
 
 def _refuse(a: sparse.Matrix) -> None:

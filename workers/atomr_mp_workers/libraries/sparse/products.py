@@ -1,0 +1,141 @@
+"""Products of sparse matrices on CUDA, which cuSPARSE makes in parts, and waits for the device in between.
+
+So they are made on a thread of their own. What is called here gives the interpreter's lock away: CuPy's `spgemm` keeps
+it while it waits (CuPy 14), and nvmath's binding of one function (1.0) does not pass on how large its buffer is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from contextlib import ExitStack
+from typing import Any, Final, NamedTuple
+
+import cupy
+import numpy as np
+from cuda import pathfinder
+from nvmath.bindings import cusparse
+
+from atomr_mp import errors
+from atomr_mp.protocol.libraries.base import Scalar
+from atomr_mp_workers.libraries.blas.kinds import ElementKind
+
+NONE: Final = int(cusparse.Operation.NON_TRANSPOSE)
+INDEX: Final = int(cusparse.IndexType.INDEX_32I)
+ZERO_BASED: Final = int(cusparse.IndexBase.ZERO)
+DEFAULT, FRUGAL = int(cusparse.SpGEMMAlg.DEFAULT), int(cusparse.SpGEMMAlg.ALG2)
+SHORT: Final = frozenset({int(cusparse.Status.ALLOC_FAILED), int(cusparse.Status.INSUFFICIENT_RESOURCES)})
+LEAST_BYTES: Final = 16
+"""Memory that is given where cuSPARSE may want none: it is never given no address."""
+
+
+class CsrRows(NamedTuple):
+    """A matrix in csr, with indices of 32 bits."""
+
+    shape: tuple[int, int]
+    data: Any
+    indices: Any
+    indptr: Any
+
+
+def multiply(a: CsrRows, b: CsrRows, kind: ElementKind, alpha: Scalar) -> CsrRows:
+    """Return alpha·a·b; what is on the current stream comes first, and is waited for.
+
+    Args:
+        a: The first matrix; both have elements.
+        b: The second.
+        kind: Their element type.
+        alpha: The factor.
+
+    Raises:
+        OutOfMemory: There is too little memory, or the product is too large for cuSPARSE.
+        cuSPARSEError: Something else is wrong.
+    """
+    for algorithm in (DEFAULT, FRUGAL):
+        try:
+            return _multiplied(a, b, kind, alpha, algorithm)
+        except cusparse.cuSPARSEError as error:
+            if error.status not in SHORT:
+                raise
+    raise errors.OutOfMemory(
+        "cuSPARSE has too little memory for this product, or it is too large for cuSPARSE: multiply blocks of rows",
+        maybe_executed=False,
+    )
+
+
+def _multiplied(a: CsrRows, b: CsrRows, kind: ElementKind, alpha: Scalar, algorithm: int) -> CsrRows:
+    stream, handle = cupy.cuda.get_current_stream(), _handle()
+    cusparse.set_stream(handle, stream.ptr)
+    shape = a.shape[0], b.shape[1]
+    indptr = cupy.zeros(shape[0] + 1, np.int32)
+    factor, _keep = kind.factors[alpha]
+    nothing, _keep_nothing = kind.factors[0.0]
+    with ExitStack() as made:
+        descr = cusparse.sp_gemm_create_descr()
+        made.callback(cusparse.sp_gemm_destroy_descr, descr)
+        first, second = (_described(made, each.shape, each.indptr, each.indices, each.data, kind) for each in (a, b))
+        product = cusparse.create_csr(*shape, 0, indptr.data.ptr, 0, 0, INDEX, INDEX, ZERO_BASED, kind.data)
+        made.callback(cusparse.destroy_sp_mat, product)
+        of = handle, NONE, NONE, factor, first, second, nothing, product, kind.scale, algorithm, descr
+        size = np.zeros(1, np.uint64)
+        _estimate(of, size, 0)
+        estimating = cupy.empty(max(int(size[0]), LEAST_BYTES), np.uint8)
+        _estimate(of, size, estimating.data.ptr)
+        cusparse.sp_gemm_compute(*of, size.ctypes.data, 0)
+        computing = cupy.empty(max(int(size[0]), LEAST_BYTES), np.uint8)
+        cusparse.sp_gemm_compute(*of, size.ctypes.data, computing.data.ptr)
+        _, _, count = cusparse.sp_mat_get_size(product)
+        indices, data = cupy.empty(count, np.int32), cupy.empty(count, a.data.dtype)
+        if count:
+            cusparse.csr_set_pointers(product, indptr.data.ptr, indices.data.ptr, data.data.ptr)
+            cusparse.sp_gemm_copy(*of)
+        stream.synchronize()  # what is let go of here is in use until then
+    return CsrRows(shape, data, indices, indptr)
+
+
+def _described(made: ExitStack, shape: tuple[int, int], indptr: Any, indices: Any, data: Any, kind: ElementKind) -> int:
+    descr: int = cusparse.create_csr(
+        *shape, data.size, indptr.data.ptr, indices.data.ptr, data.data.ptr, INDEX, INDEX, ZERO_BASED, kind.data
+    )
+    made.callback(cusparse.destroy_sp_mat, descr)
+    return descr
+
+
+def _handle() -> int:
+    """Return the calling thread's handle."""
+    handle: int = getattr(_threads, "handle", 0)
+    if not handle:
+        handle = _threads.handle = cusparse.create()
+    return handle
+
+
+_threads = threading.local()
+
+
+def _estimate(of: tuple[int, ...], size: np.ndarray[Any, Any], buffer: int) -> None:
+    """Call cusparseSpGEMM_workEstimation.
+
+    Args:
+        of: Its arguments but the last two.
+        size: Bytes of the buffer; written where there is none.
+        buffer: Its address, 0 to ask for the size.
+
+    Raises:
+        cuSPARSEError: It has failed.
+    """
+    status = _work_estimation()(*of, size.ctypes.data, buffer)
+    if status:
+        raise cusparse.cuSPARSEError(status)
+
+
+@functools.cache
+def _work_estimation() -> Any:
+    """Return the function, of the library that the bindings have loaded."""
+    found = ctypes.CDLL(pathfinder.load_nvidia_dynamic_lib("cusparse").abs_path).cusparseSpGEMM_workEstimation
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    found.restype = number
+    found.argtypes = [
+        pointer, number, number, pointer, pointer, pointer, pointer, pointer, number, number, pointer, pointer, pointer
+    ]  # fmt: skip
+    return found
