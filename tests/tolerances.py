@@ -50,12 +50,30 @@ def tolerance(dtype: str, length: int = 1, magnitude: float = 1.0) -> Tolerance:
 
 
 def assert_close(
-    actual: npt.ArrayLike, expected: npt.ArrayLike, dtype: str, length: int = 1, magnitude: float = 1.0
+    actual: npt.ArrayLike,
+    expected: npt.ArrayLike,
+    dtype: str,
+    length: int = 1,
+    magnitude: float = 1.0,
+    rounded: npt.ArrayLike = 0.0,
 ) -> None:
-    """Check that a result is within its tolerance, integers exactly; NaNs belong in the same places."""
+    """Check that a result is within its tolerance, integers exactly; NaNs belong in the same places.
+
+    Args:
+        actual: The result.
+        expected: The exact values.
+        dtype: Name of the element type.
+        length: As `tolerance` has it.
+        magnitude: As `tolerance` has it.
+        rounded: What is rounded to the element type on the way; it may cancel in the end.
+    """
     if dtype not in _EPSILONS:
         np.testing.assert_array_equal(actual, np.asarray(expected).astype(dtype))
         return
     rtol, atol = tolerance(dtype, length, magnitude)
     wide = np.complex128 if dtype.startswith("complex") else np.float64
-    np.testing.assert_allclose(np.asarray(actual).astype(wide), np.asarray(expected).astype(wide), rtol=rtol, atol=atol)
+    found, exact = np.asarray(actual).astype(wide), np.asarray(expected).astype(wide)
+    if np.any(rounded):
+        near = np.abs(found - exact) <= atol + rtol * np.abs(exact) + _EPSILONS[dtype] * np.abs(rounded)
+        found = np.where(near, exact, found)
+    np.testing.assert_allclose(found, exact, rtol=rtol, atol=atol)
