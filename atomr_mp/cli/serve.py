@@ -172,12 +172,16 @@ def _tokens(options: argparse.Namespace) -> list[str]:
     """
     from atomr_mp.serve.http.access import checked, read_tokens
 
-    given = checked(token.strip() for token in os.environ.get(TOKEN_VARIABLE, "").split(",") if token.strip())
+    given = checked(_tokens_of_environment())
     if options.token_file is not None:
         read_tokens(options.token_file)
     if given or options.token_file is not None or options.uds is not None or options.insecure:
         return given
     return [secrets.token_urlsafe(32)]
+
+
+def _tokens_of_environment() -> list[str]:
+    return [token.strip() for token in os.environ.get(TOKEN_VARIABLE, "").split(",") if token.strip()]
 
 
 def _starter(options: argparse.Namespace) -> Callable[[], Pool] | None:
@@ -272,8 +276,14 @@ class _Announcement:
 
     def __call__(self) -> None:
         """Say it."""
-        token = self._plan.tokens[0] if self._plan.tokens else ""
-        shown = token or ("TOKEN" if self._plan.token_file else "")
+        # One that was given is a secret of somebody's, and what is written here may be kept in a log.
+        of_environment = _tokens_of_environment()
+        given = bool(of_environment) or self._plan.token_file is not None
+        token = self._plan.tokens[0] if self._plan.tokens and not given else ""
+        shown = token
+        if given:
+            shown = f"${TOKEN_VARIABLE}" if of_environment == [os.environ.get(TOKEN_VARIABLE)] else "TOKEN"
+        quote = '"' if shown.startswith("$") else "'"
         where = str(self._unix) if self._unix else self._url
         lines = [f"serving pool {self._pool} at {where}"]
         if not self._unix:
@@ -284,7 +294,7 @@ class _Announcement:
             if self._unix:
                 parts.append(f"--unix-socket {self._unix}")
             if shown:
-                parts.append(f"-H 'Authorization: Bearer {shown}'")
+                parts.append(f"-H {quote}Authorization: Bearer {shown}{quote}")
             parts.append(f"-H 'Content-Type: application/json' -d '{self._body}' {self._url}/call/{self._shown}")
             lines.append(" ".join(parts))
         sys.stdout.write("\n".join(lines) + "\n")

@@ -46,6 +46,8 @@ def server(ledger: Ledger, certificate: tuple[Path, Path]) -> Iterator[Server]:
         patch.setenv("ATOMR_MP_SERVE_TOKEN", f"{OLD}, {NEW}")
         own = Server(ledger, "--tls-cert", certificate[0], "--tls-key", certificate[1], "--access-log")
     with own:
+        assert OLD not in own.told
+        assert NEW not in own.told
         yield own
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -144,6 +145,20 @@ def test_a_short_token_in_the_environment_is_refused(pool: tuple[Ledger, atomr_m
         check=False,
     )
     assert (done.returncode, "16 characters" in done.stderr) == (1, True)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
+def test_a_token_of_the_environment_is_shown_nowhere(
+    pool: tuple[Ledger, atomr_mp.Pool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is printed may be kept in a log; the line that is shown can be run all the same."""
+    ledger, _ = pool
+    monkeypatch.setenv("ATOMR_MP_SERVE_TOKEN", TOKEN)
+    with Server(ledger, actor=None) as server:
+        assert TOKEN not in server.told
+        (line,) = (line for line in server.told.splitlines() if line.startswith("curl"))
+        done = subprocess.run(["sh", "-c", f"{line} -sSf"], capture_output=True, timeout=DEADLINE_S, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 def test_ctrl_c_ends_the_server_and_not_a_pool_that_it_has_joined(pool: tuple[Ledger, atomr_mp.Pool]) -> None:
