@@ -120,6 +120,7 @@ METRICS: Final = (
     Metric("serve-turns", "to_sum", "the call beside the sum of both alone", TIMES),
     Metric("serve-killed", "failed", "kills under HTTP load, hot: calls that failed", "calls", Goal(0.0)),
     Metric("serve-killed", "longest", "the longest call at a kill, p50", "ms", Goal(20.0)),
+    Metric("serve-killed", "before", "the longest call in as long before a kill, p50", "ms"),
     Metric("serve-killed", "worst", "the longest call of all", "ms"),
     Metric("serve-killed", "under_load", "calls meanwhile", "calls"),
     Metric("serve-model", "embed", "MiniLM over HTTP, texts of all lengths", "texts/s", NINE_TENTHS),

@@ -175,7 +175,8 @@ def in_flight(serving: Serving, window: int, calls: int) -> float:
 def kills(serving: Serving, count: int) -> dict[str, float]:
     """Kill workers under load, each when the next standby is ready; return how many calls failed, and the longest.
 
-    Of each kill the longest call that ended soon after it is noted; the median of these is returned.
+    Of each kill the longest call that ended soon after it is noted, and the longest in as long a time before it; the
+    medians of these are returned.
     """
     stop = threading.Event()
     ended: list[tuple[int, int]] = []
@@ -194,17 +195,23 @@ def kills(serving: Serving, count: int) -> dict[str, float]:
     threads = [threading.Thread(target=load) for _ in range(LOAD_CLIENTS)]
     for thread in threads:
         thread.start()
-    longest_ms = []
+    longest_ms, before_ms = [], []
+
+    def longest() -> float:
+        """Return the longest call that ends from now on for a while, in milliseconds."""
+        before = len(ended)
+        time.sleep(AFTER_KILL_S)
+        return max(took for took, _ in ended[before:]) / 1e6
+
     assert serving.standby_pid is not None
     assert serving.worker_pid is not None
     try:
         for _ in range(count):
             while serving.standby_pid() is None:
                 time.sleep(0.01)  # nothing tells a client
-            before = len(ended)
+            before_ms.append(longest())
             os.kill(serving.worker_pid(), signal.SIGKILL)
-            time.sleep(AFTER_KILL_S)
-            longest_ms.append(max(took for took, _ in ended[before:]) / 1e6)
+            longest_ms.append(longest())
     finally:
         stop.set()
         for thread in threads:
@@ -214,5 +221,6 @@ def kills(serving: Serving, count: int) -> dict[str, float]:
         "failed": float(failed),
         "longest": statistics.median(longest_ms),
         "worst": max(longest_ms),
+        "before": statistics.median(before_ms),
         "under_load": float(len(ended)),
     }
