@@ -143,7 +143,7 @@ def test_others_go_on_while_sparse_matrices_are_multiplied() -> None:
                 others += not ended.is_set()
             waiting.join()
             assert ended.is_set()
-        assert others >= 10
+        assert others >= 3
 
 
 def test_hundreds_of_bad_structures_cost_no_context() -> None:

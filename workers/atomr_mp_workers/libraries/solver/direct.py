@@ -78,9 +78,10 @@ class Analysis:
         n, nrhs = request.a.shape[0], 1 if request.b.ndim < 2 else request.b.shape[-1]
         kind, is_complex = KINDS[request.b.dtype].data, request.b.dtype.startswith("complex")
         anywhere = cupy.cuda.alloc(max(1, n * nrhs * np.dtype(request.b.dtype).itemsize))
-        own = cupy.cuda.Stream(non_blocking=True)
+        self._own: Final = cupy.cuda.Stream(non_blocking=True)
+        """Where it is analysed: it outlives what cuDSS has allocated there."""
         self._handle: Final[int] = cudss.create()
-        cudss.set_stream(self._handle, own.ptr)
+        cudss.set_stream(self._handle, self._own.ptr)
         self._config: Final[int] = cudss.config_create()
         self._data: Final[int] = cudss.data_create(self._handle)
         self._matrix: Final[int] = cudss.matrix_create_csr(
@@ -89,7 +90,7 @@ class Analysis:
         )  # fmt: skip
         self._x, self._b = (cudss.matrix_create_dn(n, nrhs, n, anywhere.ptr, kind, BY_COLUMNS) for _ in "xb")
         self._execute(ANALYSIS)
-        own.synchronize()
+        self._own.synchronize()
         cudss.set_stream(self._handle, stream)
 
     def solve(self, values: Any, x: Any, b: Any) -> None:
