@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from atomr_mp_workers.requests.off_loop.completions import STRATEGIES, Completions
+from atomr_mp_workers.requests.off_loop import completions as module
+from atomr_mp_workers.requests.off_loop.completions import MOST_SPIN_NS, SPIN_NS, STRATEGIES, Completions
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
 
 
@@ -18,6 +19,7 @@ class Device:
 
     def __init__(self) -> None:
         self.ended: list[Any] = []
+        self.asynchronous = True
 
     def poll(self) -> Iterator[Any]:
         """Return what has ended."""
@@ -46,4 +48,33 @@ def test_what_a_stream_has_done_is_not_left_for_what_a_thread_has(strategy: str)
     assert completions.look()
     assert completions.take() == [on_thread, on_stream]
     assert not completions.in_progress.requests
+    os.close(completions.descriptor)
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_it_looks_as_long_as_the_last_work_took(monkeypatch: pytest.MonkeyPatch, *, asynchronous: bool) -> None:
+    """Work of a device that takes a little longer than usual is waited for awake, unless it takes too long."""
+    now_ns, device = [10**12], Device()
+    device.asynchronous = asynchronous
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic_ns=lambda: now_ns[0]))
+    completions = Completions("adaptive", device, InProgress())  # type: ignore[arg-type]
+
+    def awake_ns(took_ns: int) -> int:
+        """Return for how long it looks at work that takes so long."""
+        work = run(stream=True)
+        completions.begin(work)
+        begun_ns, looked = now_ns[0], 0
+        while now_ns[0] - begun_ns < took_ns:
+            looked += 10_000 * (completions.patience_s() == 0)
+            now_ns[0] += 10_000
+        device.ended.append(work)
+        assert completions.look()
+        completions.take()
+        return looked
+
+    assert awake_ns(50_000) == 50_000
+    assert awake_ns(2 * SPIN_NS) == SPIN_NS
+    assert awake_ns(2 * SPIN_NS) == (2 * SPIN_NS if asynchronous else SPIN_NS)
+    assert awake_ns(2 * MOST_SPIN_NS) <= 3 * SPIN_NS
+    assert awake_ns(2 * MOST_SPIN_NS) == SPIN_NS
     os.close(completions.descriptor)

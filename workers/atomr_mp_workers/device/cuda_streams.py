@@ -17,10 +17,10 @@ from cupy.cuda import runtime
 
 from atomr_mp_workers.device.base import Event, Stream, Work
 
-SHORT_NS: Final = 20_000
+SHORT_NS: Final = 40_000
 """How long "adaptive" waits at once for work on a stream that has nothing else. A product of 64² takes 23 µs with its
 launch, directly; a request for one took 88 µs more than an empty call when the loop came back to it (H200, 2026)."""
-LONG_AGAIN: Final = 32
+LONG_AGAIN: Final = 16
 """After work that took longer it does not try so many times."""
 
 LOOK_S: Final = 50e-6
