@@ -23,7 +23,7 @@ from atomr_mp.client.handshake import default_name, greet
 from atomr_mp.client.lanes.base import FORKED, Lane, Told
 from atomr_mp.client.lanes.retry_policy import KnownSuspicions, was_answered
 from atomr_mp.client.lanes.threads import ThreadsLane
-from atomr_mp.client.memory.leases import Releases
+from atomr_mp.client.memory.leases import LeaseKind, Releases
 from atomr_mp.client.reply import ItemsReply, Reply, StreamReply
 from atomr_mp.client.reply_life import ReplyState
 from atomr_mp.client.reply_stream import ReplyStream
@@ -528,13 +528,16 @@ class Client:
     def _hear(self, message: session.FromSupervisor) -> None:
         match message:
             case session.DeviceChanged(device, actors):
-                self.devices[device.index] = device
+                self._change_device(device)
                 if actors is not None:
                     self._learn(actors)
             case session.IncarnationEnded(device_index, generation):
                 ended = self._end_incarnation(device_index, generation)
             case session.IncarnationStopped():
                 self._tell_lanes(message)
+                return
+            case session.SlabOffered():
+                self._take_offered(message)
                 return
             case session.Goodbye(error):
                 self.workers_live = error.code != errors.PoolLost.code
@@ -566,6 +569,31 @@ class Client:
         if ended is not None:
             ended.over = True
         return ended
+
+    def _change_device(self, device: devices.DeviceInfo) -> None:
+        """Record a device's new state, and let go of a standby's memory if the standby has gone."""
+        before, standby = self.devices[device.index].standby, device.standby
+        self.devices[device.index] = device
+        living = {device.generation, 0 if standby is None else standby.generation}
+        if before is None or before.generation in living:
+            return
+        ended = self._releases.get((device.index, before.generation))
+        if ended is not None:
+            ended.end(awaited=False)
+            if self._memory is not None:
+                self._memory.over(ended)
+
+    def _take_offered(self, offered: session.SlabOffered) -> None:
+        """Map a slab that a standby has made for results of this client."""
+        descriptor = self._connection.take_offered(offered)
+        releases = self.releases(offered.device, offered.generation)
+        releases.keep_results()
+        if descriptor is None or self._memory is None:  # which asks for it when it needs it
+            releases.pending.append((LeaseKind.SLAB, offered.slab))
+            if descriptor is not None:
+                os.close(descriptor)
+        else:
+            self._memory.take_offered(releases, offered.slab, offered.nbytes, descriptor)
 
     def _learn(self, actors: list[devices.ActorInfo]) -> None:
         self.actors = actors

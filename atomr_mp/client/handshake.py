@@ -38,7 +38,13 @@ def greet(
         AtomrError: Why the supervisor refuses the session.
     """
     hello = session.Hello(
-        VERSION, name[:200], observer, shared_memory=not observer, weight=float(weight), origin=origin
+        VERSION,
+        name[:200],
+        observer,
+        shared_memory=not observer,
+        weight=float(weight),
+        origin=origin,
+        slab_offers=not observer,
     )
     try:
         connection.send(hello)

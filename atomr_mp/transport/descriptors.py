@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Final, Generic, Self, TypeVar
 
 from atomr_mp.protocol.messages import session
@@ -116,11 +116,11 @@ class Incoming(Generic[T]):
     Args:
         receiving: The socket; stays the caller's.
         decode: Bytes to message.
-        carrier: The id of a message that carries a descriptor; None for others.
+        carrier: What names a message that carries a descriptor; None for others.
     """
 
     def __init__(
-        self, receiving: socket.socket, decode: Callable[[bytes], T], carrier: Callable[[T], int | None]
+        self, receiving: socket.socket, decode: Callable[[bytes], T], carrier: Callable[[T], Hashable | None]
     ) -> None:
         self._socket = receiving
         self._decode = decode
@@ -129,8 +129,8 @@ class Incoming(Generic[T]):
         self._incomplete_bytes = 0
         self._held: Descriptor | None = None
         """That of the message which is still incomplete."""
-        self._carried: dict[int, Descriptor] = {}
-        """By the ids of messages that were returned."""
+        self._carried: dict[Hashable, Descriptor] = {}
+        """By what names messages that were returned."""
 
     def read(self, flags: int = 0) -> list[T] | None:
         """Return the messages that one read completes; None at the end of the stream.
@@ -156,7 +156,7 @@ class Incoming(Generic[T]):
             self._give(descriptor, messages, last if last >= first else -1)
         return messages if data else None
 
-    def take(self, carrier: int) -> Descriptor | None:
+    def take(self, carrier: Hashable) -> Descriptor | None:
         """Return the descriptor that came with a message, once; it is the caller's from then on."""
         return self._carried.pop(carrier, None)
 

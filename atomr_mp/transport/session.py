@@ -13,6 +13,7 @@ import os
 import socket
 import struct
 from collections import deque
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -134,7 +135,14 @@ class SessionConnection:
         None if none came: it has a handle instead, or no descriptor could be had, on either side. What is not taken
         is closed with the connection.
         """
-        descriptor = self._incoming.take(request_id)
+        return self._take(request_id)
+
+    def take_offered(self, offered: session.SlabOffered) -> int | None:
+        """Return the descriptor that came with an offer, once; the caller's from then on. None if none came."""
+        return self._take(offered)
+
+    def _take(self, carrier: Hashable) -> int | None:
+        descriptor = self._incoming.take(carrier)
         return None if descriptor is None else descriptor.detach()
 
     def close(self) -> None:
@@ -310,7 +318,9 @@ def refusal(peer: Credentials) -> errors.NotAuthorized | None:
     return None
 
 
-def _carrier_to_client(message: session.FromSupervisor) -> int | None:
+def _carrier_to_client(message: session.FromSupervisor) -> Hashable | None:
+    if isinstance(message, session.SlabOffered):
+        return message
     return message.id if isinstance(message, session.SlabOpened) and not message.handle else None
 
 

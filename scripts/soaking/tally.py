@@ -95,6 +95,8 @@ class Tally:
 
     def _is_excused(self, error: errors.AtomrError, needed: set[tuple[int, int]]) -> bool:
         if self._planned is None:
+            if isinstance(error, errors.GpuRefUndefined) and error.failed_with == errors.ConnectionLost.code:
+                return errors.ConnectionLost in self._excused and error.device != self.spared
             lives = self.spared is not None and getattr(error, "device", None) == self.spared
             return isinstance(error, self._excused) and not (lives and isinstance(error, OF_AN_END))
         if isinstance(error, errors.GpuRefStale):

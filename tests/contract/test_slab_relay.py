@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from unittest.mock import Mock
 
 import pytest
@@ -52,6 +52,7 @@ class Worker:
     """Takes the place of a device and its worker; knows what it was told, and the content of descriptors with it."""
 
     drained = leaving = False
+    is_ready = True
 
     def __init__(self, index: int) -> None:
         self.standby: Worker | None = None
@@ -149,12 +150,12 @@ class Supervisor:
             self.loop.run()
         return found
 
-    def connect(self, *, observer: bool = False) -> SessionConnection:
+    def connect(self, *, observer: bool = False, offers: bool = False) -> SessionConnection:
         """Open a session."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         client = SessionConnection(ours)
         self.sessions.add(SessionPeer(theirs), owner=False)
-        client.send(session.Hello(2, "client", observer))
+        client.send(session.Hello(2, "client", observer, shared_memory=True, slab_offers=offers))
         assert isinstance(self.hear(client), session.Welcome)
         return client
 
@@ -299,6 +300,41 @@ class TestOpening:
         assert supervisor.hear(client) == session.SlabOpened(77, 4)
         assert known_first == [True]
         os.close(client.take_descriptor(77) or -1)
+
+    @pytest.mark.parametrize("ready_first", [False, True])
+    def test_slabs_that_a_standby_has_made_are_offered(self, supervisor: Supervisor, *, ready_first: bool) -> None:
+        """Once the client may connect to it, each once, if it wants offers; the standby counts them as open."""
+        clients = [supervisor.connect(offers=offers) for offers in (True, False)]
+        device = supervisor.workers[0]
+        standby = device.standby = Worker(0)
+        standby.generation, standby.is_ready = 2, ready_first
+        standby.admitted |= {1, 2} if ready_first else {2}
+        for number, slab in ((1, 5), (2, 6)):
+            made = Descriptor(memory(b"slab"))
+            supervisor.sessions.result_slab(cast("Any", standby), 2, control.ResultSlab(number, slab, 4), made)
+            made.close()
+        if not ready_first:
+            assert not list(clients[0].receive_waiting())
+            standby.is_ready = True
+            supervisor.sessions.device_changed(supervisor.devices[0])
+            assert isinstance(supervisor.hear(clients[0]), session.DeviceChanged)
+            assert not standby.heard(control.ResultSlabOpened)  # it has not acknowledged the session yet
+            standby.admitted.add(1)
+        supervisor.sessions.admitted(supervisor.devices[0], 1)
+        supervisor.sessions.admitted(supervisor.devices[0], 2)
+        heard = supervisor.until(clients[0].receive_waiting) + (clients[0].receive_waiting() or [])
+        offers = [each for each in heard if isinstance(each, session.SlabOffered)]
+        assert offers == [session.SlabOffered(0, 2, 5, 4)]
+        descriptor = clients[0].take_offered(offers[0])
+        assert descriptor is not None
+        assert os.pread(descriptor, 100, 0) == b"slab"
+        os.close(descriptor)
+        assert clients[0].take_offered(offers[0]) is None
+        assert standby.heard(control.ResultSlabOpened) == [control.ResultSlabOpened(1, 5)]
+        others = list(clients[1].receive_waiting())
+        assert not any(isinstance(each, session.SlabOffered) for each in others)
+        for each in clients:
+            each.close()
 
     def test_a_worker_that_ends_when_it_is_asked_is_not_needed(
         self, supervisor: Supervisor, client: SessionConnection

@@ -179,3 +179,48 @@ def test_a_session_s_results_go_with_it(pool: atomr_mp.Pool) -> None:
     assert settled(lambda: len(pool.call(ONCE, 1).result()) == 1 and kept(pool, before) == 0)
     with pytest.raises(errors.PoolLost, match="ran"):
         reply.result()
+
+
+def test_a_standby_has_the_slabs_of_those_who_read_large_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are mapped before it takes over, and nobody is asked for them. A standby that is lost leaves none mapped."""
+    with Ledger() as ledger, ledger.start(KEEPER, faults=[], **OFTEN, standby="hot") as pool:
+        client, asked = pool._client, list[object]()
+        ask = client.ask
+
+        def counted(*question: Any) -> Any:
+            asked.append(question)
+            return ask(*question)
+
+        monkeypatch.setattr(client, "ask", counted)
+        assert right(pool.call(ONCE, COUNT).result())
+        assert len(asked) == 1
+        ready(pool)
+        assert settled(lambda: offered(pool))
+        lost = pool.status().workers[0].standby
+        assert lost is not None
+        assert lost.standby_pid is not None
+        os.kill(lost.standby_pid, signal.SIGKILL)
+        assert settled(lambda: not offered(pool))
+        for end in (restart, poison):
+            ready(pool)
+            assert settled(lambda: offered(pool))
+            before = pool.devices[0].generation
+            end(pool)
+            wait_generation(pool, before + 1)
+            asked.clear()
+            assert right(pool.call(AGAIN, COUNT).result())
+            assert asked == []
+            assert settled(lambda: min(mapped(pool)) == pool.devices[0].generation)
+        assert pool.device(0).statistics()["open_elsewhere"] == 1
+        testing.assert_nothing_left(pool)
+
+
+def mapped(pool: atomr_mp.Pool) -> set[int]:
+    """Return the incarnations whose slabs this client has mapped."""
+    return {releases.generation for releases, _ in pool._client.memory._mappings._mapped}
+
+
+def offered(pool: atomr_mp.Pool) -> bool:
+    """Return whether this client has slabs of a standby."""
+    pool._client.read_session()
+    return max(mapped(pool), default=0) > pool.devices[0].generation

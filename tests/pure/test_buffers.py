@@ -37,7 +37,7 @@ from atomr_mp_workers.memory import shares as shares_module
 from atomr_mp_workers.memory import slabs as slabs_module
 from atomr_mp_workers.memory.actor_memory import ActorMemory
 from atomr_mp_workers.memory.arrays import DeviceArray
-from atomr_mp_workers.memory.blocks import Holder
+from atomr_mp_workers.memory.blocks import Holder, OwnSlab
 from atomr_mp_workers.memory.borrows import Borrows
 from atomr_mp_workers.memory.store import Store
 from atomr_mp_workers.requests.off_loop.in_progress import InProgress
@@ -1033,18 +1033,64 @@ def test_room_for_a_session_that_has_ended_meanwhile_is_given_back() -> None:
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("driver", [False, True])
 def test_after_a_promotion_spare_slabs_are_let_go_of(*, driver: bool) -> None:
-    """At once on the host; but for one where there is a driver, once that was left alone, and then the loop is told."""
+    """Once the driver was left alone, and then the loop is told; one stays where a slab takes long to make."""
     device, woken, background = CountingDevice(), threading.Event(), Background()
-    with mock.patch.object(CountingDevice, "background", background if driver else None):
+    host = CountingDevice() if driver else device
+    with (
+        mock.patch.object(CountingDevice, "background", background),
+        mock.patch.object(CountingDevice, "host", host),
+    ):
         store = Store(device, CURRENT, QUOTA_BYTES, InProgress())
         store.slabs.keep_spares({device: 3})
         store.slabs.leave_driver_alone(0.0, woken.set)
-        if driver:
-            assert (store.slabs.quiet, len(store.slabs.spares)) == (True, 3)
-            background.start()
-            assert woken.wait(30)
+        assert (store.slabs.quiet, len(store.slabs.spares)) == (True, 3)
+        background.start()
+        assert woken.wait(30)
         assert (store.slabs.quiet, len(store.slabs.spares)) == (False, int(driver))
         assert store.figures[0] == SMALL_SLAB_BYTES * driver
+
+
+class Keeper:
+    """Notes which slabs the supervisor keeps open."""
+
+    def __init__(self) -> None:
+        self.kept: list[int] = []
+
+    def hand_in(self, slab: OwnSlab) -> None:
+        """Note it."""
+        self.kept.append(slab.number)
+
+    def freed(self, slab: OwnSlab) -> None:
+        """Forget it."""
+        self.kept.remove(slab.number)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_standby_has_a_slab_ready_for_results_of_a_session() -> None:
+    """It is handed in before there are any, and lies in half of the quota; it goes with the session."""
+    device, keeper = CountingDevice(), Keeper()
+    store = Store(device, CURRENT, QUOTA_BYTES, InProgress(), keeper)
+    assert not store.prepare_results(1)
+    holders = [store.admit(number) for number in range(1, 5)]
+    assert [store.prepare_results(number) for number in (1, 2, 1, 3, 4)] == [True, True, True, True, False]
+    assert keeper.kept == [1, 2, 3]
+    assert 2 * store.slabs.bytes_on.total() == QUOTA_BYTES
+    placed = store.buffers.place(holders[1], np.ones(10))
+    assert placed is not None
+    store.lease(holders[1], placed)
+    assert placed.block.slab_number == 2
+    assert keeper.kept == [1, 2, 3]  # not once more
+    for number in (1, 3):
+        store.close_mappings(number)
+        store.reclaim(number)
+    assert keeper.kept == [2]
+    assert len(device.living()) == 1
+    with mock.patch.object(slabs_module, "SPARE_BYTES", SMALL_SLAB_BYTES):
+        assert not store.prepare_results(4)
+    with mock.patch.object(CountingDevice, "make_slab", side_effect=errors.OutOfMemory("none")):
+        assert not store.prepare_results(4)
+    assert store.slabs.bytes_on.total() == SMALL_SLAB_BYTES
+    assert store.prepare_results(4)
 
 
 @pytest.mark.usefixtures("small")

@@ -29,7 +29,7 @@ GPU: Final[Any] = Device(HOST)
 
 def session(number: int, sent: int, *devices: Any) -> Any:
     """Return a session that has got so many messages, and has slabs of these devices."""
-    slabs = [SimpleNamespace(device=device) for device in devices]
+    slabs = [SimpleNamespace(device=device, handed_in=device is HOST) for device in devices]
     return SimpleNamespace(number=number, sent=sent, holder=SimpleNamespace(slabs=slabs))
 
 
@@ -46,7 +46,7 @@ class TestUsage:
         assert told == []  # nothing was noticed
         usage.notice()
         usage.look(sessions, ["blas.gemm"])
-        assert told == [control.Used(["blas.gemm"], 1, 2)]
+        assert told == [control.Used(["blas.gemm"], 1, 2, [1, 2])]
         usage.notice()
         usage.look([], [])
         assert usage.due_ns == clock[0] + EVERY_NS  # it is too soon
@@ -56,7 +56,7 @@ class TestUsage:
         clock[0] += ACTIVE_NS
         usage.notice()
         usage.look([session(1, 5, GPU, GPU, HOST), session(2, 4, HOST)], ["blas.gemm"])
-        assert told[1:] == [control.Used(["blas.gemm"], 0, 1)]
+        assert told[1:] == [control.Used(["blas.gemm"], 0, 1, [2])]
 
     def test_where_all_memory_is_the_host_s_it_counts_once(self) -> None:
         """And there are limits to what is told."""
@@ -67,6 +67,7 @@ class TestUsage:
         usage.look(sessions, [f"blas.m{n}" for n in range(1000)])
         (used,) = told
         assert (len(used.methods), used.slabs, used.results) == (control.MAX_USED, 1024, 0)
+        assert used.readers == list(range(control.MAX_READERS))
         assert control.FROM_WORKER.decode(control.FROM_WORKER.encode(used)) == used
 
 
@@ -98,6 +99,25 @@ class TestReadiness:
         assert kept[-1] == {GPU: 1}
         readiness.go_on()
         assert made == ["a", "d"]
+
+    def test_it_makes_slabs_for_those_who_read_large_results(self) -> None:
+        """Each once; for one that it has not admitted yet, later. There are no spares beside."""
+        ready, asked, kept = {1}, list[int](), list[dict[Any, int]]()
+
+        def prepare(number: int) -> bool:
+            asked.append(number)
+            return number in ready
+
+        store: Any = SimpleNamespace(
+            device=GPU, prepare_results=prepare, slabs=SimpleNamespace(keep_spares=kept.append)
+        )
+        readiness = Readiness(store, lambda _: None, lambda _: None, lambda: None)
+        readiness.make_ready(control.MakeReady([], 1, 3, [1, 2]), at_once=True)
+        assert (asked, kept[-1]) == ([1, 2], {GPU: 1, HOST: 1})
+        ready.add(2)
+        readiness.prepare_results()
+        readiness.prepare_results()
+        assert asked == [1, 2, 2]
 
 
 class TestForeignSlabs:

@@ -259,8 +259,7 @@ class Host:
         while (order := self._channel.receive_waiting()) is not None:
             match order:
                 case control.SessionOpened():
-                    self._peers.admit(order)
-                    self._channel.send(control.SessionAdmitted(order.number))
+                    self._admit(order)
                 case control.SessionEnded(number, discard):
                     self._end_session(number, discard=discard)
                 case control.Reclaim(number):
@@ -277,6 +276,13 @@ class Host:
                     self._store.incarnation_over(device, generation)
                 case _:
                     self._begin_or_finish(order)
+
+    def _admit(self, order: control.SessionOpened) -> None:
+        """Take a session in."""
+        self._peers.admit(order)
+        self._channel.send(control.SessionAdmitted(order.number))
+        if not self._serves:
+            self._readiness.prepare_results()
 
     def _begin_or_finish(self, order: control.FromSupervisor) -> None:
         """Begin to take calls, or to leave."""

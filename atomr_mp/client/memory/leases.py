@@ -70,6 +70,11 @@ class Releases:
                 lease.hold.count += 1
         return leases
 
+    def keep_results(self) -> None:
+        """Record that the supervisor keeps memory for results, which it is to be given back even if there are none."""
+        if self._unread is not None:
+            self._unread.leased = True
+
     def end(self, *, awaited: bool) -> None:
         """Record that the incarnation has ended.
 

@@ -123,6 +123,10 @@ class ClientMemory:
         """Record that a worker uses these arguments no more."""
         self._slabs.returned(ids)
 
+    def take_offered(self, releases: Releases, slab: int, nbytes: int, descriptor: int) -> None:
+        """Map a slab before any result lies in it; the descriptor is owned from here on."""
+        self._mappings.take(releases, slab, lambda closed: _mapped(descriptor, nbytes, closed))
+
     def over(self, ended: Releases) -> None:
         """Record that an incarnation has ended."""
         self._slabs.over(ended)
@@ -374,10 +378,7 @@ class ClientMemory:
         )
         assert isinstance(opened, session.SlabOpened)
         if descriptor is not None:
-            try:
-                return HostMapping(descriptor, opened.nbytes, unmapped)
-            finally:
-                os.close(descriptor)
+            return _mapped(descriptor, opened.nbytes, unmapped)
         if not opened.handle:
             raise errors.Unsupported(
                 f"device {releases.device} gave its memory without a file descriptor: none was left (ulimit -n)"
@@ -400,6 +401,14 @@ class ClientMemory:
 
     def _forget(self, slab: int) -> None:
         self._client.tell(session.ForgetSlab(slab))
+
+
+def _mapped(descriptor: int, nbytes: int, unmapped: Callable[[], object]) -> HostMapping:
+    """Return the mapping of a descriptor, which is closed."""
+    try:
+        return HostMapping(descriptor, nbytes, unmapped)
+    finally:
+        os.close(descriptor)
 
 
 def _unread(error: errors.AtomrError | OSError) -> errors.ResultUnread:

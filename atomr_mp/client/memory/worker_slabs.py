@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
+from atomr_mp import errors
 from atomr_mp.client import interrupts
 from atomr_mp.client.memory.leases import Lease, LeaseKind, Releases
 from atomr_mp.protocol.layout import Layout
@@ -87,6 +88,24 @@ class Mappings:
             other.leases.add(lease)
             self._close_idle()
             return other.mapping
+
+    def take(self, releases: Releases, slab: int, make: Callable[[Callable[[], object]], SlabMapping]) -> None:
+        """Map a slab that was not asked for, so that it need not be; if that fails, it is asked for when it is needed.
+
+        Args:
+            releases: The incarnation.
+            slab: The slab's number.
+            make: Maps it; takes the function that a mapping calls when it ends.
+        """
+        closed = functools.partial(releases.pending.append, (LeaseKind.SLAB, slab))
+        try:
+            mapping = make(closed)
+        except errors.AtomrError:
+            closed()
+            return
+        with self._lock:
+            if not releases.over:
+                self._mapped.setdefault((releases, slab), _Mapped(mapping))
 
     def forget(self, ended: Releases) -> None:
         """Let go of an incarnation's slabs, except for views, which keep theirs mapped."""

@@ -21,6 +21,9 @@ MAX_USED: Final = 512
 
 UsedMethods = Annotated[list[Name], msgspec.Meta(max_length=MAX_USED)]
 
+MAX_READERS: Final = 64
+"""Most sessions for which a standby is to have slabs."""
+
 
 class ActorSpec(Message, frozen=True):
     """A user's actor, named, never pickled."""
@@ -86,6 +89,7 @@ class MakeReady(Message, frozen=True, tag="make_ready"):
     methods: UsedMethods
     slabs: U16
     results: U16
+    readers: Annotated[list[U32], msgspec.Meta(max_length=MAX_READERS)] = msgspec.field(default_factory=list)
 
 
 class SessionOpened(Message, frozen=True, tag="session_opened"):
@@ -269,6 +273,8 @@ class Used(Message, frozen=True, tag="used"):
     """How many sessions that were active lately have slabs in the device's memory."""
     results: U16
     """How many have some in the host's, where the device has memory of its own."""
+    readers: Annotated[list[U32], msgspec.Meta(max_length=MAX_READERS)] = msgspec.field(default_factory=list)
+    """Sessions that were active lately and have had large results; the next process makes a slab for each."""
 
 
 class ResultSlab(Message, frozen=True, tag="result_slab"):

@@ -86,6 +86,8 @@ class Hello(Message, frozen=True, tag="hello"):
     `Goodbye` with `invalid_request`."""
     origin: RemoteOrigin | None = None
     """The client on another machine that a session of the gateway serves; nil in any other session."""
+    slab_offers: bool = False
+    """Send `SlabOffered`: this client maps slabs before it needs them."""
 
 
 class OpenSlab(Message, frozen=True, tag="open_slab"):
@@ -289,6 +291,21 @@ class SlabOpened(Message, frozen=True, tag="slab_opened"):
     """On CUDA: the IPC handle of its allocation; then there is no descriptor."""
 
 
+class SlabOffered(Message, frozen=True, tag="slab_offered"):
+    """A standby has made a slab for this session's large results. Only with `Hello.slab_offers`.
+
+    With one file descriptor, as `SlabOpened`: map it now, and the first large results after a takeover need no
+    `OpenSlab`. It counts as open in the standby: once the standby has taken over, name the slab in a `Release` when it
+    is unmapped. Unmap it when the device's `standby` is another and its generation too.
+    """
+
+    device: U16
+    generation: U32
+    """The standby's."""
+    slab: SlabNumber
+    nbytes: U64
+
+
 class Goodbye(Message, frozen=True, tag="goodbye"):
     """The supervisor ends this session; end of file follows."""
 
@@ -306,6 +323,7 @@ FromSupervisor = (
     | Status
     | Residents
     | SlabOpened
+    | SlabOffered
     | Inventory
     | Goodbye
 )

@@ -148,7 +148,7 @@ class Takeover:
     def foresee(self, worker: Incarnation, used: control.Used) -> None:
         """Note the libraries that the worker uses; its standbys have them ready."""
         if worker is self._roles.active:
-            self._foreseen = control.MakeReady(used.methods, used.slabs, used.results)
+            self._foreseen = control.MakeReady(used.methods, used.slabs, used.results, used.readers)
             if self._roles.standby is not None:
                 self._roles.standby.tell(self._foreseen)
 

@@ -7,7 +7,7 @@ they stay until its sessions give them back, end, or have not asked for `KEEP_S`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from atomr_mp import errors
@@ -93,6 +93,10 @@ class KeptResultSlabs:
         if found is not None and (number, worker) in self._timers:
             self._keep_on(number, worker)
         return found
+
+    def of(self, number: int, worker: Worker) -> Mapping[int, KeptSlab]:
+        """Return a session's slabs of an incarnation, by number; they stay the callee's."""
+        return self._kept.get((number, worker), {})
 
     def incarnation_over(self, worker: Worker) -> None:
         """Let the time run in which sessions can still ask for an incarnation's slabs."""

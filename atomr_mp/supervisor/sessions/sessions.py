@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import select
@@ -117,6 +118,8 @@ class ClientSession:
         self.observer = True
         self.shared_memory = False
         """Whether it can open slabs."""
+        self.slab_offers = False
+        """Whether it maps slabs before it needs them."""
         self.weight = 1.0
         """Its share of a busy device's time, beside others."""
         self.is_remote = False
@@ -258,6 +261,8 @@ class Sessions:
         elif actors is not None:
             self._actors = actors
         self._tell_all(lambda number: session.DeviceChanged(device.info(number), actors))
+        for each in list(self._sessions.values()):
+            self._offer(each, device)
 
     def incarnation_stopped(self, _device: DeviceView, make: Callable[[int], session.IncarnationEnded]) -> None:
         """Tell every client how an incarnation ends."""
@@ -309,6 +314,7 @@ class Sessions:
         each = self._sessions.get(number)
         if each is not None:
             self._send(each, session.DeviceChanged(device.info(number)))
+            self._offer(each, device)
 
     def result_slab(
         self,
@@ -323,6 +329,13 @@ class Sessions:
             self.results.freed(worker, message)
         elif message.number in self._sessions:
             self.results.hand_in(worker, message, descriptor)
+            self._offer(self._sessions[message.number], device)
+
+    def _offer(self, each: ClientSession, device: DeviceView) -> None:
+        """Give a client the slabs that the standby of a device has made for its results, once it may connect there."""
+        if each.slab_offers and not each.closed:
+            with contextlib.suppress(errors.Overloaded):  # it asks when it needs one
+                self._slabs.offer(each.number, device.index, lambda: self._reclaim.may_map(each.number, each.peer))
 
     def violated(self, number: int, reason: str) -> None:
         """End a session that broke the rules of the data plane."""
@@ -451,7 +464,7 @@ class Sessions:
     def _welcome(self, each: ClientSession, hello: session.Hello) -> None:
         session.check_weight(hello.weight, self._plan.max_weight)
         each.name, each.observer, each.shared_memory = hello.client, hello.observer, hello.shared_memory
-        each.weight = hello.weight
+        each.weight, each.slab_offers = hello.weight, hello.slab_offers and hello.shared_memory
         if hello.origin is not None:
             each.is_remote, each.key = True, hello.origin.key
             self.remotes.opened(each.number, hello.origin)

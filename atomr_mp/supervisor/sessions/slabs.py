@@ -62,6 +62,8 @@ class _Holdings:
     last_slab: int = -1
     loans: dict[Loan, Lent] = field(default_factory=dict)
     asks: set[int] = field(default_factory=set)
+    offered: set[tuple[Worker, int]] = field(default_factory=set)
+    """Slabs of standbys, and of those that have taken over."""
 
 
 class _Ask(NamedTuple):
@@ -142,6 +144,26 @@ class Slabs:
             if loan.to_device == device:
                 yield _foreign(number, loan, lent)
 
+    def offer(self, number: int, device: int, may_map: Callable[[], object]) -> None:
+        """Give a session the slabs that a device's standby has made for its results; each once.
+
+        Args:
+            number: The session's number.
+            device: The device.
+            may_map: Called before the session gets any; raises `Overloaded` if it must not.
+        """
+        standby = self._device(device).standby
+        if standby is None or not standby.is_ready or standby.is_behind or number not in standby.admitted:
+            return
+        held = self._holdings.setdefault(number, _Holdings())
+        worker = device, standby.generation
+        for slab, (nbytes, descriptor) in self._results.of(number, worker).items():
+            if (worker, slab) not in held.offered:
+                may_map()
+                held.offered.add((worker, slab))
+                standby.tell(control.ResultSlabOpened(number, slab))  # first: the client may close it at once
+                self._reply(number, session.SlabOffered(device, standby.generation, slab, nbytes), descriptor.share())
+
     def exported(self, worker: Worker, message: control.SlabExported, descriptor: Descriptor | None) -> None:
         """Hand on a worker's answer.
 
@@ -177,6 +199,7 @@ class Slabs:
                 stale = self._stale(device, generation)
                 self._reply(ask.number, session.Answer(ask.request.id, ErrorInfo.of(stale)), None)
         for held in self._holdings.values():
+            held.offered = {each for each in held.offered if each[0] != (device, generation)}
             for loan in [loan for loan in held.loans if (loan.device, loan.generation) == (device, generation)]:
                 _close(held.loans.pop(loan))
         for other in self._devices():

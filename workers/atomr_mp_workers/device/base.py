@@ -52,6 +52,9 @@ class SlabMemory(ABC):
 class Slab(SlabMemory):
     """Memory that was made here."""
 
+    def populate(self, _nbytes: int) -> None:
+        """Have the system give the first bytes of it now, rather than when they are first written; where it can."""
+
     @abstractmethod
     def export(self) -> Export:
         """Return the handle that opens it elsewhere."""

@@ -30,6 +30,10 @@ CACHED_BYTES: Final = 2**30
 SPARE_BYTES: Final = 2**30
 """Most memory in slabs that are made before anybody needs them."""
 
+POPULATED_BYTES: Final = 2**21
+"""So much of a slab that is made for results is there before they come: a first write of 320 KiB takes ten times as
+long where the kernel has to give each page."""
+
 
 class StartedWork(Protocol):
     """The work that the device was given, numbered in the order of its start."""
@@ -115,15 +119,33 @@ class SlabTable:
                     with self.lock:
                         self.spares.append((device, spare))
 
+    def make_for(self, holder: Holder) -> OwnSlab | None:
+        """Make a slab for a session's results before there are any; None if there is no room.
+
+        With it at most half of the quota is taken: whoever comes must find room too.
+        """
+        device, size = self._device.host, slab_bytes_for(1)
+        with self.lock:
+            if self.taken_bytes + size > SPARE_BYTES or 2 * (self.bytes_on[device] + size) > self.quota_bytes:
+                return None
+            self._took(device, size)
+        try:
+            memory = self._make_reserved(size, device)
+        except errors.OutOfMemory:
+            return None
+        memory.populate(POPULATED_BYTES)
+        with self.lock:
+            return self._add(holder, memory, device)
+
     def drop_spares(self, but: int = 0) -> None:
         """Let go of all spare slabs but so many of each device."""
         with self.lock:
             self._drop_spares(but)
 
     def leave_driver_alone(self, seconds: float, wake: Callable[[], None]) -> None:
-        """Have the loop ask the driver for nothing for a while, and put off what can be; then keep one spare slab.
+        """Have the loop ask the driver for nothing for a while, and put off what can be; then let go of spare slabs.
 
-        Where there is no driver, none is kept: a slab takes no time to make.
+        One of each kind is kept where a slab takes long to make, on a GPU.
 
         Args:
             seconds: For how long.
@@ -136,7 +158,7 @@ class SlabTable:
 
         def calm() -> None:
             self.quiet = False
-            self.drop_spares(but=1)
+            self.drop_spares(but=0 if self._device.host is self._device else 1)
             wake()
 
         self.quiet = True

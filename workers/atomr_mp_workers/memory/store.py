@@ -109,6 +109,20 @@ class Store:
         self._count()
         return block.id
 
+    def prepare_results(self, number: int) -> bool:
+        """Make a slab for a session's results and hand it in, unless it has one; return whether it has."""
+        holder = self._holders.get(number)
+        if holder is None or holder.gone or self._keeper is None:
+            return False
+        if any(slab.handed_in for slab in holder.slabs):
+            return True
+        slab = self.slabs.make_for(holder)
+        if slab is None:
+            return False
+        slab.handed_in = True
+        self._keeper.hand_in(slab)
+        return True
+
     def release(self, holder: Holder, leases: Iterable[int], views: Iterable[int], slabs: Iterable[int]) -> None:
         """Take back a client's releases; what it does not have is passed over."""
         for view in views:

@@ -72,16 +72,21 @@ class Usage:
         self.due_ns, self._looked_ns = None, now_ns
         before, self._seen = self._seen, {}
         kinds: Counter[WorkerDevice] = Counter()
+        readers: list[int] = []
         for session in sessions:
             seen = before.get(session.number)
             if seen is None or seen.sent != session.sent:
                 seen = _Seen(session.sent, now_ns)
             self._seen[session.number] = seen
             if seen.sent and now_ns - seen.at_ns < ACTIVE_NS:
-                kinds.update({slab.device for slab in list(session.holder.slabs)})
+                slabs = list(session.holder.slabs)
+                kinds.update({slab.device for slab in slabs})
+                if any(slab.handed_in for slab in slabs) and len(readers) < control.MAX_READERS:
+                    readers.append(session.number)
         host = self._device.host
         results = 0 if host is self._device else kinds[host]
-        used = control.Used(methods[: control.MAX_USED], min(kinds[self._device], 1024), min(results, 1024))
+        slabs_used = min(kinds[self._device], 1024)
+        used = control.Used(methods[: control.MAX_USED], slabs_used, min(results, 1024), readers)
         if used != self._told:
             self._told = used
             self._tell(used)
@@ -112,6 +117,8 @@ class Readiness:
         self._wake = wake
         self._asked: set[str] = set()
         self._spares: Counter[WorkerDevice] = Counter()
+        self._readers: list[int] = []
+        """Sessions that are to have slabs for results, and have none."""
         self._imported: deque[str] = deque()
         """Methods that can be made."""
 
@@ -123,7 +130,10 @@ class Readiness:
             at_once: Also what has to be imported: nobody waits for this process yet.
         """
         device = self._store.device
-        self._spares = Counter({device: max(1, order.slabs)}) + Counter({device.host: order.results})
+        self._readers = list(order.readers)
+        self.prepare_results()
+        results = max(0, order.results - len(order.readers))
+        self._spares = Counter({device: max(1, order.slabs)}) + Counter({device.host: results})
         new = [method for method in order.methods if method not in self._asked]
         self._asked.update(new)
         if at_once:
@@ -133,6 +143,11 @@ class Readiness:
         if new and not at_once:
             # A daemon: an import that never ends must not keep a worker alive that was told to leave.
             threading.Thread(target=self._import, args=(new,), name="imports", daemon=True).start()
+
+    def prepare_results(self) -> None:
+        """Make slabs for the results of sessions that have had some; one that is not admitted yet gets its own then."""
+        if self._readers:
+            self._readers = [number for number in self._readers if not self._store.prepare_results(number)]
 
     def go_on(self) -> None:
         """Make the methods whose imports are complete. Cheap when there are none."""
