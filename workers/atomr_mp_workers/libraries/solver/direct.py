@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 import cupy
@@ -29,7 +29,6 @@ from atomr_mp_workers.requests.request import Later
 
 if TYPE_CHECKING:
     from atomr_mp_workers.device.base import Stream
-    from atomr_mp_workers.device.cuda_streams import CudaStream
     from atomr_mp_workers.libraries.base import LibraryContext
     from atomr_mp_workers.libraries.sparse.structures import CheckedStructure
 
@@ -66,22 +65,22 @@ RESIDUAL: Final = cupy.ElementwiseKernel(
 class Analysis:
     """A structure as cuDSS has analysed it, with its factors once there are some.
 
-    cuDSS is not safe for threads, so each has a handle of its own: it is made on the thread that makes plans.
+    cuDSS is not safe for threads, so each has a handle of its own: it is made on the thread that makes plans. Each has
+    a stream of its own too. cuDSS 0.8 goes on to use the stream of the analysis when it is given another one: it
+    crashes if that is gone, and gives x in the order of its pivots if nobody waits for it.
 
     Args:
         request: A request of the kind.
         it: The structure of its matrix, which outlives this.
-        stream: Where it is used, as CUDA's handle.
     """
 
-    def __init__(self, request: solver.Spsolve, it: CheckedStructure, stream: int) -> None:
+    def __init__(self, request: solver.Spsolve, it: CheckedStructure) -> None:
         n, nrhs = request.a.shape[0], 1 if request.b.ndim < 2 else request.b.shape[-1]
         kind, is_complex = KINDS[request.b.dtype].data, request.b.dtype.startswith("complex")
         anywhere = cupy.cuda.alloc(max(1, n * nrhs * np.dtype(request.b.dtype).itemsize))
-        self._own: Final = cupy.cuda.Stream(non_blocking=True)
-        """Where it is analysed: it outlives what cuDSS has allocated there."""
+        self._stream: Final = cupy.cuda.Stream(non_blocking=True)
         self._handle: Final[int] = cudss.create()
-        cudss.set_stream(self._handle, self._own.ptr)
+        cudss.set_stream(self._handle, self._stream.ptr)
         self._config: Final[int] = cudss.config_create()
         self._data: Final[int] = cudss.data_create(self._handle)
         self._matrix: Final[int] = cudss.matrix_create_csr(
@@ -90,15 +89,17 @@ class Analysis:
         )  # fmt: skip
         self._x, self._b = (cudss.matrix_create_dn(n, nrhs, n, anywhere.ptr, kind, BY_COLUMNS) for _ in "xb")
         self._execute(ANALYSIS)
-        self._own.synchronize()
-        cudss.set_stream(self._handle, stream)
+        self._stream.synchronize()
 
     def solve(self, values: Any, x: Any, b: Any) -> None:
-        """Factor the matrix with these values, and solve for right-hand sides in column order."""
+        """Factor the matrix with these values, and solve for sides in column order, in the current stream's order."""
+        current = cupy.cuda.get_current_stream()
+        self._stream.wait_event(current.record())
         for matrix, memory in ((self._matrix, values), (self._x, x), (self._b, b)):
             cudss.matrix_set_values(matrix, memory.data.ptr)
         self._execute(FACTORIZATION)
         self._execute(SOLVE)
+        current.wait_event(self._stream.record())
 
     def _execute(self, phase: int) -> None:
         cudss.execute(self._handle, phase, self._config, self._data, self._matrix, self._x, self._b)
@@ -128,7 +129,9 @@ class SparseSolvers(SolverRoutines):
             Unsupported: There is no cuDSS here.
         """
         if request.b.size and getattr(request.a.structure, "attached", None) is not None:
-            self._analysis(request, structures.found(request.a))
+            it = structures.found(request.a)
+            if it.count:
+                self._analysis(request, it)
 
     def spsolve(self, request: solver.Spsolve, _plan: None) -> Later | None:
         """Solve a·x = b for a sparse matrix."""
@@ -137,6 +140,8 @@ class SparseSolvers(SolverRoutines):
             return None
         if b.ndim < 2:
             b, x = b[:, None], x[:, None]
+        if not it.count:  # cuDSS takes no matrix without elements
+            return self._judged(cupy.ones(1, bool), lambda _number, _code: verdicts.unsolved(), None)
         analysis, values = self._analysis(request, it), array(request.a.data)
         right, made = duplicate(b), empty(b.shape, b.dtype)
         analysis.solve(values, made, right)
@@ -160,7 +165,7 @@ class SparseSolvers(SolverRoutines):
                 "solver.spsolve needs cuDSS on CUDA: run `pip install 'atomr-mp[sparse-direct13]'`, or with 12 for an "
                 "older driver"
             ) from error
-        made = Analysis(request, it, cast("CudaStream", self.stream).stream.ptr)
+        made = Analysis(request, it)
         with self._looking:
             kept[key] = made
             if len(kept) > KEPT:
