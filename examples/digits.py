@@ -54,11 +54,25 @@ class Digits(Actor):
         Raises:
             ValueError: They are not n by 64 numbers from 0 to 16.
         """
-        checked: Any = digits_model.as_images(images)
-        if self._cupy is None:
-            return digits_model.predict(self._weights, checked)
-        digits: Any = digits_model.predict(self._weights, self._cupy.asarray(checked))
-        return self._cupy.asnumpy(digits)  # type: ignore[no-any-return]
+        digits: NDArray[np.int64] = self._host(digits_model.predict(self._weights, self._checked(images)))
+        return digits
+
+    @method(idempotent=True)
+    def embed_many(self, images: NDArray[np.generic]) -> NDArray[np.float32]:
+        """Turn n images, n by 64 values, into vectors by which they can be compared: n by 32, float32.
+
+        Raises:
+            ValueError: They are not n by 64 numbers from 0 to 16.
+        """
+        vectors: NDArray[np.float32] = self._host(digits_model.embed(self._weights, self._checked(images)))
+        return vectors
+
+    def _checked(self, images: NDArray[np.generic]) -> Any:
+        checked = digits_model.as_images(images)
+        return checked if self._cupy is None else self._cupy.asarray(checked)
+
+    def _host(self, found: Any) -> Any:
+        return found if self._cupy is None else self._cupy.asnumpy(found)
 
     def teardown(self) -> None:
         """Let the weights go."""

@@ -42,8 +42,13 @@ def predict(weights: Weights, images: NDArray[np.float32]) -> NDArray[np.int64]:
 
 def logits(weights: Weights, images: NDArray[np.float32]) -> NDArray[np.float32]:
     """Score each of n images (n by 64, ink from 0 to 16) for each digit: n by 10, the higher the likelier."""
-    hidden = np.maximum(images / np.float32(INK_MAX) @ weights.hidden + weights.hidden_bias, 0)
-    return hidden @ weights.output + weights.output_bias
+    return embed(weights, images) @ weights.output + weights.output_bias
+
+
+def embed(weights: Weights, images: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the hidden layer's values for each of n images: n by h. Images of one digit have vectors that are near."""
+    vectors: NDArray[np.float32] = np.maximum(images / np.float32(INK_MAX) @ weights.hidden + weights.hidden_bias, 0)
+    return vectors
 
 
 def as_images(values: ArrayLike) -> NDArray[np.float32]:

@@ -1,7 +1,8 @@
-"""Reads handwritten digits on all nodes of a Ray cluster, by Ray Data; workers may be killed meanwhile.
+"""Reads handwritten digits and embeds them on all nodes of a Ray cluster, by Ray Data, while workers are killed.
 
     python examples/digits_ray.py images.npy                      # on this machine, without GPUs
     python examples/digits_ray.py images.npy --kills 3            # and kill a worker three times
+    python examples/digits_ray.py images.npy --vectors v.npy      # and turn each image into a vector
     python examples/digits_ray.py images.npy --address auto --nodes 4 --backend cuda
 
 The images are n by 64 values from 0 (blank) to 16 (ink), in a .npy file. A digit for each is printed, in order.
@@ -17,6 +18,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import ray
@@ -29,9 +31,10 @@ BATCH = 16
 
 
 def main() -> int:
-    """Read the images of a file; return the exit status."""
+    """Read and embed the images of a file; return the exit status."""
     parser = argparse.ArgumentParser(description="Read handwritten digits by Ray Data.", allow_abbrev=False)
     parser.add_argument("images", type=Path, help="images, n by 64 values, in a .npy file")
+    parser.add_argument("--vectors", type=Path, help="where to write the images' embeddings, n by 32, as a .npy file")
     parser.add_argument("--address", default="local", help="Ray's cluster; by default one for this program")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--backend", choices=["cuda", "host"], default="host")
@@ -48,12 +51,14 @@ def main() -> int:
             killing = threading.Thread(target=kill, args=(cluster, options.kills, done))
             killing.start()
             try:
-                digits = read(cluster, images)
+                rows = read(cluster, images, vectors=options.vectors is not None)
             finally:
                 done.set()
                 killing.join()
-            for digit in digits:
-                print(digit)
+            for row in rows:
+                print(row["digit"])
+            if options.vectors is not None:
+                np.save(options.vectors, np.stack([row["vector"] for row in rows]))
     except atomr_mp.errors.AtomrError as error:
         print(f"digits_ray: {error}", file=sys.stderr)
         return 1
@@ -62,8 +67,8 @@ def main() -> int:
     return 0
 
 
-def read(cluster: atomr_mp.ray.Cluster, images: np.ndarray) -> list[int]:
-    """Return a digit for each image."""
+def read(cluster: atomr_mp.ray.Cluster, images: np.ndarray, *, vectors: bool) -> list[dict[str, Any]]:
+    """Return a row for each image, in order, with its digit, and with its vector if that is wanted."""
     numbered = [{"index": index, "image": image} for index, image in enumerate(images)]
     data = ray.data.from_items(numbered, override_num_blocks=4).map_batches(
         atomr_mp.ray.Caller,
@@ -77,8 +82,20 @@ def read(cluster: atomr_mp.ray.Cluster, images: np.ndarray) -> list[int]:
         zero_copy_batch=True,
         compute=ray.data.ActorPoolStrategy(size=1),
     )
-    rows = data.take_all()
-    return [row["digit"] for row in sorted(rows, key=lambda row: row["index"])]
+    if vectors:
+        data = data.map_batches(
+            atomr_mp.ray.Caller,
+            fn_constructor_kwargs={
+                "cluster": cluster,
+                "method": "Digits.embed_many",
+                "columns": ["image"],
+                "output": "vector",
+            },
+            batch_size=BATCH,
+            zero_copy_batch=True,
+            compute=ray.data.ActorPoolStrategy(size=1),
+        )
+    return sorted(data.take_all(), key=lambda row: row["index"])
 
 
 def kill(cluster: atomr_mp.ray.Cluster, times: int, done: threading.Event) -> None:

@@ -14,6 +14,9 @@ from atomr_mp.ray.cluster import Cluster
 DEADLINE_S: Final = 300.0
 """How long a batch may take, with all attempts."""
 
+JOIN_S: Final = 2.0
+"""How long a new actor waits for the pools of all nodes, so that its first batches are spread over them."""
+
 FINGERPRINT: Final = "poison_fingerprint"
 """Column with the fingerprint of a batch that ends workers, None for others; with on_poison="null"."""
 
@@ -53,6 +56,7 @@ class Caller:
             raise errors.InvalidRequest(f"on_poison must be 'raise' or 'null', got {on_poison!r}")
         if isinstance(columns, str) or not columns:
             raise errors.InvalidRequest(f"columns must be a list of one column or more, got {columns!r}")
+        cluster.wait_nodes(JOIN_S)
         if not cluster.method_info(method).idempotent:
             raise errors.InvalidRequest(f"{method} is not idempotent, and Ray Data may run a batch twice")
         self._cluster: Final = cluster

@@ -23,10 +23,11 @@ from atomr_mp.protocol.messages.devices import MethodInfo
 from atomr_mp.protocol.messages.operators import Status
 from atomr_mp.protocol.words import did_you_mean
 from atomr_mp.ray.cluster_map import run_map
-from atomr_mp.ray.cluster_reply import Attempt, ClusterReply
+from atomr_mp.ray.cluster_reply import ClusterReply
 from atomr_mp.ray.failover import ClusterCall
-from atomr_mp.ray.member import TRANSIENT, Member, NodeInfo
+from atomr_mp.ray.member import NodeInfo
 from atomr_mp.ray.node import NodePool
+from atomr_mp.ray.nodes import Nodes
 from atomr_mp.startup.targets import Actors, targets
 
 if TYPE_CHECKING:
@@ -42,6 +43,11 @@ FORGET_S: Final = 5.0
 
 OWN_SETTINGS: Final = frozenset({"gpus", "pool", "run_dir", "listen", "keys_dir", "insecure", "config"})
 """Settings of pools about which a cluster decides."""
+
+
+_JOINING: Final = threading.Lock()
+_JOINED: Final[dict[str, Cluster]] = {}
+"""Clusters that came to this process from another one, by name."""
 
 
 class NodeStatus(NamedTuple):
@@ -98,35 +104,41 @@ class Cluster:
         settings |= {"actors": targets(actors), "backend": backend, "start_timeout_s": start_timeout_s}
         until = time.monotonic() + start_timeout_s
         gpus = gpus_per_node if backend == "cuda" else 0
+        self._name = f"ray-{os.urandom(4).hex()}"
         self._group = placement_group([{"CPU": cpus_per_node, "GPU": gpus}] * nodes, strategy="STRICT_SPREAD")
-        if not self._group.wait(start_timeout_s):
-            remove_placement_group(self._group)
-            raise errors.PoolUnreachable(
-                f"Ray has no {nodes} nodes with {cpus_per_node:g} CPUs and {gpus} GPUs each in {start_timeout_s:g} s"
-            )
-        name = f"ray-{os.urandom(4).hex()}"
-        made = [
-            ray.remote(NodePool)
-            .options(
-                num_cpus=cpus_per_node,
-                num_gpus=gpus,
-                max_restarts=-1,
-                max_task_retries=0,
-                runtime_env=runtime_env,
-                scheduling_strategy=PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=bundle),
-            )
-            .remote(f"{name}-{bundle}", gpus_per_node, settings, gateway_ports)
-            for bundle in range(nodes)
-        ]
-        self._join(made)
         try:
-            self._wait_all(until)
+            if not self._group.wait(start_timeout_s):
+                raise errors.PoolUnreachable(
+                    f"Ray has no {nodes} nodes with {cpus_per_node:g} CPUs and {gpus} GPUs each, "
+                    f"after {start_timeout_s:g} s"
+                )
+            self._actors = [
+                ray.remote(NodePool)
+                .options(
+                    num_cpus=cpus_per_node,
+                    num_gpus=gpus,
+                    max_restarts=-1,
+                    max_task_retries=0,
+                    runtime_env=runtime_env,
+                    scheduling_strategy=PlacementGroupSchedulingStrategy(
+                        self._group, placement_group_bundle_index=bundle
+                    ),
+                )
+                .remote(f"{self._name}-{bundle}", gpus_per_node, settings, gateway_ports)
+                for bundle in range(nodes)
+            ]
+        except BaseException:
+            remove_placement_group(self._group)
+            raise
+        self._nodes = Nodes(self._actors)
+        try:
+            self._nodes.wait_all(until)
         except BaseException:
             self.close()
             raise
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _joined, (self._actors,)
+        return _joined, (self._name, self._actors)
 
     def __enter__(self) -> Self:
         return self
@@ -137,13 +149,12 @@ class Cluster:
         self.close()
 
     def __repr__(self) -> str:
-        reached = sum(each.reached is not None for each in self._members)
-        return f"<Cluster of {len(self._members)} nodes, {reached} of them connected>"
+        return f"<Cluster of {len(self._nodes.members)} nodes, {len(self._nodes.pools)} of them connected>"
 
     @property
     def nodes(self) -> list[NodeInfo]:
         """The nodes as this process sees them."""
-        return [each.info for each in self._members]
+        return [each.info for each in self._nodes.members]
 
     @property
     def methods(self) -> list[str]:
@@ -161,7 +172,7 @@ class Cluster:
     def status(self, timeout_s: float = 10.0) -> list[NodeStatus]:
         """Ask each node's pool for its status, one after the other; blocks at most for `timeout_s` each."""
         found = []
-        for member in self._members:
+        for member in self._nodes.members:
             pool, told = member.reached, None
             if pool is not None:
                 try:
@@ -183,7 +194,7 @@ class Cluster:
             InvalidRequest: There is no such node.
             PoolUnreachable: Its pool does not answer in time.
         """
-        pool = self._wait_reached(node, within_s)[0].reached
+        pool = self._nodes.wait_reached(node, within_s).reached
         if pool is None:
             raise errors.PoolUnreachable("the node's pool was lost just now")
         return pool
@@ -191,7 +202,11 @@ class Cluster:
     @property
     def pools(self) -> list[Pool]:
         """This process's clients of all pools that can be reached now."""
-        return [pool for each in self._members if (pool := each.reached) is not None]
+        return self._nodes.pools
+
+    def wait_nodes(self, within_s: float) -> bool:
+        """Wait until this process has reached the pools of all nodes; return False if it has not in time."""
+        return self._nodes.wait_all_reached(within_s)
 
     def call(
         self,
@@ -230,17 +245,21 @@ class Cluster:
             Overloaded: See `Pool.call`.
             DeviceUnavailable: No device of any node takes work.
         """
-        self._check_node(node)
-        deadline_ns = time.monotonic_ns() + int((DEFAULT_DEADLINE_S if deadline_s is None else deadline_s) * 1e9)
-        call = ClusterCall(method, args, kwargs, device, deadline_ns, priority, wait, node)
-        pool = next(iter(self.pools), None)
-        if pool is None and asyncio._get_running_loop() is not None:  # noqa: SLF001 - exported, and raises nothing
-            return ClusterReply(call, self._send, None)
-        info = (pool or self.pool(node, _left_s(call))).method_info(method)
-        if deadline_s is None and info.deadline_s:
-            call = call._replace(deadline_ns=time.monotonic_ns() + int(info.deadline_s * 1e9))
-        call = call._replace(idempotent=info.idempotent)
-        return ClusterReply(call, self._send, self._send(call, ()))
+        nodes, in_loop = self._nodes, asyncio._get_running_loop() is not None  # noqa: SLF001 - exported, raises nothing
+        began_ns = time.monotonic_ns()
+        left_s = DEFAULT_DEADLINE_S if deadline_s is None else deadline_s
+        member = nodes.least_loaded(node)
+        pool = None if member is None else member.pool
+        if pool is None and not in_loop:
+            pool = self.pool(node, left_s)
+        info = None if pool is None else pool.method_info(method)
+        if info is not None and info.deadline_s and deadline_s is None:
+            left_s = info.deadline_s
+        deadline_ns = began_ns + int(left_s * 1e9)
+        idempotent = info is not None and info.idempotent
+        call = ClusterCall(method, args, kwargs, device, deadline_ns, priority, wait, node, idempotent)
+        attempt = None if pool is None else nodes.send_at_once(call, first=member)
+        return ClusterReply(call, nodes.send, attempt if attempt is not None or in_loop else nodes.send(call))
 
     def stream(
         self, method: str, /, *args: Any, node: int | None = None, kwargs: dict[str, Any] | None = None, **options: Any
@@ -260,8 +279,9 @@ class Cluster:
             Unsupported: The node is not this process's own, and its pool's remote clients cannot stream.
             AtomrError: See `Pool.stream`.
         """
-        members = self._wait_reached(node, DEFAULT_DEADLINE_S)
-        member = next((each for each in members if each.local), members[0])
+        self._nodes.wait_reached(node, DEFAULT_DEADLINE_S)
+        local = (each for each in self._nodes.members if each.local and node in {None, each.index})
+        member = next(local, None) or self._nodes.wait_reached(node, DEFAULT_DEADLINE_S)
         pool = member.reached
         if pool is None:
             raise errors.PoolLost("the node's pool was lost just now", maybe_executed=False)
@@ -321,7 +341,7 @@ class Cluster:
         Raises:
             InvalidRequest: There is no such actor, or no such node.
         """
-        self._check_node(node)
+        self._nodes.check(node)
         known = sorted({method.partition(".")[0] for method in self.methods})
         if name not in known:
             raise errors.InvalidRequest(
@@ -346,13 +366,8 @@ class Cluster:
 
     def close(self) -> None:
         """End this process's sessions, and the pools if this is where the cluster was made. May be called twice."""
-        with self._changed:
-            if self._closed.is_set():
-                return
-            self._closed.set()
-            self._changed.notify_all()
-        for member in self._members:
-            member.close()
+        if not self._nodes.close():
+            return
         if self._group is None or not ray.is_initialized():
             return
         stopping = [actor.stop.remote() for actor in self._actors]
@@ -361,109 +376,6 @@ class Cluster:
         forgetting = threading.Thread(target=_forget, args=(self._actors, self._group), daemon=True)
         forgetting.start()
         forgetting.join(FORGET_S)
-
-    def _join(self, actors: Sequence[Any]) -> None:
-        self._actors = list(actors)
-        self._changed = threading.Condition()
-        self._closed = threading.Event()
-        here = ray.get_runtime_context().get_node_id()
-        self._members = [Member(index, actor, here, self._changed, self._closed) for index, actor in enumerate(actors)]
-        for member in self._members:
-            member.start()
-
-    def _wait_all(self, until: float) -> None:
-        def failed() -> Member | None:
-            wrong = (each for each in self._members if each.error is not None)
-            return next((each for each in wrong if not isinstance(each.error, TRANSIENT)), None)
-
-        def settled() -> bool:
-            return failed() is not None or all(each.pool for each in self._members)
-
-        with self._changed:
-            in_time = self._changed.wait_for(settled, max(0.0, until - time.monotonic()))
-        if (member := failed()) is not None and (error := member.error) is not None:
-            error.message = f"node {member.index}: {error.message}"
-            raise error
-        if not in_time:
-            late = [f"{each.index} ({each.error or 'no answer'})" for each in self._members if not each.pool]
-            raise errors.PoolUnreachable(f"not all pools were ready in time: node {', '.join(late)}")
-
-    def _check_node(self, node: int | None) -> None:
-        if node is not None and not 0 <= node < len(self._members):
-            raise errors.InvalidRequest(f"there is no node {node}; this cluster has {len(self._members)}")
-
-    def _send(self, call: ClusterCall, avoid: Collection[int]) -> Attempt:
-        """Send a call to the node that suits it best; blocks while none can be reached, until its deadline."""
-        while True:
-            members = self._members_for(call, avoid)
-            refused: errors.RequestError | None = None
-            for member in members:
-                pool = member.reached
-                if pool is None:
-                    continue
-                if not call.idempotent and call.method in pool.methods_by_name:
-                    call = call._replace(idempotent=pool.methods_by_name[call.method].idempotent)
-                try:
-                    return Attempt(
-                        member.index,
-                        pool.call(
-                            call.method,
-                            *call.args,
-                            device=call.device,
-                            deadline_s=_left_s(call),
-                            priority=call.priority,
-                            wait=call.wait,
-                            kwargs=call.kwargs,
-                        ),
-                    )
-                except (errors.DeviceUnavailable, errors.Overloaded) as error:
-                    refused = refused or error
-                except errors.PoolLost:
-                    if call.ref is not None:
-                        break  # which the next turn says better
-            if refused is not None:
-                raise refused
-
-    def _members_for(self, call: ClusterCall, avoid: Collection[int]) -> list[Member]:
-        """Return the nodes that may take a call and can be reached, the best first; at least one."""
-        ref = call.ref
-        if ref is None:
-            return self._wait_reached(call.node, _left_s(call), avoid)
-        for member in self._members:
-            pool = member.reached
-            if pool is not None and pool._client.memory is ref._buffers:  # noqa: SLF001 - of this package
-                return [member]
-        raise errors.GpuRefStale("the pool that has this ref's memory was lost: put the data again")
-
-    def _wait_reached(self, node: int | None, within_s: float, avoid: Collection[int] = ()) -> list[Member]:
-        """Return the nodes that can be reached, the least loaded first; waits for one.
-
-        Raises:
-            PoolLost: The cluster is closed.
-            DeviceUnavailable: All nodes are to be avoided.
-            PoolUnreachable: None was reached in time.
-        """
-        self._check_node(node)
-        among = self._members if node is None else [self._members[node]]
-        if avoid:
-            among = [each for each in among if each.index not in avoid]
-            if not among:
-                raise errors.DeviceUnavailable("no device of any node takes work")
-        found = [each for each in among if each.reached is not None]
-        if not found:
-            with self._changed:
-                self._changed.wait_for(
-                    lambda: self._closed.is_set() or any(each.reached is not None for each in among), max(0.0, within_s)
-                )
-            found = [each for each in among if each.reached is not None]
-        if self._closed.is_set():
-            raise errors.PoolLost("this cluster is closed", maybe_executed=False)
-        if not found:
-            why = next((f": {each.error}" for each in among if each.error), "")
-            raise errors.PoolUnreachable(f"no pool of {len(among)} nodes could be reached in {within_s:.3g} s{why}")
-        if len(found) > 1:
-            found.sort(key=lambda each: (each.unanswered, not each.local))
-        return found
 
 
 class ClusterActor:
@@ -505,16 +417,15 @@ def _forget(actors: Sequence[Any], group: Any) -> None:
     remove_placement_group(group)
 
 
-def _joined(actors: Sequence[Any]) -> Cluster:
-    """Return another client of a cluster's pools."""
-    cluster = Cluster.__new__(Cluster)
-    cluster._group = None  # noqa: SLF001 - of this module
-    cluster._join(actors)  # noqa: SLF001
-    return cluster
-
-
-def _left_s(call: ClusterCall) -> float:
-    return (call.deadline_ns - time.monotonic_ns()) / 1e9
+def _joined(name: str, actors: Sequence[Any]) -> Cluster:
+    """Return this process's client of a cluster's pools: one, however often the cluster arrives here."""
+    with _JOINING:
+        cluster = _JOINED.get(name)
+        if cluster is None or cluster._nodes.closed:  # noqa: SLF001 - of this module
+            _JOINED[name] = cluster = Cluster.__new__(Cluster)
+            cluster._group, cluster._name, cluster._actors = None, name, list(actors)  # noqa: SLF001
+            cluster._nodes = Nodes(actors)  # noqa: SLF001
+        return cluster
 
 
 def _check(

@@ -18,6 +18,8 @@ class Attempt(NamedTuple):
 
     node: int
     reply: Reply
+    idempotent: bool = False
+    """Whether its method may run twice, as its node says."""
 
 
 class ClusterReply:
@@ -35,7 +37,7 @@ class ClusterReply:
     def __init__(
         self, call: ClusterCall, send: Callable[[ClusterCall, Collection[int]], Attempt], attempt: Attempt | None
     ) -> None:
-        self._call: Final = call
+        self._call = call
         self._send: Final = send
         self._attempt = attempt
         self._lock: Final = threading.Lock()
@@ -81,10 +83,14 @@ class ClusterReply:
             TimeoutError: No answer within `timeout_s`; the request goes on.
             AtomrError: What the request ended with. Of a lost pool it is `PoolLost`.
         """
-        attempt = self._settled(timeout_s)
-        if attempt.reply.error is not None:
-            raise self._told(attempt.reply.error)
-        return attempt.reply.result()
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            attempt = self._attempt or self._first()
+            try:
+                return attempt.reply.result(None if until is None else max(0.0, until - time.monotonic()))
+            except errors.AtomrError as error:
+                if not self._again(attempt, error):
+                    raise self._told(error)  # noqa: B904 - the error itself
 
     def exception(self, timeout_s: float | None = None) -> errors.AtomrError | None:
         """Wait for the answer and return the error, or None if there is a result."""
@@ -147,6 +153,7 @@ class ClusterReply:
             if self._attempt is None:
                 try:
                     self._attempt = self._send(self._call, ())
+                    self._call = self._call._replace(idempotent=self._attempt.idempotent)
                 except errors.AtomrError as error:
                     self._unsent = error
                     raise

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from typing import Any, Final, NamedTuple
 
 import ray
-from ray.exceptions import GetTimeoutError, RayError
+from ray.exceptions import RayError
 
 import atomr_mp
 from atomr_mp import errors
@@ -24,6 +25,12 @@ ASK_S: Final = 10.0
 
 OPEN_S: Final = 30.0
 """How long a node's actor may be silent, or not there, before it is asked anew."""
+
+LOOK_S: Final = 0.2
+"""Between looks at whether the cluster is closed, while Ray is waited for: nothing else ends that wait."""
+
+END_S: Final = 5.0
+"""How long the thread may take to end; longer than it needs."""
 
 FIRST_AGAIN_S: Final = 0.2
 LAST_AGAIN_S: Final = 5.0
@@ -76,6 +83,9 @@ class Member:
         self._name: Final = f"ray-{os.urandom(8).hex()}"
         self._opening: Any = None
         """Ray's ref of the question that is being answered."""
+        self._thread: Final = threading.Thread(target=self._run, name="atomr-mp ray node", daemon=True)
+        self.local = False
+        """Whether its node is this process's."""
         self.pool: Pool | None = None
         """The session with its pool, None while there is none."""
         self.error: errors.AtomrError | None = None
@@ -93,11 +103,6 @@ class Member:
         return 0 if pool is None else pool._client.unanswered  # noqa: SLF001 - of this package
 
     @property
-    def local(self) -> bool:
-        """Whether its node is this process's."""
-        return self._found.get("node") == self._here
-
-    @property
     def info(self) -> NodeInfo:
         """What is known of it."""
         found, connected = self._found, self.reached is not None
@@ -113,18 +118,20 @@ class Member:
 
     def start(self) -> None:
         """Begin to join."""
-        threading.Thread(target=self._run, name="atomr-mp ray node", daemon=True).start()
+        self._thread.start()
 
     def close(self) -> None:
-        """End the session; the cluster is closed."""
+        """End the session; the cluster is closed. The thread asks Ray nothing any more once this has returned."""
         with self._changed:
             pool, self.pool = self.pool, None
         if pool is not None:
             pool.close()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(END_S)
 
     def _run(self) -> None:
         again_s = FIRST_AGAIN_S
-        while not self._closed.is_set():
+        while not self._closed.is_set() and ray.is_initialized():
             try:
                 pool = self._join()
             except errors.AtomrError as error:
@@ -137,30 +144,40 @@ class Member:
                 lost = self._wait_lost(pool)
                 self._set(None, lost)
                 pool.close()
-            self._closed.wait(again_s)
+            if self._closed.wait(again_s):
+                break
             again_s = min(2 * again_s, LAST_AGAIN_S)
 
     def _join(self) -> Pool:
         """Return a session with the node's pool, which its actor starts if there is none."""
         if self._opening is None:
             self._opening = self._actor.open.remote(__version__)
-        opening, _ = ray.wait([self._opening], timeout=OPEN_S)  # Ray keeps it while the actor is restarted
-        if not opening:
-            raise errors.PoolUnreachable(f"node {self.index} has no answer after {OPEN_S:g} s; it starts, or is gone")
-        self._opening = None
-        self._found = found = value_of(ray.get(opening[0], timeout=ASK_S))
+        # It is kept if there is no answer: Ray has it wait while the actor is restarted.
+        self._found = found = value_of(self._answer(self._opening, OPEN_S))
+        self.local = found["node"] == self._here
         if self.local:
             return atomr_mp.connect(run_dir=found["run_dir"])
         pair = self._pair = self._pair or keys.new_pair()
-        value_of(self._ask(self._actor.admit.remote(self._name, pair.public)))
+        value_of(self._answer(self._actor.admit.remote(self._name, pair.public), ASK_S))
         own = keys.ClientKeys(name=self._name, public=pair.public, secret=pair.secret, server=found["server"])
         return Pool(RemoteClient(found["address"], own), None, None)
 
-    def _ask(self, question: Any) -> Outcome:
-        try:
-            answer: Outcome = ray.get(question, timeout=ASK_S)
-        except GetTimeoutError as error:
-            raise errors.PoolUnreachable(f"node {self.index} does not answer within {ASK_S:g} s") from error
+    def _answer(self, question: Any, within_s: float) -> Outcome:
+        """Wait for an answer of the node's actor, but not beyond the cluster's end.
+
+        After `ray.shutdown`, Ray would begin anew by itself in a process that asks it for anything.
+        """
+        until = time.monotonic() + within_s
+        while not ray.wait([question], timeout=LOOK_S)[0]:
+            if self._closed.is_set() or not ray.is_initialized():
+                raise errors.PoolLost("this cluster is closed", maybe_executed=False)
+            if time.monotonic() > until:
+                raise errors.PoolUnreachable(
+                    f"node {self.index} has no answer after {within_s:g} s; it starts, stands still, or is gone"
+                )
+        if question is self._opening:
+            self._opening = None
+        answer: Outcome = ray.get(question, timeout=ASK_S)
         return answer
 
     def _wait_lost(self, pool: Pool) -> errors.PoolLost:

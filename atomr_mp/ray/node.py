@@ -21,6 +21,7 @@ from atomr_mp import errors
 from atomr_mp.operator.session import OperatorSession
 from atomr_mp.pool import Pool
 from atomr_mp.process.files.rundir import SESSION_SOCKET, default_run_dir
+from atomr_mp.ray.admission import admit, is_full
 from atomr_mp.ray.gpu_locks import GpuLocks, given_gpus
 from atomr_mp.ray.outcomes import Outcome, outcome
 from atomr_mp.ray.raylet import watch_raylet
@@ -165,11 +166,14 @@ class NodePool:
     async def _admit(self, name: str, public: str) -> None:
         new = keys.AdmittedKey(name=keys.check_name(name), public=[keys.check_key(public)])
         async with self._admitting:
-            await asyncio.to_thread(keys.change_admitted, self._keys, lambda before: before.admitting(new))
-            await asyncio.to_thread(self._tell_gateway)
+            await asyncio.to_thread(self._admit_now, new)
 
-    def _tell_gateway(self) -> None:
+    def _admit_now(self, new: keys.AdmittedKey) -> None:
         with OperatorSession(self._run_dir / SESSION_SOCKET) as operator:
+            connected: set[str] = set()
+            if is_full(keys.read_admitted(self._keys), new) and (remote := operator.status().remote) is not None:
+                connected = {each.key for each in remote.sessions}
+            keys.change_admitted(self._keys, lambda before: admit(before, new, connected))
             operator.read_keys()
 
     async def _stop(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from atomr_mp import errors
+from atomr_mp.protocol.messages.devices import OUT_OF_USE
 from atomr_mp.ray.cluster import Cluster
 from atomr_mp.ray.outcomes import Outcome, outcome
 
@@ -75,12 +76,16 @@ class Replica:
     async def check_health(self) -> None:
         """Raise while no pool of the cluster can be called; Serve replaces the replica then, and tells its proxies.
 
+        Devices that come back, all of them at once even, are no reason: calls wait for them.
+
         Raises:
-            PoolUnreachable: No device of any pool takes calls.
+            PoolUnreachable: No pool is reached, or all devices of all pools are stopped, quarantined or tripped.
         """
-        pool = await asyncio.to_thread(self._cluster.pool, None, HEALTH_S)
-        if not any(device.admitted for each in self._cluster.pools for device in each.devices):
-            raise errors.PoolUnreachable(f"no device takes calls: {pool!r}")
+        await asyncio.to_thread(self._cluster.pool, None, HEALTH_S)
+        devices = [device for pool in self._cluster.pools for device in pool.devices]
+        if all(device.state in OUT_OF_USE for device in devices):
+            states = ", ".join(sorted({device.state.value for device in devices}))
+            raise errors.PoolUnreachable(f"all {len(devices)} devices that are reached are out of use: {states}")
 
     async def _call(
         self, method: str, args: tuple[Any, ...], deadline_s: float | None, priority: int, kwargs: dict[str, Any] | None

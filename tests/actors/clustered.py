@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ from atomr_mp_workers import Actor, method
 
 class Clustered(Actor):
     """Squares numbers; a worker that sees a negative one ends."""
+
+    threads = 2
 
     @method(idempotent=True)
     def square(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -37,6 +40,16 @@ class Clustered(Actor):
     def pid(self) -> int:
         """Return the worker's pid."""
         return os.getpid()
+
+    @method(idempotent=True, thread=True)
+    def meet(self, numbers: NDArray[np.int64], directories: list[str]) -> NDArray[np.bool_]:
+        """Return whether another batch has come before this one was given up."""
+        marks = Path(directories[0])
+        (marks / str(numbers[0])).touch()
+        until = time.monotonic() + 10.0
+        while not (met := len(list(marks.iterdir())) > 1) and time.monotonic() < until:
+            time.sleep(0.01)  # another process's file
+        return np.full(len(numbers), met)
 
     @method(idempotent=True)
     def slow_pid(self, seconds: float) -> int:
@@ -63,3 +76,25 @@ class Clustered(Actor):
     def count(self, upto: int) -> Iterator[int]:
         """Yield numbers."""
         yield from range(upto)
+
+
+class Noted(Actor):
+    """Notes each run of a call, so that a test can count them."""
+
+    @method(idempotent=True)
+    def again(self, directory: str, key: str) -> str:
+        """Note a run of a call that may run twice."""
+        note(directory, key)
+        return key
+
+    @method()
+    def once(self, directory: str, key: str) -> str:
+        """Note a run of a call that may not."""
+        note(directory, key)
+        return key
+
+
+def note(directory: str, key: str) -> None:
+    """Append a line to this process's file."""
+    with (Path(directory) / str(os.getpid())).open("a", encoding="utf-8") as file:
+        file.write(f"{key}\n")

@@ -8,7 +8,9 @@ import json
 import os
 import select
 import signal
+import socket
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +49,7 @@ def main() -> dict[str, Any]:
     try:
         seen["refused"] = [code_of(functools.partial(host_cluster, **wrong)) for wrong in WRONG]
         seen["bad_actor"] = code_of(lambda: atomr_mp.ray.Cluster(actors="no_such_module:Nothing", backend="host"))
+        seen["ports_taken"] = on_taken_ports()
         with atomr_mp.ray.Cluster(
             actors=f"{ACTOR}:Clustered",
             nodes=2,
@@ -58,13 +61,17 @@ def main() -> dict[str, Any]:
         ) as cluster:
             calls(cluster, seen)
             seen["replica"] = asyncio.run(replica(cluster))
+            seen["served"] = served(cluster)
             dataset(cluster, seen)
+            seen["met"] = batches_in_flight(cluster)
             actor_killed(cluster, seen)
             raylet_killed(cluster, second, seen)
         seen["supervisors_ended"] = [wait(each) for each in seen.pop("supervisors")]
         seen["closed"] = code_of(lambda: cluster.call("Clustered.pid"))
     finally:
+        print(json.dumps(seen), file=sys.stderr)  # what was seen until then, if it has failed
         ray.shutdown()
+        seen["ray_over"] = not ray.is_initialized()
         raylets.shutdown()
     return seen
 
@@ -72,6 +79,17 @@ def main() -> dict[str, Any]:
 def host_cluster(**settings: Any) -> atomr_mp.ray.Cluster:
     """Return a cluster on the host backend, unless the settings say otherwise."""
     return atomr_mp.ray.Cluster(**{"actors": f"{ACTOR}:Clustered", "backend": "host", **settings})
+
+
+def on_taken_ports() -> str:
+    """Return what a cluster says whose range of ports another process uses."""
+    with socket.create_server((LOCAL, 0)) as taken:
+        port = taken.getsockname()[1]
+        try:
+            host_cluster(gateway_ports=(port, port + 1)).close()
+        except errors.ConfigurationError as error:
+            return error.message
+    return "started"
 
 
 def calls(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
@@ -89,6 +107,8 @@ def calls(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
     refs = [cluster.put(np.arange(10.0), node=node) for node in range(2)]
     seen["totals"] = [cluster.call("Clustered.total", ref).result() for ref in refs]
     seen["awaited"] = asyncio.run(awaited(cluster))
+    with ray.get(ray.put(cluster)) as arrived:
+        seen["arrived"] = [arrived is ray.get(ray.put(cluster)), arrived.call("Clustered.twice", 2).result()]
     lost = [cluster.call("Clustered.end", node=node).exception() for node in range(2)]
     seen["lost"] = [(each.code, each.device, each.maybe_executed) for each in lost]  # type: ignore[union-attr]
     failed = cluster.call("Clustered.fail", node=1).exception()
@@ -115,6 +135,55 @@ async def replica(cluster: atomr_mp.ray.Cluster) -> list[Any]:
         [atomr_mp.ray.value_of(part) async for part in made.stream("Clustered.count", 3)],
         code_of(lambda: atomr_mp.ray.value_of(failed)),
     ]
+
+
+def served(cluster: atomr_mp.ray.Cluster) -> list[Any] | None:
+    """Have a replica of Ray Serve call while workers are killed; None where Ray Serve is not installed."""
+    try:
+        from ray import serve
+    except ImportError:
+        return None
+
+    class Served(atomr_mp.ray.Replica):
+        async def pid(self) -> int:
+            """Return the replica's pid."""
+            return os.getpid()
+
+    serve.start(proxy_location="Disabled")
+    deployment = serve.deployment(Served).options(ray_actor_options={"num_cpus": 0.1}, health_check_period_s=0.5)
+    handle = serve.run(deployment.bind(cluster), name="own", route_prefix=None)
+    before = handle.pid.remote().result()
+    answers = []
+    for number in range(60):
+        if number in {10, 30}:
+            for pool in cluster.pools:
+                os.kill(pool.devices[0].pid, signal.SIGKILL)
+        answers.append(atomr_mp.ray.value_of(handle.remote("Clustered.twice", number).result()))
+    parts = [atomr_mp.ray.value_of(part) for part in handle.options(stream=True).stream.remote("Clustered.count", 3)]
+    late = handle.remote("Clustered.slow_pid", 1.0, deadline_s=0.1).result()
+    same = handle.pid.remote().result() == before
+    serve.shutdown()
+    right = answers == [2 * number for number in range(60)]
+    return [right, parts, code_of(lambda: atomr_mp.ray.value_of(late)), same]
+
+
+def batches_in_flight(cluster: atomr_mp.ray.Cluster) -> list[bool]:
+    """Map batches of one block, each of which waits for another one."""
+    with tempfile.TemporaryDirectory() as directory:
+        rows = [{"number": number, "directory": directory} for number in range(8)]
+        data = ray.data.from_items(rows, override_num_blocks=1).map_batches(
+            atomr_mp.ray.Caller,
+            fn_constructor_kwargs={
+                "cluster": cluster,
+                "method": "Clustered.meet",
+                "columns": ["number", "directory"],
+                "output": "met",
+            },
+            batch_size=2,
+            compute=ray.data.ActorPoolStrategy(size=1),
+            num_cpus=1,
+        )
+        return [bool(row["met"]) for row in data.take_all()]
 
 
 def dataset(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:
@@ -172,7 +241,16 @@ def raylet_killed(cluster: atomr_mp.ray.Cluster, second: Any, seen: dict[str, An
     lost = once.exception()
     seen["once"] = isinstance(lost, errors.PoolLost) and lost.maybe_executed
     seen["still"] = cluster.call("Clustered.pid").result() > 0
+    seen["awaited_unreachable"] = asyncio.run(beside_a_lost_node(cluster, away))
     seen["unreachable"] = code_of(lambda: cluster.call("Clustered.pid", node=away, deadline_s=0.2))
+
+
+async def beside_a_lost_node(cluster: atomr_mp.ray.Cluster, lost: int) -> tuple[str, int]:
+    """Call a node that is lost, and meanwhile the other one: the loop goes on."""
+    to_lost = asyncio.ensure_future(cluster.call("Clustered.twice", 2, node=lost, deadline_s=5.0))
+    answer = await asyncio.wait_for(cluster.call("Clustered.twice", 3), 4.0)
+    found = await asyncio.gather(to_lost, return_exceptions=True)
+    return getattr(found[0], "code", "none"), answer
 
 
 def wait(pidfd: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import ray
+import ray.data
 from ray.cluster_utils import Cluster as Raylets
 
 import atomr_mp.ray
@@ -45,6 +46,7 @@ def main() -> dict[str, Any]:
         second = raylets.add_node(node_ip_address=LOCAL, num_cpus=1)
         driver_killed(raylets.address, seen)
         with cluster_of(2) as cluster:
+            seen["job"] = deadly_job(cluster)
             gateway_killed(cluster, seen)
             supervisor_killed(cluster, seen)
             actor_stopped(cluster, seen)
@@ -114,6 +116,21 @@ def driver_killed(address: str, seen: dict[str, Any]) -> None:
         driver.kill()
         seen["driver"] = [wait(each, 20) for each in gone]
         seen["driver_s"] = time.monotonic() - began
+
+
+def deadly_job(cluster: atomr_mp.ray.Cluster) -> str:
+    """Map a batch that ends workers: the job ends, and says why."""
+    data = ray.data.from_items([{"x": -1.0}, {"x": 2.0}], override_num_blocks=1).map_batches(
+        atomr_mp.ray.Caller,
+        fn_constructor_kwargs={"cluster": cluster, "method": "Clustered.square", "columns": ["x"], "output": "y"},
+        compute=ray.data.ActorPoolStrategy(size=1),
+        num_cpus=0.5,
+    )
+    try:
+        data.take_all()
+    except Exception as error:  # noqa: BLE001 - whatever Ray makes of it
+        return str(error)
+    return "no error"
 
 
 def gateway_killed(cluster: atomr_mp.ray.Cluster, seen: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ class Answered:
         """Return the error."""
         return self.error
 
-    def result(self) -> Any:
+    def result(self, _timeout_s: float | None = None) -> Any:
         """Return the value, or raise the error."""
         if self.error is not None:
             raise self.error

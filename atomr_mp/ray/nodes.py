@@ -1,0 +1,226 @@
+"""The nodes of a cluster as a process sees them, and which of them gets a call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import ray
+
+from atomr_mp import errors
+from atomr_mp.pool import Pool
+from atomr_mp.ray.cluster_reply import Attempt
+from atomr_mp.ray.failover import ClusterCall
+from atomr_mp.ray.member import TRANSIENT, Member
+
+
+class Nodes:
+    """A member for each node's actor, which join their pools from now on. Thread-safe.
+
+    Args:
+        actors: Ray's handles of the nodes' actors.
+    """
+
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self._changed: Final = threading.Condition()
+        """Notified when a pool comes or goes, and at the end."""
+        self._closed: Final = threading.Event()
+        here = ray.get_runtime_context().get_node_id()
+        self.members: Final = [
+            Member(index, actor, here, self._changed, self._closed) for index, actor in enumerate(actors)
+        ]
+        for member in self.members:
+            member.start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the sessions have ended for good."""
+        return self._closed.is_set()
+
+    @property
+    def pools(self) -> list[Pool]:
+        """The pools that can be reached now."""
+        return [pool for each in self.members if (pool := each.reached) is not None]
+
+    def close(self) -> bool:
+        """End all sessions; return False if that was done already."""
+        with self._changed:
+            if self._closed.is_set():
+                return False
+            self._closed.set()
+            self._changed.notify_all()
+        for member in self.members:
+            member.close()
+        return True
+
+    def check(self, node: int | None) -> None:
+        """Check a node's index.
+
+        Raises:
+            InvalidRequest: There is no such node.
+        """
+        if node is not None and not 0 <= node < len(self.members):
+            raise errors.InvalidRequest(f"there is no node {node}; this cluster has {len(self.members)}")
+
+    def least_loaded(self, node: int | None = None, avoid: Collection[int] = ()) -> Member | None:
+        """Return the node with the fewest unanswered calls, None if none is reached; never blocks.
+
+        Where several have as few, it is this process's own.
+
+        Args:
+            node: The only one that counts.
+            avoid: Nodes that do not count.
+
+        Raises:
+            InvalidRequest: There is no such node.
+        """
+        self.check(node)
+        best: Member | None = None
+        least = 0
+        for member in self.members if node is None else (self.members[node],):
+            if member.reached is None or member.index in avoid:
+                continue
+            load = 2 * member.unanswered + (not member.local)
+            if best is None or load < least:
+                best, least = member, load
+        return best
+
+    def send(self, call: ClusterCall, avoid: Collection[int] = ()) -> Attempt:
+        """Send a call to the node that suits it best; blocks while none can be reached, until its deadline.
+
+        Raises:
+            AtomrError: See `Cluster.call`.
+        """
+        while True:
+            attempt = self.send_at_once(call, avoid)
+            if attempt is not None:
+                return attempt
+            self.wait_reached(call.node, (call.deadline_ns - time.monotonic_ns()) / 1e9, avoid)
+
+    def send_at_once(
+        self, call: ClusterCall, avoid: Collection[int] = (), first: Member | None = None
+    ) -> Attempt | None:
+        """Send a call to the node that suits it best, or to the next if that has no room; None if none is reached.
+
+        Args:
+            call: The call.
+            avoid: Nodes that do not get it.
+            first: The node that suits it best unless it has a ref, if that is known.
+
+        Raises:
+            GpuRefStale: The pool that has the memory of a ref was lost.
+            Overloaded: No node that is reached has room.
+            DeviceUnavailable: No device of the nodes that are reached takes work.
+            InvalidRequest: See `Cluster.call`.
+        """
+        refused: errors.RequestError | None = None
+        ref = call.ref
+        while True:
+            member = self._owner(call) if ref is not None else first or self.least_loaded(call.node, avoid)
+            if member is None:
+                if refused is not None:
+                    raise refused
+                return None
+            try:
+                attempt = _attempt(member, call)
+            except (errors.DeviceUnavailable, errors.Overloaded) as error:
+                if ref is not None:
+                    raise
+                refused = refused or error
+            else:
+                if attempt is not None:
+                    return attempt
+            avoid, first = {*avoid, member.index}, None
+
+    def wait_reached(self, node: int | None, within_s: float, avoid: Collection[int] = ()) -> Member:
+        """Return the least loaded node; blocks while none can be reached.
+
+        Raises:
+            InvalidRequest: There is no such node.
+            PoolLost: The cluster is closed.
+            DeviceUnavailable: All nodes are to be avoided.
+            PoolUnreachable: None was reached in time.
+        """
+        self.check(node)
+        among = [each for each in self.members if node in {None, each.index} and each.index not in avoid]
+        if not among:
+            raise errors.DeviceUnavailable("no device of any node takes work")
+        found = self.least_loaded(node, avoid)
+        if found is None:
+            with self._changed:
+                self._changed.wait_for(
+                    lambda: self.closed or any(each.reached is not None for each in among), max(0.0, within_s)
+                )
+            found = self.least_loaded(node, avoid)
+        if self.closed:
+            raise errors.PoolLost("this cluster is closed", maybe_executed=False)
+        if found is None:
+            why = next((f": {each.error}" for each in among if each.error), "")
+            raise errors.PoolUnreachable(f"no pool of {len(among)} nodes could be reached in {within_s:.3g} s{why}")
+        return found
+
+    def wait_all_reached(self, within_s: float) -> bool:
+        """Wait until all nodes are reached; return False if they are not in time."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: self.closed or all(each.reached is not None for each in self.members), max(0.0, within_s)
+            )
+
+    def wait_all(self, until: float) -> None:
+        """Wait for the pools of all nodes.
+
+        Args:
+            until: How long, in seconds of `time.monotonic`.
+
+        Raises:
+            AtomrError: A pool cannot be started; the text names its node.
+            PoolUnreachable: Not all were ready in time.
+        """
+
+        def failed() -> Member | None:
+            wrong = (each for each in self.members if each.error is not None)
+            return next((each for each in wrong if not isinstance(each.error, TRANSIENT)), None)
+
+        def settled() -> bool:
+            return failed() is not None or all(each.pool for each in self.members)
+
+        with self._changed:
+            in_time = self._changed.wait_for(settled, max(0.0, until - time.monotonic()))
+        if (member := failed()) is not None and (error := member.error) is not None:
+            error.message = f"node {member.index}: {error.message}"
+            raise error
+        if not in_time:
+            late = [f"{each.index} ({each.error or 'no answer'})" for each in self.members if not each.pool]
+            raise errors.PoolUnreachable(f"not all pools were ready in time: node {', '.join(late)}")
+
+    def _owner(self, call: ClusterCall) -> Member:
+        """Return the node that has the memory of a call's ref."""
+        ref = call.ref
+        for member in self.members:
+            pool = member.reached
+            if pool is not None and ref is not None and pool._client.memory is ref._buffers:  # noqa: SLF001 - of this package
+                return member
+        raise errors.GpuRefStale("the pool that has this ref's memory was lost: put the data again")
+
+
+def _attempt(member: Member, call: ClusterCall) -> Attempt | None:
+    """Send a call to a node; None if that was lost just now."""
+    pool = member.pool
+    if pool is None:
+        return None
+    left_s = (call.deadline_ns - time.monotonic_ns()) / 1e9
+    try:
+        reply = pool.call(
+            call.method,
+            *call.args,
+            device=call.device,
+            deadline_s=left_s,
+            priority=call.priority,
+            wait=call.wait,
+            kwargs=call.kwargs,
+        )
+    except errors.PoolLost:
+        return None
+    return Attempt(member.index, reply, call.idempotent or pool.method_info(call.method).idempotent)
