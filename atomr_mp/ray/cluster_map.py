@@ -32,12 +32,12 @@ def run_map(
     try:
         for index, item in enumerate(items):
             while len(sent) >= in_flight:
-                yield _result(sent.popleft(), return_failures=return_failures)
+                yield _next_result(sent, return_failures=return_failures)
             while isinstance(reply := _call(call, item), errors.Overloaded) and sent:
-                yield _result(sent.popleft(), return_failures=return_failures)
+                yield _next_result(sent, return_failures=return_failures)
             sent.append((index, reply))
         while sent:
-            yield _result(sent.popleft(), return_failures=return_failures)
+            yield _next_result(sent, return_failures=return_failures)
     finally:
         for _, reply in sent:
             if isinstance(reply, ClusterReply):
@@ -51,8 +51,13 @@ def _call(call: Callable[[Any], ClusterReply], item: Any) -> ClusterReply | erro
         return error
 
 
-def _result(sent: Sent, *, return_failures: bool) -> Any:
-    index, reply = sent
+def _next_result(sent: deque[Sent], *, return_failures: bool) -> Any:
+    index, reply = sent.popleft()
+    if isinstance(reply, ClusterReply) and reply.go_on():
+        # Its node was lost, and others of that node are behind it: all are to run again side by side.
+        for _, other in sent:
+            if isinstance(other, ClusterReply):
+                other.go_on()
     try:
         if isinstance(reply, errors.RequestError):
             raise reply

@@ -108,6 +108,14 @@ class ClusterReply:
         if attempt is not None:
             attempt.reply.cancel()
 
+    def go_on(self) -> bool:
+        """Send the call to another node if its pool was lost, without waiting for the answer; True if that was done."""
+        attempt = self._attempt
+        if attempt is None or not attempt.reply.done:
+            return False
+        error = attempt.reply.error
+        return error is not None and self._would_go_on(error) and self._again(attempt, error)
+
     def add_done_callback(self, callback: Callable[[ClusterReply], object]) -> None:
         """Call `callback(reply)` once there is an answer; at once if there is one. See `Reply.add_done_callback`.
 

@@ -182,6 +182,20 @@ def test_a_map_yields_in_order_and_goes_on_behind_failures() -> None:
     assert (failure.index, failure.attempts, found[3]) == (3, 0, failure)
 
 
+def test_what_a_map_lost_with_a_node_runs_again_side_by_side() -> None:
+    """Not one item after the other, each when it is its turn."""
+    nodes: list[Nodes] = []
+
+    def call(item: int) -> ClusterReply:
+        nodes.append(Nodes(lost(), Answered(item)))
+        return nodes[-1].call()
+
+    results = run_map(call, range(4), 4, return_failures=False)
+    assert next(results) == 0
+    assert [len(each.avoided) for each in nodes] == [2, 2, 2, 2]
+    assert list(results) == [1, 2, 3]
+
+
 def test_a_map_that_is_left_cancels_what_is_under_way() -> None:
     """Nobody reads it."""
     made: list[Answered] = []
