@@ -229,6 +229,48 @@ def test_a_pool_that_stops_says_so(ledger: Ledger) -> None:
             pool._client.wait_until(lambda: False, DEADLINE_S)
 
 
+def test_a_worker_that_is_stopped_keeps_deadlines_and_goes_on(ledger: Ledger) -> None:
+    """A call of then ends by its deadline, which both ends know; when the worker runs on, so do calls."""
+    found = served.serve(ledger, ACTOR)
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+        pid = found.pool.devices[0].pid
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            late = pool.call("Noting.once", "late", deadline_s=0.3)
+            patient = pool.call("Noting.again", "patient", deadline_s=DEADLINE_S)
+            with pytest.raises(errors.DeadlineExceeded):
+                late.result()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert patient.result() == "patient"
+        assert found.pool.devices[0].pid == pid
+
+
+def test_a_standby_s_end_and_a_stopped_supervisor_are_not_noticed(ledger: Ledger) -> None:
+    """Calls go from the gateway to the worker, and need neither."""
+    found = served.serve(ledger, ACTOR, standby="warm")
+    with found.pool, found.connect() as pool:
+        pool.wait_ready()
+
+        def standby() -> int:
+            behind = found.pool.status().workers[0].standby
+            return (behind is not None and behind.state == "ready" and behind.standby_pid) or 0
+
+        assert settled(lambda: standby() > 0, DEADLINE_S)
+        supervisor = found.pool.supervisor_pid
+        os.kill(standby(), signal.SIGKILL)
+        os.kill(supervisor, signal.SIGSTOP)
+        try:
+            assert [pool.call("Noting.again", str(number)).result() for number in range(50)] == [
+                str(number) for number in range(50)
+            ]
+        finally:
+            os.kill(supervisor, signal.SIGCONT)
+        assert settled(lambda: standby() > 0, DEADLINE_S)
+        assert pool.call("Noting.once", "1").result() == "1"
+
+
 def test_a_gateway_that_hangs_is_replaced(ledger: Ledger) -> None:
     """Its loop says that it turns; where it does not, the next one takes over."""
     found = served.serve(ledger, ACTOR)
