@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ pytest.importorskip("httptools")
 from atomr_mp.serve.http.limits import Limits  # noqa: E402 - after the look whether it is there
 from atomr_mp.serve.metrics import Counters  # noqa: E402
 from atomr_mp.serve.server import connection  # noqa: E402
+from tests.support import DEADLINE_S  # noqa: E402
 
 PIECES = st.sampled_from(
     [
@@ -30,6 +32,9 @@ PIECES = st.sampled_from(
     ]
 )
 """Of requests, so that some are nearly right."""
+
+
+REQUEST = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class FakeTransport(asyncio.Transport):
@@ -75,6 +80,19 @@ class FakeTransport(asyncio.Transport):
     family = socket.AF_UNIX
 
 
+def connected(application: Any, transport: FakeTransport, limits: Limits, **more: Any) -> Any:
+    """Return a connection that has just been made, in the running loop."""
+    kind = type("Tested", (connection.HttpConnection,), {"limits": limits, "counters": Counters(), **more})
+    config = uvicorn.Config(application, http=kind, ws="none", lifespan="off", log_config=None, proxy_headers=False)
+    config.load()
+    state = uvicorn.server.ServerState()
+    for _ in range(more.get("open", 0)):
+        state.connections.add(object())
+    tested = kind(config=config, server_state=state, app_state={})
+    tested.connection_made(transport)
+    return tested
+
+
 def answered(transport: FakeTransport, data: list[bytes], limits: Limits, **more: Any) -> list[Any]:
     """Give a connection bytes; return the requests that the application has got."""
     got: list[Any] = []
@@ -86,14 +104,8 @@ def answered(transport: FakeTransport, data: list[bytes], limits: Limits, **more
         await send({"type": "http.response.body", "body": b"ok"})
 
     async def main() -> None:
-        kind = type("Tested", (connection.HttpConnection,), {"limits": limits, "counters": Counters(), **more})
-        config = uvicorn.Config(application, http=kind, ws="none", lifespan="off", log_config=None, proxy_headers=False)
-        config.load()
-        state = uvicorn.server.ServerState()
-        for _ in range(more.get("open", 0)):
-            state.connections.add(object())
-        tested = kind(config=config, server_state=state, app_state={})
-        tested.connection_made(transport)
+        tested = connected(application, transport, limits, **more)
+        state = tested.server_state
         for each in data:
             if transport.closed:
                 break
@@ -139,3 +151,62 @@ def test_one_connection_too_many_is_told_when_to_come_back() -> None:
     assert transport.written.startswith(b"HTTP/1.1 429")
     assert b"retry-after: 1\r\n" in transport.written
     assert transport.closed
+
+
+class WatchedTransport(FakeTransport):
+    """A client that can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = asyncio.Event()
+
+    def write(self, data: Any) -> None:
+        """Keep it."""
+        super().write(data)
+        self._changed.set()
+
+    def close(self) -> None:
+        """Note it."""
+        super().close()
+        self._changed.set()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait until something holds."""
+        async with asyncio.timeout(DEADLINE_S):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+
+@pytest.mark.parametrize("between", [b"", b"\r\n"])
+def test_a_connection_without_a_request_is_closed(between: bytes) -> None:
+    """Also one that says something now and then which is no request; never one whose request is being answered."""
+
+    async def main() -> None:
+        transport, may_answer, asked = WatchedTransport(), asyncio.Event(), asyncio.Event()
+
+        async def application(_scope: Any, _receive: Any, send: Any) -> None:
+            asked.set()
+            await may_answer.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await send({"type": "http.response.body", "body": b"ok"})
+
+        tested = connected(application, transport, Limits(idle_s=0.05))
+        may_answer.set()
+        tested.data_received(REQUEST)
+        await transport.until(lambda: b"ok" in transport.written)
+        may_answer.clear()
+        asked.clear()
+        if not transport.closed:  # or this machine has stood still meanwhile
+            tested.data_received(REQUEST)
+            await asked.wait()
+            await asyncio.sleep(0.1)  # longer than it may be idle
+            assert not transport.closed
+            may_answer.set()
+            await transport.until(lambda: transport.written.count(b"ok") == 2)
+        if between:
+            tested.data_received(between)
+        await transport.until(lambda: transport.closed)
+        tested.connection_lost(None)
+
+    asyncio.run(main())

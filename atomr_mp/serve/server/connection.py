@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -27,7 +27,7 @@ class HttpConnection(HttpToolsProtocol):
     """A connection. What is wrong before a request is whole is answered here, in the form of every error.
 
     uvicorn's own protocol bounds neither the headers, nor how long a client takes to send them, nor how long it reads
-    nothing of its answer.
+    nothing of its answer; and any byte between two requests keeps a connection for ever.
     """
 
     limits: ClassVar[Limits] = DEFAULT_LIMITS
@@ -37,6 +37,10 @@ class HttpConnection(HttpToolsProtocol):
     _head_timer: asyncio.TimerHandle | None = None
     _body_timer: asyncio.TimerHandle | None = None
     _stall_timer: asyncio.TimerHandle | None = None
+    _idle_timer: asyncio.TimerHandle | None = None
+    """Runs on while requests come: to set one anew for each costs more than to look when it is over."""
+    _answered_s = 0.0
+    """When the last answer was complete, by the loop's clock."""
     _head_bytes = 0
     """Bytes that came since the last request's headers were complete, its body's not counted."""
     _chunk_bytes = 0
@@ -72,6 +76,8 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_head_timer()
         self._stop_body_timer()
         self._stop_stall_timer()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         super().connection_lost(exc)
         self.gone = True
         for leave in list(self.leaving):
@@ -134,6 +140,39 @@ class HttpConnection(HttpToolsProtocol):
         self._stop_body_timer()
         if not self._closing:
             super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Go on with the next request, or wait for one."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+            return
+        self._answered_s = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.limits.idle_s, self._look_whether_idle)
+
+    def _look_whether_idle(self) -> None:
+        self._idle_timer = None
+        if self._begun or not self.cycle.response_complete:
+            return  # its end is waited for, and sets the timer again
+        left_s = self._answered_s + self.limits.idle_s - self.loop.time()
+        if left_s > 0:
+            self._idle_timer = self.loop.call_later(left_s, self._look_whether_idle)
+        else:
+            self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self.tasks.add(self.loop.create_task(self._run(cycle, app)))
+
+    async def _run(self, cycle: RequestResponseCycle, app: Any) -> None:
+        """Answer. A callback of the task's end would cost a turn of the loop, with a look at all descriptors."""
+        try:
+            await cycle.run_asgi(app)
+        finally:
+            self.tasks.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def send_400_response(self, _msg: str) -> None:
         """Answer what is no HTTP."""
@@ -244,8 +283,8 @@ class DirectCycle:
             cycle.keep_alive = False
         elif not cycle.keep_alive:
             headers = (*headers, CLOSE)
-        head = [STATUS_LINE[status]]
-        for name, value in (*cycle.default_headers, *headers):
+        head = [STATUS_LINE[status], _own_headers.lines(cycle.default_headers)]
+        for name, value in headers:
             head += (name, b": ", value, b"\r\n")
         head.append(b"\r\n")
         cycle.response_started = cycle.response_complete = True
@@ -261,6 +300,23 @@ class DirectCycle:
             cycle.transport.close()
         cycle.on_response()
         return True
+
+
+class _WrittenHeaders:
+    """The server's own headers as they are written: made once a second, since the date is among them."""
+
+    def __init__(self) -> None:
+        self._of: Sequence[Header] = ()
+        self._lines = b""
+
+    def lines(self, headers: Sequence[Header]) -> bytes:
+        """Return them; uvicorn has the same list as long as they are the same."""
+        if self._of is not headers:
+            self._of, self._lines = headers, b"".join([b"%s: %s\r\n" % header for header in headers])
+        return self._lines
+
+
+_own_headers: Final = _WrittenHeaders()
 
 
 def _bytes_of(headers: Sequence[Header]) -> int:
