@@ -39,5 +39,5 @@ def run(options: argparse.Namespace) -> int:
         for name, each in shown.items():
             sys.stdout.write(f"{name:{width}}  {json.dumps(each['value'])}  ({each['from']})\n")
     for name in found.unknown:
-        sys.stderr.write(f"{name} is no setting, and is ignored\n")
+        sys.stderr.write(f"{name} is not a setting, and is ignored\n")
     return 0

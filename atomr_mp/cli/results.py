@@ -172,7 +172,7 @@ class Rows(Results):
         if array.shape != row.shape or not np.can_cast(array.dtype, row.dtype, "safe"):
             return (
                 f"its result is {array.dtype} of shape {array.shape}, that of item {self._first} is {row.dtype} of "
-                f"shape {row.shape}, and all rows of a .npy file are alike"
+                f"shape {row.shape}, but all rows of a .npy file have one type and shape"
             )
         self._file.write(np.ascontiguousarray(array, row.dtype).tobytes())
         self._rows += 1

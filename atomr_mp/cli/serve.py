@@ -146,7 +146,7 @@ def _check(options: argparse.Namespace) -> None:
         _check_certificate(options.tls_cert, options.tls_key)
     if options.uds is None and not is_loopback(options.host) and options.tls_cert is None and not options.insecure:
         raise errors.ConfigurationError(
-            f"{options.host} is reached from other machines, which takes --tls-cert and --tls-key: without, anybody on "
+            f"{options.host} is open to other machines and needs --tls-cert and --tls-key: without, anybody on "
             "the way reads the token and the content. Where a proxy or a private network does that, say --insecure"
         )
     if not (options.actor or options.config) and any((options.gpus, options.backend, options.standby, options.set)):

@@ -415,7 +415,7 @@ class Supervisor:
             self._has_orphans = False
         except OSError as error:  # no descriptor is left for looking
             if not self._has_orphans:
-                _LOG.warning("it cannot be seen what dead workers have left, and is tried again: %s", error)
+                _LOG.warning("the search for processes of dead workers failed, and is tried again: %s", error)
             self._has_orphans = True
         for device in self.devices:
             device.tidy()

@@ -257,7 +257,7 @@ def test_config_shows_where_each_setting_comes_from(ledger: Ledger, monkeypatch:
     monkeypatch.setenv("ATOMR_MP_MAX_RESTARTS", "5")
     done = cli("config", "--json", "--config", config, "--gpus", "2", "--set", "max_age_s=60")
     assert done.returncode == 0, done.stderr
-    assert "ATOMR_MP_TEST is no setting, and is ignored\n" in done.stderr
+    assert "ATOMR_MP_TEST is not a setting, and is ignored\n" in done.stderr
     shown = json.loads(done.stdout)
     assert {name: each["from"] for name, each in shown.items() if each["from"] != "default"} == {
         "gpus": "option",

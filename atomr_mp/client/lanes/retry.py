@@ -118,7 +118,7 @@ class Retry:
             if writer is not None:
                 error = errors.GpuRefUndefined(
                     f"{reply.method} was to run after request {writer.id} ({writer.method}), which may write the same "
-                    "memory and was lost with its connection; it was not sent: call it again to have what is there now",
+                    "memory and was lost with its connection; not sent: call it again to use its present content",
                     maybe_executed=False,
                     device=link.device,
                     failed_method=writer.method,

@@ -268,12 +268,12 @@ class ClientMemory:
         client = self._client
         message, device, generation = read_shared(shared, client.epoch)
         if device >= len(client.devices):
-            raise errors.ProtocolError(f"what was shared is of device {device}; this pool has {len(client.devices)}")
+            raise errors.ProtocolError(f"the shared ref is of device {device}; this pool has {len(client.devices)}")
         client.read_session()
         current = client.devices[device].generation
         if generation != current:
             raise errors.GpuRefStale(
-                f"what was shared is of generation {generation} of device {device}, which is now at {current}",
+                f"the shared ref is of generation {generation} of device {device}, which is now at {current}",
                 device=device,
                 generation=generation,
                 current=current,
@@ -381,7 +381,7 @@ class ClientMemory:
             return _mapped(descriptor, opened.nbytes, unmapped)
         if not opened.handle:
             raise errors.Unsupported(
-                f"device {releases.device} gave its memory without a file descriptor: none was left (ulimit -n)"
+                f"device {releases.device} sent its memory without a file descriptor: none was left (ulimit -n)"
             )
         from atomr_mp.interop.cuda import CudaMapping
 

@@ -358,7 +358,7 @@ def read_shared(shared: bytes, epoch: bytes) -> tuple[SharedRef, int, int]:
     of_epoch, device, generation = token.unpack(message.ref.token)
     if of_epoch != epoch:
         raise errors.PoolMismatch(
-            f"what was shared is of pool {of_epoch.hex()[:8]}, this is {epoch.hex()[:8]}: another pool, or an earlier "
+            f"the shared ref is of pool {of_epoch.hex()[:8]}, this is {epoch.hex()[:8]}: another pool, or an earlier "
             "life of this one"
         )
     return message, device, generation

@@ -78,7 +78,7 @@ def listen(address: str, run_dir: Path) -> socket.socket:
         listening.listen()
         return listening
     except OSError as error:
-        raise errors.ConfigurationError(f"metrics = {address!r}: it cannot be listened there: {error}") from error
+        raise errors.ConfigurationError(f"metrics = {address!r}: nothing can listen there: {error}") from error
 
 
 def check(address: str) -> None:

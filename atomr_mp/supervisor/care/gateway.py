@@ -272,7 +272,7 @@ def listen(address: str) -> socket.socket:
         return listening
     except OSError as error:
         raise errors.ConfigurationError(
-            f"listen = {address!r}: it cannot be listened there: {os.strerror(error.errno or 0)}"
+            f"listen = {address!r}: nothing can listen there: {os.strerror(error.errno or 0)}"
         ) from error
 
 

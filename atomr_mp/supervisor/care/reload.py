@@ -182,7 +182,7 @@ class Reload:
             self.advance()
 
     def _replace(self, device: SupervisedDevice, *, anew: bool) -> None:
-        device.replace("reload", "its worker is replaced, to run the code that is there now", anew=anew)
+        device.replace("reload", "its worker is replaced, to run the present code", anew=anew)
 
     def _give_up(self, error: errors.AtomrError) -> None:
         self._over = True

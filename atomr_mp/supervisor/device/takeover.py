@@ -185,8 +185,8 @@ class Takeover:
         self._used()
         if worker.is_ready:
             return LifecycleEvent.READY
-        self._life.reason = "its worker, which was to stand by, still starts"
-        self._log.note("start", "the standby, which still starts, is to take over", pid=worker.pid)
+        self._life.reason = "its worker, started as a standby, still starts"
+        self._log.note("start", "the standby, which still starts, takes over when it is ready", pid=worker.pid)
         return None
 
     def dismiss(self) -> None:

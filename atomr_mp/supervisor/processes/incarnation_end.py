@@ -126,7 +126,7 @@ class IncarnationEnd:
     def text(self) -> str:
         """The end in words, for people."""
         if self.planned:
-            return "left as it was told"
+            return "left as told"
         cause, count = self._worker.cause, self._count
         number = "" if cause.signal is None else f" (signal {cause.signal})"
         how = f"{self._worker.end}{number}{self._worker.parting.late}"

@@ -115,8 +115,8 @@ class Suspects:
     def _note_admitted(self, request: suspects.RequestKey, ends: int, who: str) -> None:
         device, generation = self._docket.last_end(request)
         why = (
-            f"{who} {request.method} with the arguments of fingerprint {request.fingerprint.hex()} is admitted again, "
-            f"which has ended {_workers(ends)}"
+            f"{who} {request.method} with the arguments of fingerprint {request.fingerprint.hex()} is admitted again; "
+            f"it has ended {_workers(ends)}"
         )
         self._devices()[device].note("request_admitted", why, generation=generation)
 
